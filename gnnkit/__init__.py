@@ -1,0 +1,1 @@
+"""Train graph neural networks on several workers."""

@@ -1,0 +1,8 @@
+//! Graphs, randomness, sampling and aggregation for gnnkit: slices in, `Result` out.
+
+pub mod csc;
+pub mod error;
+pub mod rng;
+
+pub use csc::Csc;
+pub use error::Error;
