@@ -1,1 +1,47 @@
 """Train graph neural networks on several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gnnkit.graph import Graph
+
+__all__ = ["train"]
+
+
+def train(
+    graph: Graph | None = None,
+    *,
+    strategy: str | Mapping[str, Any],
+    model: str | Mapping[str, Any] | nn.Module | Callable[[int, int], nn.Module] = "gcn",
+    overrides: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> dict[str, Any]:
+    """Runs one job as `python -m gnnkit` does, and returns what its `result.json` holds.
+
+    `graph` is trained on instead of a data set. `model` may also be a module, or a function of (in_features, num_classes)
+    that returns one. The other keys are those of the command line: a section is the name of an option or a mapping, such as
+    `partition="2d"`, `trainer={"max_epochs": 5}` or `partition={"name": "2d", "nodes": "hash"}`; `overrides` are spelt as
+    there. The run's files go to `folder`, which must not exist yet, or to `outputs/<date>/<time>`.
+
+    Raises `ValueError` for what the caller can mend, `RuntimeError` that shows the failed rank's own error otherwise.
+    """
+    from gnnkit import config as configuration
+    from gnnkit import plugins
+
+    if graph is not None and "dataset" in keys:
+        raise ValueError("graph and dataset are given, one of them is enough")
+    named = isinstance(model, str | Mapping)
+    chosen = {"strategy": strategy, **({"model": model} if named else {}), **keys}
+    config = configuration.settle(plugins.compose([*plugins.as_overrides(chosen), *overrides]))
+    if graph is not None:
+        config["dataset"] = {"name": "graph"}
+    if not named:
+        config["model"] = {"name": getattr(model, "__name__", type(model).__name__)}
+    return configuration.start(config, folder, graph=graph, model=None if named else model)

@@ -1,0 +1,362 @@
+"""From names to objects: plugins are found through entry points, their YAML is composed into plain data.
+
+Listing imports nothing, loading imports the chosen plugin only. Configuration is data: code comes from installed entry
+points alone, never from `_target_`, and nothing in a configuration is evaluated. Hydra is imported when it composes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")
+CONF = Path(__file__).parent / "conf"
+_GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
+_SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}
+
+
+def names(kind: str) -> list[str]:
+    """The installed plugins of a kind, sorted; none of them is imported."""
+    return sorted({point.name for point in entry_points(group=f"gnnkit.{kind}")})
+
+
+def options(kind: str) -> list[str]:
+    """What `kind=...` accepts: the YAML files of that kind, and the plugins."""
+    files = (path.stem for folder in conf_folders() for path in (folder / kind).glob("*.yaml"))
+    return sorted({*files, *names(kind)})
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that does not exist: says the nearest one and lists all."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return ValueError(f"{what} is not known: {hint}there are: {', '.join(choices) or 'none'}")
+
+
+def load(kind: str, name: str) -> type[Any]:
+    """Imports the chosen plugin and returns its class.
+
+    Raises `ValueError` if there is none of that name, if two distributions have one, or if it fails on import.
+    """
+    point = find(kind, name)
+    try:
+        return typing.cast("type[Any]", point.load())
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{_chosen(kind, name)}: {point.value} of {_owner(point)} fails on import: {reason}"
+        ) from error
+
+
+def find(kind: str, name: str) -> EntryPoint:
+    """The one entry point of that name, not imported. Raises `ValueError` if there is none, or more than one."""
+    found = [point for point in entry_points(group=f"gnnkit.{kind}") if point.name == name]
+    if not found:
+        raise unknown(_chosen(kind, name), name, names(kind))
+    if len(found) > 1:
+        raise ValueError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, found))}: uninstall one")
+    return found[0]
+
+
+def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
+    """The plugin that the configuration of one kind names: its `name`, or `nodes` in that of a partition."""
+    name = config.get("nodes", config.get("name"))
+    if not isinstance(name, str):
+        raise ValueError(f"{_chosen(kind, name)} must be one of: {', '.join(names(kind))}")
+    return name
+
+
+def create(kind: str, config: Mapping[str, Any], **extra: Any) -> Any:
+    """An instance of the plugin that `config` names; its other keys, and those in `options`, are the arguments.
+
+    `extra` are arguments that the caller knows better than the user. Raises `ValueError` with the configuration key for
+    unknown, missing or ill-typed arguments, and for those that the constructor refuses.
+    """
+    arguments = check(kind, config, extra)
+    name = plugin_name(kind, config)
+    try:
+        return load(kind, name)(**arguments, **extra)
+    except ValueError as error:
+        raise _with_key(error, kind, name, arguments) from error
+
+
+def check(kind: str, config: Mapping[str, Any], extra: Iterable[str] = ()) -> dict[str, Any]:
+    """The arguments that `config` holds for its plugin, checked against the constructor's signature."""
+    function = load(kind, plugin_name(kind, config))
+    arguments = _arguments(kind, config)
+    check_arguments(function, arguments, _section(kind), extra)
+    return arguments
+
+
+def check_arguments(
+    function: Callable[..., Any], arguments: Mapping[str, Any], section: str, extra: Iterable[str] = ()
+) -> None:
+    """Raises `ValueError` unless `function(**arguments)` fits its signature and its simple annotations.
+
+    `section` is the configuration key of `arguments`; parameters in `extra` come from elsewhere.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    own = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in extra}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    hints = _hints(function)
+    for key, value in arguments.items():
+        if key not in own and not takes_any:
+            raise unknown(f"{section}.{key}", f"{section}.{key}", (f"{section}.{name}" for name in own))
+        if key in hints and not _fits(value, hints[key]):
+            raise ValueError(f"{section}.{key}={value} must be {_spelt(hints[key])}")
+    for key, parameter in own.items():
+        if parameter.default is parameter.empty and key not in arguments:
+            raise ValueError(f"{section}.{key} is missing: set it with {section}.{key}=VALUE")
+
+
+def conf_folders() -> list[Path]:
+    """Our `conf/`, then that of each `gnnkit.conf` entry point, located without importing the package."""
+    points = sorted(entry_points(group="gnnkit.conf"), key=lambda point: point.name)
+    return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
+
+
+def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
+    """The configuration that Hydra composes from `conf/config.yaml` and command-line overrides, as plain data.
+
+    `config_dir` is a folder of the user's own YAML, searched after ours. Raises `ValueError` that names the key and what
+    is nearest to it for all that Hydra refuses, for missing values, and for anything that would run code.
+    """
+    for text in overrides:
+        _refuse_code(text, f"override {text!r}")
+        _refuse_hydra(_key(text), f"override {text!r}")
+    folders = conf_folders()
+    if config_dir is not None:
+        _check_folder(config_dir)
+        folders.append(config_dir.resolve())
+    _register_without_yaml(folders)
+    return _compose([_spell(text) for text in overrides], folders)
+
+
+def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Python values as overrides: `{"model": {"name": "gcn", "hidden": 8}}` is `model=gcn model.hidden=8`."""
+    overrides = []
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
+            rest = {name: item for name, item in value.items() if name != "name"}
+            overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
+        else:
+            overrides.append(f"{prefix}{key}={_literal(value)}")
+    return overrides
+
+
+def _literal(value: Any) -> str:
+    """A plain value in Hydra's grammar."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    return QuotedString(str(value), Quote.single).with_quotes()
+
+
+def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        config = _hydra(overrides, folders)
+        _refuse_code_in(OmegaConf.to_container(config), "the configuration")
+        if missing := sorted(OmegaConf.missing_keys(config)):
+            raise _missing(missing[0])
+        return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
+    except OverrideParseException as error:
+        raise ValueError(f"cannot read {error.override!r}: write KEY=VALUE ({_first_line(error)})") from error
+    except MissingConfigException as error:
+        kind, _, name = (error.missing_cfg_file or "").rpartition("/")
+        raise unknown(f"{kind}={name}", name, options(kind)) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise (_unknown_key(overrides, folders) or ValueError(_first_line(error))) from error
+
+
+def _hydra(overrides: list[str], folders: list[Path]) -> Any:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in folders[1:])
+    with initialize_config_dir(str(folders[0]), job_name="gnnkit", version_base=None):
+        return compose("config", [*overrides, f"hydra.searchpath=[{paths}]"])
+
+
+def _unknown_key(overrides: list[str], folders: list[Path]) -> ValueError | None:
+    """Why Hydra may have refused: the first override of a key that the chosen options do not have."""
+    from omegaconf import OmegaConf
+
+    groups = [text for text in overrides if _key(text) in KINDS]
+    known = list(_dotted(OmegaConf.to_container(_hydra(groups, folders))))
+    key = next((key for text in overrides if text[0] not in "+~" and (key := _key(text)) not in known), None)
+    if key is None:
+        return None
+    parent = key.rpartition(".")[0]
+    return unknown(key, key, [name for name in known if name.rpartition(".")[0] == parent] or known)
+
+
+def _register_without_yaml(folders: Sequence[Path]) -> None:
+    """Makes `kind=name` work for plugins that ship no YAML."""
+    from hydra.core.config_store import ConfigStore
+
+    for kind in KINDS:
+        key = "nodes" if kind == "partition" else "name"
+        grid = {"grid": "1d", "replication": None, "border": None} if kind == "partition" else {}
+        for name in names(kind):
+            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
+                ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
+
+
+def _spell(text: str) -> str:
+    """Hydra wants `+` for a group without default and for new keys; users need not know."""
+    if _key(text) == "strategy" and text[0] not in "+~":
+        return f"+{text}"
+    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options\.", text) else text
+
+
+def _refuse_code(text: str, where: str) -> None:
+    if "_target_" in text:
+        raise ValueError(f"{where}: _target_ is refused, a configuration names plugins, it does not call code")
+    if re.search(r"\$\{[^}]*:", text):
+        raise ValueError(f"{where}: resolvers such as ${{oc.env:NAME}} are refused, write the value itself")
+
+
+def _refuse_hydra(key: str, where: str) -> None:
+    if re.match(r"(override\s+)?/?hydra\b", key):
+        raise ValueError(f"{where}: Hydra's own settings cannot be changed")
+
+
+def _refuse_code_in(node: Any, where: str) -> None:
+    if isinstance(node, str):
+        _refuse_code(node, where)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            _refuse_code(str(key), where)
+            _refuse_hydra(str(key), where)
+            _refuse_code_in(value, where)
+    elif isinstance(node, list):
+        for value in node:
+            _refuse_code_in(value, where)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a user's folder whose YAML cannot be read or asks for code, before Hydra opens it."""
+    import yaml
+
+    if not folder.is_dir():
+        raise ValueError(f"--config-dir {folder} is not a folder")
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            text = path.read_text(encoding="utf-8")
+            for document in yaml.safe_load_all(text):
+                _refuse_code_in(document, str(path))
+        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+            raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        for package in re.findall(r"^\s*#\s*@package\s+(\S+)", text, re.MULTILINE):
+            _refuse_hydra(package, str(path))
+
+
+def _missing(key: str) -> ValueError:
+    if key in KINDS:
+        return ValueError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
+    return ValueError(f"{key} is missing: set it with {key}=VALUE")
+
+
+def _arguments(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    given = config.get("options") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{kind}.options={given} must be a mapping of arguments")
+    skipped = ("nodes", *_GRID_KEYS) if "nodes" in config else ()
+    keys = {key: value for key, value in config.items() if key not in ("name", "options", *skipped)}
+    if both := sorted(keys.keys() & given.keys()):
+        raise ValueError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
+    return {**keys, **given}
+
+
+def _chosen(kind: str, name: object) -> str:
+    return f"partition.nodes={name}" if kind == "partition" else f"{kind}={name}"
+
+
+def _section(kind: str) -> str:
+    return "partition.options" if kind == "partition" else kind
+
+
+def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> ValueError:
+    """The same error, its message starting with the configuration key."""
+    text = str(error)
+    if re.search(rf"\b{kind}[.=]", text):
+        return error
+    first = re.match(r"\w*", text)
+    if first and first[0] in arguments:
+        return ValueError(f"{_section(kind)}.{text}")
+    return ValueError(f"{_chosen(kind, name)}: {text}")
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of the parameters; none where they cannot be resolved at run time."""
+    target = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
+    try:
+        return typing.get_type_hints(target)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether plain data fits a simple annotation; other annotations accept all."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if origin in (list, Sequence):
+        return isinstance(value, list | tuple) and all(_fits(item, inner[0]) for item in value)
+    if hint in _SCALARS:
+        return isinstance(value, _SCALARS[hint]) and not isinstance(value, bool)
+    return isinstance(value, hint) if hint in (bool, types.NoneType) else True
+
+
+def _spelt(hint: Any) -> str:
+    plain = isinstance(hint, type) and not typing.get_args(hint)
+    return hint.__name__ if plain else re.sub(r"(typing|collections\.abc)\.", "", str(hint))
+
+
+def _owner(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "an unknown distribution"
+
+
+def _package_folder(package: str) -> Path:
+    """The folder of package `a.b`, without running its code: only the finder of `a` is asked."""
+    top, *rest = package.split(".")
+    spec = importlib.util.find_spec(top)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return Path(*places[:1], *rest)
+
+
+def _key(text: str) -> str:
+    return text.split("=", 1)[0].strip().lstrip("+~").split("@", 1)[0]
+
+
+def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    """All keys of nested dicts, as in `model.hidden`."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)
