@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return MENDABLE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except _Terminated:
-        return 128 + signal.SIGTERM
+    except SystemExit as error:  # SIGTERM
+        return error.code if isinstance(error.code, int) else FAILED
     except Exception as error:
         _print_failure(error)
         return FAILED
@@ -66,10 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 class _UsageError(Exception):
     """A command line that argparse refuses."""
-
-
-class _Terminated(BaseException):
-    """SIGTERM, as KeyboardInterrupt is SIGINT."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,7 +108,7 @@ def _help() -> str:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
+    sys.exit(128 + number)
 
 
 def _print_failure(error: Exception) -> None:

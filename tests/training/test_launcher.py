@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnkit.training.launcher import RankError, external_ranks, launch, run_in_child
+
+
+def environment(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    return {name: os.environ[name] for name in names}
+
+
+def meet(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    if listener is None:
+        with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 10) as peer:
+            peer.sendall(bytes([rank]))
+        return {}
+    heard = []
+    for _ in range(world_size - 1):
+        with listener.accept()[0] as peer:
+            heard.append(peer.recv(1)[0])
+    return {"heard": sorted(heard), "address": listener.getsockname()[0]}
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_rank_zero_meets_the_others_at_its_loopback_socket(start_method: Any) -> None:
+    assert launch(meet, 3, start_method=start_method) == {"heard": [1, 2], "address": "127.0.0.1"}
+
+
+def test_every_rank_knows_its_place() -> None:
+    assert launch(environment, 2) == {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    assert "MASTER_PORT" not in os.environ
+
+
+def test_ranks_started_by_others_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert external_ranks() is None
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert external_ranks() == (3, 8)
+
+
+def fail_on(rank: int, action: Callable[[], Any], others: Callable[[], Any] = lambda: time.sleep(60)) -> Any:
+    def function(own: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        (action if own == rank else others)()
+        return {}
+
+    return function
+
+
+def divide() -> None:
+    print(1 // 0)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_peer() -> None:
+    raise RuntimeError("Connection closed by peer [127.0.0.1]:1234")
+
+
+def later(action: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: (time.sleep(0.15), action())
+
+
+def refuse() -> None:
+    raise ValueError("model.hidden=0 must be positive")
+
+
+def panic() -> None:
+    raise BaseException("a panic of native code")
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (divide, "rank 1 failed: ZeroDivisionError"),
+        (kill, "rank 1 was ended by SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "rank 1 was ended by SIGTERM"),
+        (lambda: sys.exit(0), "rank 1 ended with exit code 0 and no result"),
+        (lambda: os._exit(7), "rank 1 ended with exit code 7 and no result"),
+        (panic, "rank 1 failed: BaseException: a panic"),
+    ],
+)
+def test_the_rank_that_fails_is_named_at_once_and_the_others_are_ended(
+    action: Callable[[], Any], expected: str
+) -> None:
+    start = time.monotonic()
+    with pytest.raises(RankError, match=expected) as caught:
+        launch(fail_on(1, action), 3)
+    assert time.monotonic() - start < 2
+    assert "rank 0 was running" in str(caught.value)
+
+
+def test_the_message_shows_the_ranks_own_traceback() -> None:
+    with pytest.raises(RankError, match=r"in divide\n\s+print\(1 // 0\)"):
+        launch(fail_on(1, divide), 2)
+
+
+@pytest.mark.parametrize("cause", [kill, divide])
+def test_ranks_that_lost_a_peer_are_not_blamed(cause: Callable[[], Any]) -> None:
+    with pytest.raises(RankError, match=r"(?s)^rank 2 .*rank 0 failed: RuntimeError: Connection closed by peer"):
+        launch(fail_on(2, later(cause), others=lose_peer), 3)
+
+
+def test_what_the_user_can_mend_stays_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"^model\.hidden=0 must be positive$") as caught:
+        launch(fail_on(0, refuse), 2)
+    assert isinstance(caught.value.__cause__, RankError)
+
+
+def test_results_larger_than_a_pipe_come_back() -> None:
+    assert len(launch(lambda rank, world_size, listener: {"text": "x" * 2**22}, 2)["text"]) == 2**22
+
+
+def test_results_that_are_not_json_are_an_error_of_the_rank() -> None:
+    with pytest.raises(RankError, match="rank 0 failed: TypeError"):
+        launch(lambda rank, world_size, listener: {"value": object()}, 1)
+
+
+def test_a_child_returns_its_result_or_its_error() -> None:
+    assert run_in_child(divmod, 7, 3) == [2, 1]
+    with pytest.raises(ValueError, match=r"^model\.hidden=0 must be positive$"):
+        run_in_child(refuse)
+    with pytest.raises(RuntimeError, match="the process of kill was ended by SIGKILL"):
+        run_in_child(kill)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        run_in_child(divide)
+
+
+def test_ranks_may_use_openmp_after_their_parent_did() -> None:
+    """Both in parallel; forked from the thread that has used it, the ranks would hang."""
+    import torch
+
+    def work(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        return {"sum": float((torch.ones(300_000) * 2).sum())}
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert float((torch.ones(300_000) * 2).sum()) == 600_000
+        assert launch(work, 2) == {"sum": 600_000}
+    finally:
+        torch.set_num_threads(before)
+
+
+def start_program(tmp_path: Path, body: str, world_size: int = 3) -> tuple[subprocess.Popen[str], list[int]]:
+    """A program whose ranks run `body`, and the ranks' process ids."""
+    program = f"""
+        import os, signal, sys, time
+        from pathlib import Path
+        from gnnkit.training.launcher import launch
+
+        def function(rank, world_size, listener):
+            {body}
+            (Path({str(tmp_path)!r}) / f"{{rank}}.tmp").write_text(str(os.getpid()))
+            os.rename(f"{tmp_path}/{{rank}}.tmp", f"{tmp_path}/{{rank}}")
+            time.sleep(60)
+
+        try:
+            launch(function, {world_size})
+        except KeyboardInterrupt:
+            sys.exit(130)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        files = [tmp_path / str(rank) for rank in range(world_size)]
+        if all(file.exists() for file in files):
+            return process, [int(file.read_text()) for file in files]
+        time.sleep(0.02)
+    raise AssertionError(f"the program did not start: {process.communicate(timeout=5)}")
+
+
+def wait_gone(pids: Sequence[int], seconds: float) -> float:
+    """Seconds until none of the processes is left."""
+    start = time.monotonic()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() - start < seconds, "a rank outlives its parent"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+@needs_proc
+@pytest.mark.parametrize("body", ["pass", STUBBORN])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_no_process(tmp_path: Path, number: signal.Signals, code: int, body: str) -> None:
+    process, pids = start_program(tmp_path, body)
+    process.send_signal(number)
+    assert process.wait(5) == code
+    assert wait_gone(pids, 0.5) < 0.5
+
+
+@needs_proc
+def test_ctrl_c_in_a_terminal_reaches_the_group_and_only_the_parent_acts(tmp_path: Path) -> None:
+    process, pids = start_program(tmp_path, "pass")
+    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=5)
+    assert process.returncode == 130
+    assert "KeyboardInterrupt" not in errors
+    assert wait_gone(pids, 0.5) < 0.5
+
+
+@needs_proc
+@pytest.mark.parametrize("body", ["pass", STUBBORN])
+def test_ranks_die_with_their_parent(tmp_path: Path, body: str) -> None:
+    process, pids = start_program(tmp_path, body)
+    process.kill()
+    process.wait(5)
+    assert wait_gone(pids, 2) < 2
+
+
+@needs_proc
+def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
+    process, pids = start_program(tmp_path, "pass")
+    start = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    _, errors = process.communicate(timeout=10)
+    seconds = time.monotonic() - start
+    assert process.returncode == 1
+    assert re.search("rank 1 was ended by SIGKILL", errors)
+    assert wait_gone(pids, 0.5) < 0.5
+    assert seconds < 3  # of which 0.3 to hear the others, and the end of an interpreter on a busy machine
+
+
+def test_twenty_runs_at_once_do_not_meet() -> None:
+    """Each rank hears only from the ranks of its own run."""
+    imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.training.launcher import launch\n"
+    source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)['heard'] == [1, 2]"
+    running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(20)]
+    assert [process.wait(120) for process in running] == [0] * 20
