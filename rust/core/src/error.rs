@@ -51,4 +51,12 @@ pub enum Error {
         /// The value.
         value: f64,
     },
+    /// A count asks for more memory than can be had.
+    #[error("{name} = {value} needs more memory than there is")]
+    TooLarge {
+        /// Which count.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+    },
 }

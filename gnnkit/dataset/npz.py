@@ -1,0 +1,111 @@
+"""Graphs in one .npz file."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from gnnkit.dataset.base import Dataset, blame
+from gnnkit.graph import CSC, Floats, Graph, Split
+from gnnkit.storage import Array, check_npy
+
+# What zipfile raises for files that are not, or no longer, zip archives.
+_BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
+_MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+class Npz(Dataset):
+    """One compressed file, the usual form of Planetoid and gnn-benchmark graphs.
+
+    `indptr`, `indices`: CSR in which row v lists the nodes that v reads from; `weight` (optional). Features:
+    `x_indptr`, `x_indices`, `x_shape` and `x_data` (absent: all ones), or dense `x`. `y`: classes, -1 = none.
+    `train_mask`, `val_mask`, `test_mask` [num_nodes], or one row each of `train_masks`, ... [splits, num_nodes].
+    """
+
+    def __init__(
+        self, root: str, split: int | None = None, symmetrize: bool = False, row_normalize: bool = False
+    ) -> None:
+        self.root = Path(root)
+        self.split = split
+        self.symmetrize = symmetrize
+        self.row_normalize = row_normalize
+
+    def load(self) -> Graph:
+        with blame(f"dataset.root={self.root}"), _Fields(self.root) as fields:
+            csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
+            graph = Graph(csc, _features(fields, csc.num_nodes), fields["y"], self._masks(fields))
+        graph = graph.symmetrize() if self.symmetrize else graph
+        return graph.row_normalize() if self.row_normalize else graph
+
+    def _masks(self, fields: _Fields) -> Array:
+        if self.split is None:
+            return Split.of_masks(*(fields[name] for name in _MASKS))
+        masks = [fields[f"{name}s"] for name in _MASKS]
+        if not 0 <= self.split < min(map(len, masks)):
+            raise ValueError(f"dataset.split={self.split} is out of range for {min(map(len, masks))} splits")
+        return Split.of_masks(*(mask[self.split] for mask in masks))
+
+
+class _Fields:
+    """The arrays of an .npz file, each checked against the file's size before it is read."""
+
+    # Deflate makes nothing smaller than this.
+    MAX_RATIO = 1032
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except OSError as error:
+            raise ValueError(error.strerror) from None
+        except _BAD_ZIP as error:
+            raise ValueError(f"not an .npz file: {error}") from None
+
+    def __enter__(self) -> _Fields:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._zip.namelist()
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self:
+            raise ValueError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
+        info = self._zip.getinfo(f"{name}.npy")
+        try:
+            with self._zip.open(info) as file:
+                check_npy(file, min(info.file_size, info.compress_size * self.MAX_RATIO), name)
+                file.seek(0)
+                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+        except (*_BAD_ZIP, OSError) as error:
+            raise ValueError(f"{name} cannot be read: {error}") from None
+
+    def optional(self, name: str) -> Array | None:
+        if name not in self:
+            return None
+        return self[name]
+
+
+def _features(fields: _Fields, num_nodes: int) -> Floats:
+    if "x" in fields:
+        return fields["x"]
+    shape = fields["x_shape"]
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != num_nodes or shape[1] < 0:
+        raise ValueError(f"x_shape = {shape.tolist()}, expected ({num_nodes}, width)")
+    with blame("x_indptr, x_indices, x_data"):
+        x = CSC(fields["x_indptr"], fields["x_indices"], fields.optional("x_data"), num_sources=int(shape[1]))
+    return _dense(x)
+
+
+def _dense(x: CSC) -> Floats:  # [rows, columns] float32
+    try:
+        dense = np.zeros((x.num_nodes, x.num_sources), np.float32)
+    except (ValueError, MemoryError):  # more than an address or more than the machine holds
+        raise ValueError(f"x_shape = ({x.num_nodes}, {x.num_sources}) needs more memory than there is") from None
+    dense[np.repeat(np.arange(x.num_nodes), np.diff(x.indptr)), x.indices] = 1 if x.weight is None else x.weight
+    return dense

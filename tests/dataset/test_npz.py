@@ -1,0 +1,140 @@
+"""The npz data set: real files, and hostile ones."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit.dataset.npz import Npz
+from gnnkit.graph import Split
+
+FIELDS: dict[str, Any] = {
+    "indptr": np.array([0, 1, 2, 2]),
+    "indices": np.array([1, 0], np.int32),
+    "x_indptr": np.array([0, 2, 2, 3]),
+    "x_indices": np.array([0, 3, 1]),
+    "x_shape": np.array([3, 4]),
+    "y": np.array([0, 1, -1]),
+    "train_mask": np.array([True, False, False]),
+    "val_mask": np.array([False, True, False]),
+    "test_mask": np.array([False, False, False]),
+}
+MASKS = {f"{name}_masks": np.tile(FIELDS[f"{name}_mask"], (2, 1)) for name in ("train", "val", "test")}
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "graph.npz"
+    np.savez(path, **{name: value for name, value in (FIELDS | changes).items() if value is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "width", "classes"),
+    [("cora", 2708, 10556, 1433, 7), ("citeseer", 3327, 9104, 3703, 6), ("pubmed", 19717, 88648, 500, 3)],
+)
+def test_planetoid_graphs_have_their_published_sizes(
+    data_folder: Path, name: str, nodes: int, edges: int, width: int, classes: int
+) -> None:
+    graph = Npz(str(data_folder / f"{name}.npz"), row_normalize=True).load()
+    assert (graph.num_nodes, graph.num_edges, graph.features.shape[1]) == (nodes, edges, width)
+    assert graph.num_classes == classes
+    assert [(graph.split == split).sum() for split in (Split.TRAIN, Split.VAL, Split.TEST)] == [20 * classes, 500, 1000]
+    sums = graph.features.sum(axis=1)
+    np.testing.assert_allclose(sums[sums > 0], 1, rtol=1e-5)
+    assert graph.symmetrize().num_edges == edges
+
+
+def test_seeded_splits_are_chosen_by_number(data_folder: Path) -> None:
+    path = str(data_folder / "amazon_photo.npz")
+    first, default, last = Npz(path, split=0).load(), Npz(path).load(), Npz(path, split=9).load()
+    np.testing.assert_array_equal(first.split, default.split)
+    assert (first.split != last.split).any()
+    with pytest.raises(ValueError, match=r"dataset.split=10 is out of range for 10 splits"):
+        Npz(path, split=10).load()
+
+
+def test_features_without_data_are_ones(tmp_path: Path) -> None:
+    graph = Npz(str(write(tmp_path))).load()
+    np.testing.assert_array_equal(graph.features, [[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]])
+    np.testing.assert_array_equal(graph.split, [Split.TRAIN, Split.VAL, Split.NONE])
+
+
+def test_weights_and_dense_features_are_read_and_directed_graphs_symmetrized(tmp_path: Path) -> None:
+    path = write(tmp_path, indptr=np.array([0, 2, 2, 2]), indices=np.array([1, 2]), weight=[0.5, 2.0], x=np.eye(3))
+    graph = Npz(str(path), symmetrize=True).load()
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 2, 3, 4])
+    np.testing.assert_array_equal(graph.csc.weight, [0.5, 2, 0.5, 2])
+    np.testing.assert_array_equal(graph.features, np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": None}, "no array 'y'"),
+        ({"indices": np.array([1, 3], np.int32)}, r"indices\[1\] = 3 is out of range for 3 nodes"),
+        ({"indptr": np.array([0, 2, 1, 2])}, r"indptr\[2\] = 1 is below"),
+        ({"x_indices": np.array([0, 4, 1])}, r"x_indptr, x_indices, x_data: indices\[1\] = 4 is out of range"),
+        ({"x_data": np.array([1, np.nan, 1])}, r"x_data: weight\[1\] = nan is not finite"),
+        ({"x_shape": np.array([4, 4])}, r"x_shape = \[4, 4\], expected \(3, width\)"),
+        ({"x_shape": np.array([3, 2**62])}, r"x_shape = \(3, 4611686018427387904\) needs more memory"),
+        ({"y": np.array([0, 1, -7])}, r"labels\[2\] = -7 is out of range"),
+        ({"y": np.array([0, 1])}, "labels has 2 entries, expected 3"),
+        ({"train_mask": np.array([1, 0, 0])}, "train mask has dtype int64"),
+        ({"train_mask": np.array([True, True, False])}, "node 1 is in more than one of"),
+        ({"train_mask": np.array([False, False, True])}, r"split\[2\] = 1 \(TRAIN\), but labels\[2\] = -1"),
+        ({"y": np.array([print] * 3)}, "y holds Python objects"),
+    ],
+)
+def test_errors_name_file_and_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(ValueError, match=message) as caught:
+        Npz(str(path)).load()
+    assert f"dataset.root={path}: " in str(caught.value)
+
+
+def test_split_without_split_arrays_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no array 'train_masks'"):
+        Npz(str(write(tmp_path)), split=0).load()
+    assert Npz(str(write(tmp_path, **MASKS)), split=1).load().num_nodes == 3
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def test_a_header_larger_than_the_file_is_refused_before_allocation(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("indptr.npy", npy_header((2**60,)))
+    with pytest.raises(ValueError, match=r"indptr promises shape \(1152921504606846976,\)"):
+        Npz(str(path)).load()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x05\x06" + bytes(18)])
+def test_files_of_another_kind_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "graph.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"dataset.root={path}: (not an .npz file|no array 'indptr')"):
+        Npz(str(path)).load()
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"dataset.root=.*nowhere.npz: No such file"):
+        Npz(str(tmp_path / "nowhere.npz")).load()
+
+
+def test_flipped_bytes_give_an_error_or_a_valid_graph(tmp_path: Path) -> None:
+    content = write(tmp_path).read_bytes()
+    path = tmp_path / "flipped.npz"
+    for position in range(0, len(content), 3):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
+        with suppress(ValueError):
+            Npz(str(path)).load()

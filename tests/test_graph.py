@@ -1,0 +1,371 @@
+"""CSC and Graph: short NumPy references, and every way in which arrays can be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from gnnkit.graph import CSC, Graph, Ids, Split
+
+Edges = tuple[int, list[tuple[int, int]]]  # number of nodes, (source, destination)
+
+# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined both ways with unequal numbers.
+CORNERS: list[Edges] = [
+    (0, []),
+    (3, []),
+    (2, [(1, 1)]),
+    (3, [(0, 1), (0, 1), (0, 1), (1, 2)]),
+    (2, [(0, 1), (0, 1), (1, 0)]),
+]
+
+
+@st.composite
+def edge_lists(draw: st.DrawFn) -> Edges:
+    num_nodes = draw(st.integers(1, 12))
+    ids = st.integers(0, num_nodes - 1)
+    return num_nodes, draw(st.lists(st.tuples(ids, ids), max_size=60))
+
+
+any_edges = st.one_of(st.sampled_from(CORNERS), edge_lists())
+
+
+def columns(edges: list[tuple[int, int]], dtype: type = np.int64) -> tuple[Ids, Ids]:
+    array = np.array(edges, dtype).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+def destinations(csc: CSC) -> Ids:
+    return np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+
+
+def reference(src: Ids, dst: Ids, num_nodes: int) -> tuple[Ids, Ids, Ids]:
+    order = np.lexsort((src, dst))
+    return np.concatenate([[0], np.bincount(dst, minlength=num_nodes).cumsum()]), src[order], order
+
+
+def assert_same(left: CSC, right: CSC) -> None:
+    for name in ("indptr", "indices", "weight"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+        if getattr(left, name) is not None:
+            assert getattr(left, name).dtype == getattr(right, name).dtype
+    assert left.num_sources == right.num_sources
+
+
+def graph_of(num_nodes: int = 3, edges: list[tuple[int, int]] | None = None, **fields: Any) -> Graph:
+    values = {"features": np.zeros((num_nodes, 2), np.float32), "labels": np.zeros(num_nodes, np.int64)} | fields
+    return Graph.from_edges(*columns([(0, 1)] if edges is None else edges), num_nodes, **values)
+
+
+@given(any_edges, st.sampled_from([np.int32, np.int64]), st.sampled_from([1, 2, 3, None]))
+def test_from_edges_equals_a_stable_sort(graph: Edges, dtype: type, threads: int | None) -> None:
+    num_nodes, edges = graph
+    src, dst = columns(edges, dtype)
+    csc = CSC.from_edges(src, dst, num_nodes, np.arange(len(edges), dtype=np.float64), threads=threads)
+    indptr, indices, order = reference(src, dst, num_nodes)
+    np.testing.assert_array_equal(csc.indptr, indptr)
+    np.testing.assert_array_equal(csc.indices, indices)
+    np.testing.assert_array_equal(csc.weight, order)
+    assert csc.indices.dtype == np.int32
+    assert_same(CSC.from_edges(src, dst, num_nodes), CSC(csc.indptr, csc.indices))
+
+
+def test_large_edge_lists_give_the_same_bits_on_any_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 5000, 200_000), rng.integers(0, 5000, 200_000)
+    weight = rng.random(200_000)
+    graphs = [CSC.from_edges(src, dst, 5000, weight, threads=threads) for threads in (1, 2, 3)]
+    _, indices, order = reference(src, dst, 5000)
+    np.testing.assert_array_equal(graphs[0].indices, indices)
+    np.testing.assert_array_equal(graphs[0].weight, weight[order])
+    for threads, graph in zip((1, 2, 3), graphs, strict=True):
+        assert_same(graph, graphs[0])
+        assert_same(graph.transpose(threads=threads)[0], graphs[0].transpose(threads=1)[0])
+        assert_same(graph.symmetrize(threads=threads)[0], graphs[0].symmetrize(threads=1)[0])
+
+
+@given(any_edges, st.sampled_from([np.int32, np.int64]), st.sampled_from([1, 2, 3]))
+def test_transpose_turns_every_edge_around(graph: Edges, dtype: type, threads: int) -> None:
+    num_nodes, edges = graph
+    csc = CSC.from_edges(*columns(edges), num_nodes, np.arange(len(edges), dtype=np.float32))
+    csc = CSC(csc.indptr, csc.indices.astype(dtype), csc.weight)
+    turned, positions = csc.transpose(threads=threads)
+    np.testing.assert_array_equal(destinations(turned), csc.indices[positions])
+    np.testing.assert_array_equal(turned.indices, destinations(csc)[positions])
+    np.testing.assert_array_equal(turned.weight, csc.weight[positions])
+    assert sorted(positions) == list(range(csc.num_edges))
+    assert_same(CSC(csc.indptr, csc.indices.astype(np.int32), csc.weight), turned.transpose(threads=threads)[0])
+
+
+def test_transpose_of_a_rectangle_swaps_sources_and_destinations() -> None:
+    turned, _ = CSC(np.array([0, 2]), np.array([3, 0]), num_sources=5).transpose()
+    assert (turned.num_nodes, turned.num_sources) == (5, 1)
+    np.testing.assert_array_equal(turned.indptr, [0, 1, 1, 1, 2, 2])
+
+
+@given(any_edges, st.sampled_from([1, 2, 3]))
+def test_symmetrize_adds_exactly_the_missing_reverse_edges(graph: Edges, threads: int) -> None:
+    num_nodes, edges = graph
+    csc = CSC.from_edges(*columns(edges), num_nodes, np.arange(len(edges), dtype=np.float64))
+    weight = sorted((u, v, w) for (u, v), w in zip(edges, range(len(edges)), strict=True))
+    expected = weight + [(v, u, w) for u, v, w in weight if (v, u) not in edges]
+    result, positions = csc.symmetrize(threads=threads)
+    got = zip(result.indices, destinations(result), result.weight, strict=True)
+    assert sorted(got) == sorted(expected)
+    np.testing.assert_array_equal(result.weight, csc.weight[positions])
+    assert_same(result.symmetrize()[0], result)
+
+
+def test_symmetrize_reads_graphs_whose_sources_are_in_any_order() -> None:
+    csc = CSC(np.array([0, 2, 3, 4]), np.array([2, 1, 0, 1]))  # 2 -> 0, 1 -> 0, 0 -> 1, 1 -> 2
+    result, positions = csc.symmetrize()
+    np.testing.assert_array_equal(result.indices, [1, 2, 0, 2, 0, 1])
+    np.testing.assert_array_equal(positions, [1, 0, 2, 3, 0, 3])
+
+
+@given(any_edges)
+def test_degrees_are_sums_of_weights(graph: Edges) -> None:
+    num_nodes, edges = graph
+    src, dst = columns(edges)
+    weight = np.linspace(0.5, 2, len(edges), dtype=np.float32)
+    for values, csc in [
+        (weight, CSC.from_edges(src, dst, num_nodes, weight)),
+        (np.ones(len(edges)), CSC.from_edges(src, dst, num_nodes)),
+    ]:
+        np.testing.assert_allclose(csc.in_degree(), np.bincount(dst, values, num_nodes), rtol=1e-12)
+        np.testing.assert_allclose(csc.out_degree(), np.bincount(src, values, num_nodes), rtol=1e-12)
+        assert csc.in_degree().dtype == csc.out_degree().dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "indptr has 0 entries, expected 1"),
+        (([1, 1], [0]), r"indptr\[0\] = 1, expected 0"),
+        (([0, 2, 1, 2], [0, 1]), r"indptr\[2\] = 1 is below indptr\[1\] = 2"),
+        (([0, 2**62], [0]), r"indices has 1 entries, expected 4611686018427387904"),
+        (([0, -5], [0]), r"indptr\[1\] = -5 is below"),
+        (([0, 1, 2], [0, 7]), r"indices\[1\] = 7 is out of range for 2 nodes"),
+        (([0, 1, 2], [0, -1]), r"indices\[1\] = -1 is out of range"),
+        (([0, 1], [0.5]), "indices has dtype float64, expected integers"),
+        (([[0, 1]], [0]), "indptr has shape"),
+        (([0, 1], [0], [np.nan]), r"weight\[0\] = nan is not finite"),
+        (([0, 1], [0], [1.0, 2.0]), r"weight has shape \[2\], expected \[1\]"),
+        (([0, 1], [0], ["a"]), "weight has dtype"),
+        (([0, 1], [0], None, -3), "num_sources = -3 is negative"),
+        (([0, 1], np.array([2**63], np.uint64)), r"indices\[0\] = -9223372036854775808 is out of range"),
+    ],
+)
+def test_csc_names_what_is_wrong_and_where(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CSC(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "num_nodes", "options", "message"),
+    [
+        ([0, 5], [1, 1], 3, {}, r"src\[1\] = 5 is out of range for 3 nodes"),
+        ([0, 1], [1, -1], 3, {}, r"dst\[1\] = -1 is out of range"),
+        ([0, 1], [1], 3, {}, "dst has 1 entries, expected 2"),
+        ([], [], -1, {}, "num_nodes = -1 is negative"),
+        ([], [], 2**62, {}, "num_nodes = 4611686018427387904 needs more memory"),
+        ([0], [0], 1, {"threads": 0}, "threads=0 must be at least 1"),
+        ([0], [0], 1, {"weight": [np.inf]}, r"weight\[0\] = inf is not finite"),
+        ([0], [0], 1, {"weight": [1.0, 2.0]}, r"weight has shape \[2\], expected \[1\]"),
+    ],
+)
+def test_from_edges_names_what_is_wrong_and_where(
+    src: list[int], dst: list[int], num_nodes: int, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        CSC.from_edges(src, dst, num_nodes, **options)
+
+
+def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    array = np.zeros(shape, np.float32)
+    array[row, column] = np.nan
+    return array
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"features": nan_at((3, 4), 1, 2)}, r"features\[1, 2\] = nan is not finite"),
+        ({"features": np.zeros((2, 4))}, r"features has shape \[2, 4\], expected \[3, any\]"),
+        ({"features": np.zeros(3)}, r"features has shape \[3\]"),
+        ({"features": np.array([["a"]] * 3)}, "features has dtype"),
+        ({"labels": [0, -2, 0]}, r"labels\[1\] = -2 is out of range -1\.\.65535"),
+        ({"labels": [0, 10**9, 0]}, r"labels\[1\] = 1000000000 is out of range"),
+        ({"labels": [0, 0, 2], "class_names": ["a", "b"]}, r"labels\[2\] = 2 is out of range -1\.\.1"),
+        ({"labels": [0.0, 1.0, np.nan]}, "labels has dtype float64, expected integers"),
+        ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
+        ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),
+        ({"split": [0, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),
+        ({"edge_features": np.zeros((2, 1))}, r"edge_features has shape \[2, 1\], expected \[1, any\]"),
+        ({"edge_features": nan_at((1, 3), 0, 2)}, r"edge_features\[0, 2\] = nan"),
+        ({"coordinates": np.zeros((3, 4))}, "coordinates have 4 dimensions, expected 2 or 3"),
+    ],
+)
+def test_graph_names_what_is_wrong_and_where(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        graph_of(**fields)
+
+
+def test_a_bad_value_is_found_in_any_chunk_of_large_features() -> None:
+    features = np.zeros((3000, 1000), np.float16)
+    features[2999, 7] = np.inf
+    with pytest.raises(ValueError, match=r"features\[2999, 7\] = inf"):
+        graph_of(3000, features=features, labels=np.zeros(3000, int))
+
+
+def test_arrays_of_the_right_type_are_not_copied() -> None:
+    indptr, indices, weight = np.array([0, 1, 2]), np.array([1, 0], np.int32), np.ones(2, np.float32)
+    csc = CSC(indptr, indices, weight)
+    features, labels, split = np.zeros((2, 3), np.float16), np.zeros(2, np.int64), np.zeros(2, np.int8)
+    graph = Graph(csc, features, labels, split)
+    for value, name, array in [
+        (csc, "indptr", indptr),
+        (csc, "indices", indices),
+        (csc, "weight", weight),
+        (graph, "features", features),
+        (graph, "labels", labels),
+        (graph, "split", split),
+    ]:
+        assert np.shares_memory(getattr(value, name), array), name
+
+
+def test_other_arrays_are_made_contiguous_and_native() -> None:
+    strided = np.array([1, 9, 0, 9])[::2]
+    csc = CSC(np.array([0, 1, 2], ">i4"), strided, np.array([1, 2], np.float16))
+    assert csc.indptr.dtype == np.int64
+    assert csc.indices.flags.c_contiguous
+    assert csc.weight is not None
+    assert csc.weight.dtype == np.float32
+    assert_same(csc, CSC(np.array([0, 1, 2]), np.array([1, 0]), np.array([1, 2], np.float32)))
+
+
+def test_edge_features_and_weights_follow_their_edges() -> None:
+    edges = [(2, 1), (0, 1), (1, 0)]
+    graph = graph_of(3, edges, weight=[20, 0, 10], edge_features=np.array([[2.0], [0.0], [1.0]]))
+    assert graph.edge_features is not None
+    np.testing.assert_array_equal(graph.edge_features[:, 0], graph.csc.indices)
+    np.testing.assert_array_equal(graph.csc.weight, graph.csc.indices * 10)
+    both = graph.symmetrize()
+    assert both.edge_features is not None
+    np.testing.assert_array_equal(both.csc.indices, [1, 0, 2, 1])
+    np.testing.assert_array_equal(both.edge_features[:, 0], [1, 0, 2, 2])
+    np.testing.assert_array_equal(both.csc.weight, [10, 0, 20, 20])
+
+
+def test_row_normalize_keeps_signs_and_rows_of_zeros() -> None:
+    features = np.array([[1, -3], [0, 0], [2, 2]], np.float32)
+    np.testing.assert_allclose(
+        graph_of(features=features).row_normalize().features, [[0.25, -0.75], [0, 0], [0.5, 0.5]]
+    )
+
+
+@pytest.mark.parametrize("edges", [[], [(0, 1), (2, 1), (2, 2)]])
+def test_a_saved_graph_loads_memory_mapped_and_equal(tmp_path: Path, edges: list[tuple[int, int]]) -> None:
+    graph = graph_of(
+        3,
+        edges,
+        features=np.arange(6).reshape(3, 2),
+        labels=[0, 1, -1],
+        split=[Split.TRAIN, Split.TEST, Split.NONE],
+        weight=np.ones(len(edges)),
+        edge_features=np.ones((len(edges), 2)),
+        coordinates=np.zeros((3, 2)),
+        class_names=["a", "b"],
+    )
+    graph.save(tmp_path / "graph")
+    graph.save(tmp_path / "graph")  # replaces
+    loaded = Graph.load(tmp_path / "graph")
+    assert_same(loaded.csc, graph.csc)
+    for name in ("features", "labels", "split", "edge_features", "coordinates"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(graph, name))
+    assert loaded.class_names == ("a", "b")
+    assert isinstance(loaded.features.base.base, np.memmap)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all I have")
+    with pytest.raises(ValueError, match="holds something else"):
+        graph_of().save(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("labels.npy", None, "graph holds no labels"),
+        ("meta.json", None, "meta.json: No such file"),
+        ("meta.json", b"{", "meta.json is not JSON"),
+        ("meta.json", b"[]", "meta.json holds no JSON object"),
+        ("features.npy", b"", "features.npy is not a .npy array"),
+        ("features.npy", b"PK\3\4 nothing", "features.npy is not a .npy array"),
+    ],
+)
+def test_load_names_the_file_at_fault(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    graph_of().save(tmp_path / "graph")
+    path = tmp_path / "graph" / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        Graph.load(tmp_path / "graph")
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_refused_at_once(tmp_path: Path) -> None:
+    graph_of().save(tmp_path / "graph")
+    path = tmp_path / "graph" / "indices.npy"
+    with path.open("wb") as file:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (2**60,)}
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ValueError, match=r"indices.npy promises shape \(1152921504606846976,\) of int64"):
+        Graph.load(tmp_path / "graph")
+
+
+def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
+    graph_of().save(tmp_path / "graph")
+    np.save(tmp_path / "graph" / "labels.npy", np.array([print] * 3), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"labels.npy holds Python objects"):
+        Graph.load(tmp_path / "graph")
+
+
+def test_from_pyg_keeps_edges_attributes_and_masks() -> None:
+    mask = torch.tensor([True, False, False])
+    data = Data(
+        edge_index=torch.tensor([[2, 0, 1], [1, 1, 0]]),
+        x=torch.eye(3, requires_grad=True),
+        y=torch.tensor([[0], [1], [-1]]),
+        edge_attr=torch.tensor([2.0, 0.0, 1.0]),
+        edge_weight=torch.tensor([20.0, 0.0, 10.0]),
+        train_mask=mask,
+        pos=torch.zeros(3, 3),
+    )
+    graph = Graph.from_pyg(data)
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 1, 3, 3])
+    np.testing.assert_array_equal(graph.csc.indices, [1, 0, 2])
+    np.testing.assert_array_equal(graph.csc.weight, [10, 0, 20])
+    np.testing.assert_array_equal(graph.edge_features, [[1], [0], [2]])
+    np.testing.assert_array_equal(graph.features, np.eye(3))
+    np.testing.assert_array_equal(graph.labels, [0, 1, -1])
+    np.testing.assert_array_equal(graph.split, [Split.TRAIN, 0, 0])
+    assert graph.coordinates is not None
+
+
+def test_from_pyg_says_what_it_does_not_read() -> None:
+    with pytest.raises(ValueError, match="edge_index must have shape"):
+        Graph.from_pyg(Data(x=torch.zeros(3, 1)))
+    several = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), x=torch.zeros(3, 1), y=torch.zeros(3).long())
+    several.train_mask = torch.zeros(3, 10, dtype=torch.bool)
+    with pytest.raises(ValueError, match="train mask has"):
+        Graph.from_pyg(several)
+    several.train_mask = several.val_mask = torch.tensor([True, False, False])
+    with pytest.raises(ValueError, match="node 0 is in more than one"):
+        Graph.from_pyg(several)
