@@ -6,45 +6,41 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit.graph import Graph, Ids
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Process grid: `rank = cell * slices + slice`; cell i of the plane stands at row `i % rows`, column `i // rows`.
-
-    rows divides destinations, cols divides sources, slices divides feature columns.
-    """
-
-    rows: int
-    cols: int
-    slices: int
-
-    @property
-    def world_size(self) -> int:
-        return self.rows * self.cols * self.slices
-
-    @property
-    def num_cells(self) -> int:
-        return self.rows * self.cols
+from gnnkit.partition.grid import Grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Who owns each node and which cell of the plane holds each edge."""
+    """Who owns each node and which cell of the plane holds each edge. The constructor checks the ranges."""
 
     node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1; its cell is node_rank // slices
     edge_cell: Ids | None  # [num_edges] int32; None: (row of the destination's cell, column of the source's cell)
     grid: Grid
 
-    def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
-        """The cell that holds each edge."""
+    def __post_init__(self) -> None:
+        _check_range("node_rank", self.node_rank, self.grid.world_size, "workers")
         if self.edge_cell is not None:
-            return self.edge_cell
-        cell = self.node_rank // self.grid.slices
-        row = np.repeat(cell % self.grid.rows, np.diff(graph.csc.indptr))
-        return (cell // self.grid.rows)[graph.csc.indices] * self.grid.rows + row
+            _check_range("edge_cell", self.edge_cell, self.grid.num_cells, "cells")
+
+    @property
+    def node_cell(self) -> Ids:  # [num_nodes] int32
+        """The cell whose ranks own each node."""
+        return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
+
+    def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
+        """The cell that holds each edge. A self-loop is always held by its owner's cell, which costs no words."""
+        _check_length("node_rank", self.node_rank, graph.num_nodes)
+        cell = self.node_cell
+        target_cell = np.repeat(cell, np.diff(graph.csc.indptr))
+        if self.edge_cell is None:
+            column_start = cell // self.grid.rows * self.grid.rows
+            return column_start[graph.csc.indices] + target_cell % self.grid.rows
+        _check_length("edge_cell", self.edge_cell, graph.num_edges)
+        destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+        return np.where(graph.csc.indices == destinations, target_cell, self.edge_cell).astype(np.int32, copy=False)
 
 
 class Partitioner(ABC):
@@ -64,3 +60,30 @@ class NodePartitioner(Partitioner):
 
     def assign(self, graph: Graph, grid: Grid) -> Partition:
         return Partition(self.assign_nodes(graph, grid.world_size).astype(np.int32, copy=False), None, grid)
+
+
+def _check_range(name: str, values: Ids, bound: int, of: str) -> None:
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"partition: {name} must be one-dimensional integers, got {values.dtype} of shape {values.shape}")
+    wrong = np.flatnonzero((values < 0) | (values >= bound))
+    if len(wrong):
+        raise ValueError(f"partition: {name}[{wrong[0]}] = {values[wrong[0]]} is out of range for {bound} {of}")
+
+
+def _check_length(name: str, values: Ids, expected: int) -> None:
+    if len(values) != expected:
+        raise ValueError(f"partition: {name} has {len(values)} entries, expected {expected}")
+
+
+def hash_ids(num_ids: int, *, key: int) -> npt.NDArray[np.uint64]:  # [num_ids]
+    """A hash of 0..num_ids-1 under `key`: draws of splitmix64, the same bits everywhere."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    start = _mix(np.array([key % 2**64], np.uint64) + golden)
+    return _mix(start + golden * np.arange(1, num_ids + 1, dtype=np.uint64))
+
+
+def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of splitmix64, as `rng::mix` of the native core."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

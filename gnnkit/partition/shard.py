@@ -1,0 +1,316 @@
+"""Partition -> Shard: one routine cuts any rank's share out of any layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import CSC, Floats, Graph, Ids
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """One rank's share: the rows it owns, and the edges its cell holds, from `sources` into `targets` in local ids.
+
+    gather fills `sources` from the ranks of `source_cell`, reduce empties `targets` to those of `target_cell`. The ranks
+    of one cell (its slices) hold the same edges, sources and targets.
+    """
+
+    rank: int
+    grid: Grid
+    num_nodes: int  # of the whole graph
+    num_edges: int  # of the whole graph, without added self-loops
+    num_classes: int
+    owned: Ids  # [num_owned] int64 global ids, ascending
+    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first; = owned without slices
+    sources: Ids  # [num_sources] int64 global ids of the held edges' sources, ordered by (source_cell, id)
+    source_cell: Ids  # [num_sources] int32 cell whose ranks own each source
+    targets: Ids  # [num_targets] int64 global ids of the held edges' destinations, ordered by (target_cell, id)
+    target_cell: Ids  # [num_targets] int32
+    csc: CSC  # num_targets destinations, num_sources sources; in-edges in ascending order of edge id
+    edge_ids: Ids  # [num_held_edges] int64 global edge ids
+    in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
+    out_degree: Floats  # [num_cell_nodes] float64
+    features: Floats  # [num_owned, width]
+    labels: Ids  # [num_owned] -1: no label
+    split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
+    edge_features: Floats | None  # [num_held_edges, edge_width]
+    mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] over all in-edges, zeros without: a loop's features
+
+    @property
+    def cell(self) -> int:
+        """Its cell of the plane."""
+        return self.rank // self.grid.slices
+
+    @property
+    def slice(self) -> int:
+        """Which share of the feature columns it works on."""
+        return self.rank % self.grid.slices
+
+    def with_self_loops(self) -> Shard:
+        """Adds v -> v of weight 1 and edge id num_edges + v for every node of `cell_nodes` that has no loop yet.
+
+        Loops stand in their owner's cell, so that no layout receives a row for them. Both degrees grow by 1 there, and the
+        features of an added loop are the mean of the node's in-edges, as in PyG's `add_self_loops(fill_value="mean")`.
+        """
+        missing = ~np.isin(self.cell_nodes, self._looped_nodes())
+        added = np.sort(self.cell_nodes[missing])
+        sources = _Extended.by(self.sources, self.source_cell, added, self.cell)
+        targets = _Extended.by(self.targets, self.target_cell, added, self.cell)
+        degree = np.zeros(len(targets.ids), np.int64)
+        degree[targets.old] = np.diff(self.csc.indptr)
+        degree[targets.new] += 1
+        indptr = _offsets(degree)
+        last = indptr[targets.new + 1] - 1  # added ids exceed all others, so loops end their destination's list
+        kept = np.ones(indptr[-1], bool)
+        kept[last] = False
+        mean = None
+        if self.mean_edge_features is not None:
+            mean = self.mean_edge_features[_positions(self.cell_nodes, added)]
+        weight = self.csc.weight
+        return replace(
+            self,
+            sources=sources.ids,
+            source_cell=sources.cell,
+            targets=targets.ids,
+            target_cell=targets.cell,
+            csc=CSC(
+                indptr,
+                _interleave(kept, last, sources.old[self.csc.indices], sources.new),
+                None if weight is None else _interleave(kept, last, weight, np.ones(len(added), weight.dtype)),
+                len(sources.ids),
+            ),
+            edge_ids=_interleave(kept, last, self.edge_ids, self.num_edges + added),
+            in_degree=self.in_degree + missing,
+            out_degree=self.out_degree + missing,
+            edge_features=(
+                None
+                if self.edge_features is None or mean is None
+                else _interleave(kept, last, self.edge_features, mean)
+            ),
+        )
+
+    def _looped_nodes(self) -> Ids:  # [num_loops] global ids
+        destinations = np.repeat(self.targets, np.diff(self.csc.indptr))
+        return destinations[self.sources[self.csc.indices] == destinations]
+
+    def save(self, folder: Path) -> None:
+        """Writes one `.npy` per array and, last, `shard.json`: a folder without it was not finished."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | {name: getattr(self.csc, name) for name in _CSC_ARRAYS}
+        stored = [name for name, values in arrays.items() if values is not None]
+        for name in stored:
+            np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
+        scalars = {name: getattr(self, name) for name in _SCALARS}
+        content = {**scalars, "grid": asdict(self.grid), "arrays": stored}
+        (folder / "shard.json").write_text(json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Shard:
+        """The shard saved in `folder`, its arrays memory-mapped and read-only."""
+        content = json.loads((folder / "shard.json").read_text())
+        arrays: dict[str, Any] = dict.fromkeys(_ARRAYS + _CSC_ARRAYS)
+        for name in content["arrays"]:
+            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        csc = CSC(*(arrays.pop(name) for name in _CSC_ARRAYS), len(arrays["sources"]))
+        return cls(**{name: content[name] for name in _SCALARS}, **arrays, grid=Grid(**content["grid"]), csc=csc)
+
+
+_SCALARS = ("rank", "num_nodes", "num_edges", "num_classes")
+_CSC_ARRAYS = ("indptr", "indices", "weight")
+_ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc"))
+
+
+def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
+    """The share of one rank, in time linear in the graph. Raises `ValueError` where graph and partition do not match."""
+    whole = _Whole.of(graph, partition)
+    cell = rank // partition.grid.slices
+    return whole.shard(rank, whole.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
+
+
+def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
+    """The shards of ranks 0, 1, ..., cut in one pass over the edges. Raises `ValueError` as `cut` does."""
+    grid = partition.grid
+    cells = partition.cells_of_edges(graph)
+    by_cell, start = _grouped(cells, grid.num_cells)
+    del cells
+    whole = _Whole.of(graph, partition)
+    for cell in range(grid.num_cells):
+        held = whole.hold(cell, by_cell[start[cell] : start[cell + 1]])
+        for rank in range(cell * grid.slices, (cell + 1) * grid.slices):
+            yield whole.shard(rank, held)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """What the ranks of one cell have in common."""
+
+    edge_ids: Ids  # [num_held_edges] in the order of csc
+    sources: Ids  # [num_sources]
+    targets: Ids  # [num_targets]
+    csc: CSC
+    edge_features: Floats | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Whole:
+    """What every shard needs of the whole graph, computed once."""
+
+    graph: Graph
+    grid: Grid
+    node_cell: Ids  # [num_nodes]
+    destinations: Ids  # [num_edges]
+    by_rank: Ids  # [num_nodes] ordered by (owner, id)
+    rank_start: Ids  # [world_size + 1] each rank's range of by_rank
+    in_degree: Floats  # [num_nodes]
+    out_degree: Floats  # [num_nodes]
+    mean_edge_features: Floats | None  # [num_nodes, edge_width]
+    num_classes: int
+
+    @classmethod
+    def of(cls, graph: Graph, partition: Partition) -> _Whole:
+        csc = graph.csc
+        destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
+        named = len(graph.class_names or ())
+        return cls(
+            graph,
+            partition.grid,
+            partition.node_cell,
+            destinations,
+            *_grouped(partition.node_rank, partition.grid.world_size),
+            in_degree=_degrees(destinations, csc),
+            out_degree=_degrees(csc.indices, csc),
+            mean_edge_features=_mean_in_edges(csc.indptr, graph.edge_features),
+            num_classes=max(named, int(graph.labels.max(initial=-1)) + 1),
+        )
+
+    def hold(self, cell: int, edges: Ids) -> _Held:
+        """Renumbers `edges`, ascending ids, from zero."""
+        destination = self.destinations[edges]  # ascending, since edge ids run by destination
+        first = np.flatnonzero(np.diff(destination, prepend=-1))
+        targets = destination[first].astype(np.int64)
+        degree = np.diff(first, append=len(edges))
+        order = np.argsort(self.node_cell[targets], kind="stable")
+        indptr = _offsets(degree[order])
+        if len(targets) and self.node_cell[targets].min() != self.node_cell[targets].max():
+            edges = edges[np.repeat(first[order] - indptr[:-1], degree[order]) + np.arange(len(edges))]
+        sources, indices = self._renumber(self.graph.csc.indices[edges])
+        weight, features = self.graph.csc.weight, self.graph.edge_features
+        return _Held(
+            edges,
+            sources,
+            targets[order],
+            CSC(indptr, indices, None if weight is None else weight[edges], len(sources)),
+            None if features is None else features[edges],
+        )
+
+    def _renumber(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """The distinct nodes by (cell, id), and each node's position there."""
+        seen = np.zeros(self.graph.num_nodes, bool)
+        seen[nodes] = True
+        distinct = np.flatnonzero(seen)
+        distinct = distinct[np.argsort(self.node_cell[distinct], kind="stable")]
+        position = np.empty(self.graph.num_nodes, np.int32)
+        position[distinct] = np.arange(len(distinct), dtype=np.int32)
+        return distinct, position[nodes]
+
+    def shard(self, rank: int, held: _Held) -> Shard:
+        graph, cell = self.graph, rank // self.grid.slices
+        owned = self.by_rank[self.rank_start[rank] : self.rank_start[rank + 1]]
+        first, last = self.rank_start[[cell * self.grid.slices, (cell + 1) * self.grid.slices]]
+        cell_nodes = self.by_rank[first:last]
+        return Shard(
+            rank=rank,
+            grid=self.grid,
+            num_nodes=graph.num_nodes,
+            num_edges=graph.num_edges,
+            num_classes=self.num_classes,
+            owned=owned,
+            cell_nodes=cell_nodes,
+            sources=held.sources,
+            source_cell=self.node_cell[held.sources],
+            targets=held.targets,
+            target_cell=self.node_cell[held.targets],
+            csc=held.csc,
+            edge_ids=held.edge_ids,
+            in_degree=self.in_degree[cell_nodes],
+            out_degree=self.out_degree[cell_nodes],
+            features=graph.features[owned],
+            labels=graph.labels[owned],
+            split=graph.split[owned],
+            edge_features=held.edge_features,
+            mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Extended:
+    """Ids in order of (cell, id) after those of one cell were added."""
+
+    ids: Ids  # [num_ids]
+    cell: Ids  # [num_ids]
+    old: Ids  # [num_old] position of each former id
+    new: Ids  # [num_added] position of each id to add, there before or not
+
+    @classmethod
+    def by(cls, ids: Ids, cells: Ids, added: Ids, cell: int) -> _Extended:
+        start, stop = np.searchsorted(cells, [cell, cell + 1])
+        merged = np.union1d(ids[start:stop], added)
+        grown = len(merged) - (stop - start)
+        old = np.arange(len(ids))
+        old[start:stop] = start + np.searchsorted(merged, ids[start:stop])
+        old[stop:] += grown
+        return cls(
+            np.concatenate([ids[:start], merged, ids[stop:]]),
+            np.insert(cells, start, np.full(grown, cell, cells.dtype)),
+            old,
+            start + np.searchsorted(merged, added),
+        )
+
+
+def _grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
+    """Positions ordered by (key, position), and where each key's range starts: [num_keys + 1]."""
+    narrow = np.min_scalar_type(max(num_keys - 1, 0))  # of 8 and 16 bits NumPy's stable sort is a radix sort
+    order = np.argsort(keys.astype(narrow), kind="stable")
+    return order, _offsets(np.bincount(keys, minlength=num_keys))
+
+
+def _offsets(counts: Ids) -> Ids:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _degrees(ends: Ids, csc: CSC) -> Floats:
+    return np.bincount(ends, csc.weight, csc.num_nodes).astype(np.float64, copy=False)
+
+
+def _mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:
+    if edge_features is None:
+        return None
+    degree = np.diff(indptr)
+    mean = np.zeros((len(degree), edge_features.shape[1]), edge_features.dtype)
+    read = degree > 0  # reduceat has no empty ranges
+    if read.any():
+        mean[read] = np.add.reduceat(edge_features, indptr[:-1][read], axis=0) / degree[read, None]
+    return mean
+
+
+def _positions(ids: Ids, wanted: Ids) -> Ids:
+    """Where each of `wanted` stands in `ids`, in any order."""
+    order = np.argsort(ids, kind="stable")
+    return order[np.searchsorted(ids, wanted, sorter=order)]
+
+
+def _interleave(kept: npt.NDArray[np.bool_], last: Ids, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`old` at the kept places and `new` at the places `last`."""
+    values = np.empty((len(kept), *old.shape[1:]), old.dtype)
+    values[kept] = old
+    values[last] = new
+    return values
