@@ -64,7 +64,9 @@ class NodePartitioner(Partitioner):
 
 def _check_range(name: str, values: Ids, bound: int, of: str) -> None:
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"partition: {name} must be one-dimensional integers, got {values.dtype} of shape {values.shape}")
+        raise ValueError(
+            f"partition: {name} must be one-dimensional integers, got {values.dtype} of shape {values.shape}"
+        )
     wrong = np.flatnonzero((values < 0) | (values >= bound))
     if len(wrong):
         raise ValueError(f"partition: {name}[{wrong[0]}] = {values[wrong[0]]} is out of range for {bound} {of}")

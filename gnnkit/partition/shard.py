@@ -43,7 +43,7 @@ class Shard:
     labels: Ids  # [num_owned] -1: no label
     split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
     edge_features: Floats | None  # [num_held_edges, edge_width]
-    mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] over all in-edges, zeros without: a loop's features
+    mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] of all in-edges, zeros if none: a loop's features
 
     @property
     def cell(self) -> int:
@@ -72,9 +72,9 @@ class Shard:
         last = indptr[targets.new + 1] - 1  # added ids exceed all others, so loops end their destination's list
         kept = np.ones(indptr[-1], bool)
         kept[last] = False
-        mean = None
-        if self.mean_edge_features is not None:
-            mean = self.mean_edge_features[_positions(self.cell_nodes, added)]
+        mean = self.mean_edge_features
+        if mean is not None:
+            mean = mean[_positions(self.cell_nodes, added)]
         weight = self.csc.weight
         return replace(
             self,
@@ -91,21 +91,19 @@ class Shard:
             edge_ids=_interleave(kept, last, self.edge_ids, self.num_edges + added),
             in_degree=self.in_degree + missing,
             out_degree=self.out_degree + missing,
-            edge_features=(
-                None
-                if self.edge_features is None or mean is None
-                else _interleave(kept, last, self.edge_features, mean)
-            ),
+            edge_features=None if mean is None else _interleave(kept, last, self.edge_features, mean),
         )
 
     def _looped_nodes(self) -> Ids:  # [num_loops] global ids
-        destinations = np.repeat(self.targets, np.diff(self.csc.indptr))
-        return destinations[self.sources[self.csc.indices] == destinations]
+        destinations: Ids = np.repeat(self.targets, np.diff(self.csc.indptr))
+        looped: Ids = destinations[self.sources[self.csc.indices] == destinations]
+        return looped
 
     def save(self, folder: Path) -> None:
         """Writes one `.npy` per array and, last, `shard.json`: a folder without it was not finished."""
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = {name: getattr(self, name) for name in _ARRAYS} | {name: getattr(self.csc, name) for name in _CSC_ARRAYS}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays |= {name: getattr(self.csc, name) for name in _CSC_ARRAYS}
         stored = [name for name, values in arrays.items() if values is not None]
         for name in stored:
             np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
@@ -120,7 +118,7 @@ class Shard:
         arrays: dict[str, Any] = dict.fromkeys(_ARRAYS + _CSC_ARRAYS)
         for name in content["arrays"]:
             arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        csc = CSC(*(arrays.pop(name) for name in _CSC_ARRAYS), len(arrays["sources"]))
+        csc = CSC(**{name: arrays.pop(name) for name in _CSC_ARRAYS}, num_sources=len(arrays["sources"]))
         return cls(**{name: content[name] for name in _SCALARS}, **arrays, grid=Grid(**content["grid"]), csc=csc)
 
 
@@ -308,7 +306,7 @@ def _positions(ids: Ids, wanted: Ids) -> Ids:
     return order[np.searchsorted(ids, wanted, sorter=order)]
 
 
-def _interleave(kept: npt.NDArray[np.bool_], last: Ids, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _interleave(kept: npt.NDArray[np.bool_], last: Ids, old: Any, new: Any) -> npt.NDArray[Any]:
     """`old` at the kept places and `new` at the places `last`."""
     values = np.empty((len(kept), *old.shape[1:]), old.dtype)
     values[kept] = old

@@ -1,0 +1,73 @@
+"""Small graphs and partitions with every corner: empty ranks, isolated nodes, self-loops, parallel edges, vertex-cuts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from gnnkit.graph import CSC, Graph
+from gnnkit.partition import Grid, Partition
+
+GRIDS = [Grid(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(1, 9) if r * c * s <= 8]
+
+
+def make_graph(src: Sequence[int], dst: Sequence[int], num_nodes: int, *, rich: bool = False, seed: int = 0) -> Graph:
+    """A graph of the given edges; `rich` adds weights and edge features."""
+    rng = np.random.default_rng(seed)
+    src_ids, dst_ids = np.asarray(src, np.int64), np.asarray(dst, np.int64)
+    order = np.argsort(dst_ids, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(dst_ids, minlength=num_nodes))]).astype(np.int64)
+    num_edges = len(order)
+    weight = rng.uniform(0.5, 2, num_edges) if rich else None
+    return Graph(
+        CSC(indptr, src_ids[order].astype(np.int32), weight, num_nodes),
+        rng.normal(size=(num_nodes, 3)),
+        rng.integers(-1, 4, num_nodes),
+        rng.integers(0, 4, num_nodes).astype(np.int8),
+        rng.normal(size=(num_edges, 2)) if rich else None,
+    )
+
+
+def random_graph(num_nodes: int, num_edges: int, seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    return make_graph(rng.integers(0, num_nodes, num_edges), rng.integers(0, num_nodes, num_edges), num_nodes)
+
+
+def complete_graph(num_nodes: int) -> Graph:
+    """Every node reads from every other: all rows are needed."""
+    src, dst = np.nonzero(~np.eye(num_nodes, dtype=bool))
+    return make_graph(src, dst, num_nodes)
+
+
+def destinations(graph: Graph) -> np.ndarray:
+    return np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    num_nodes = draw(st.integers(0, 14))
+    nodes = st.integers(0, max(num_nodes - 1, 0))
+    edges = draw(st.lists(st.tuples(nodes, nodes), max_size=40 if num_nodes else 0))
+    return (
+        make_graph(*zip(*edges, strict=True), num_nodes, rich=draw(st.booleans()))
+        if edges
+        else make_graph([], [], num_nodes)
+    )
+
+
+@st.composite
+def partitions(draw: st.DrawFn, graph: Graph) -> Partition:
+    """Any owner for any node, any grid up to 8 ranks, and a vertex-cut every other time."""
+    grid = draw(st.sampled_from(GRIDS))
+
+    def values(count: int, bound: int) -> np.ndarray:
+        return np.array(draw(st.lists(st.integers(0, bound - 1), min_size=count, max_size=count)), np.int32)
+
+    node_rank = values(graph.num_nodes, grid.world_size)
+    return Partition(node_rank, values(graph.num_edges, grid.num_cells) if draw(st.booleans()) else None, grid)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Graph, Partition]:
+    graph = draw(graphs())
+    return graph, draw(partitions(graph))
