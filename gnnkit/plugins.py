@@ -20,7 +20,7 @@ from typing import Any
 KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")
 CONF = Path(__file__).parent / "conf"
 _GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
-_SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,)}
+_SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
 
 
 def names(kind: str) -> list[str]:
@@ -133,6 +133,8 @@ def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) ->
     for text in overrides:
         _refuse_code(text, f"override {text!r}")
         _refuse_hydra(_key(text), f"override {text!r}")
+        if "@" in text.split("=", 1)[0]:
+            raise ValueError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
     folders = conf_folders()
     if config_dir is not None:
         _check_folder(config_dir)
@@ -198,10 +200,14 @@ def _hydra(overrides: list[str], folders: list[Path]) -> Any:
 
 def _unknown_key(overrides: list[str], folders: list[Path]) -> ValueError | None:
     """Why Hydra may have refused: the first override of a key that the chosen options do not have."""
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
     groups = [text for text in overrides if _key(text) in KINDS]
-    known = list(_dotted(OmegaConf.to_container(_hydra(groups, folders))))
+    try:
+        known = list(_dotted(OmegaConf.to_container(_hydra(groups, folders))))
+    except HydraException:
+        return None
     key = next((key for text in overrides if text[0] not in "+~" and (key := _key(text)) not in known), None)
     if key is None:
         return None
@@ -347,7 +353,7 @@ def _package_folder(package: str) -> Path:
 
 
 def _key(text: str) -> str:
-    return text.split("=", 1)[0].strip().lstrip("+~").split("@", 1)[0]
+    return text.split("=", 1)[0].strip().lstrip("+~")
 
 
 def _dotted(node: Any, prefix: str = "") -> Iterator[str]:

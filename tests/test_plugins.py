@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gnnkit import plugins
+
+Install = Callable[..., Path]
+
+
+class Example:
+    """A plugin with the annotations that configurations can hold."""
+
+    def __init__(
+        self,
+        width: int,
+        rate: float = 0.5,
+        sizes: Sequence[int] = (1,),
+        mode: Literal["mean", "sum"] = "mean",
+        root: str | Path | None = None,
+    ) -> None:
+        if width < 1:
+            raise ValueError(f"width={width} must be positive")
+        if rate > 1:
+            raise ValueError("the rate is too high")
+        self.arguments = (width, rate, sizes, mode, root)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a distribution of plugins: `install("name", {"gnnkit.model": {"x": "module:Class"}}, files)`."""
+
+    def install(name: str, points: dict[str, dict[str, str]], files: dict[str, str] | None = None) -> Path:
+        site = tmp_path / f"site-{name}"
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        sections = (f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items())
+        (info / "entry_points.txt").write_text("\n".join(sections))
+        for path, text in (files or {}).items():
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / path).write_text(text)
+        monkeypatch.syspath_prepend(str(site))
+        return site
+
+    return install
+
+
+@pytest.fixture
+def example(install: Install) -> None:
+    install("example", {"gnnkit.model": {"example": f"{__name__}:Example"}})
+
+
+def test_listing_imports_nothing(install: Install) -> None:
+    install("broken", {"gnnkit.model": {"broken": "gnnkit_broken:Model"}}, {"gnnkit_broken.py": "raise SystemExit(3)"})
+    assert {"broken", "gcn", "sage"} <= set(plugins.names("model"))
+    assert {"broken", "gcn", "sage"} <= set(plugins.options("model"))
+    assert "gnnkit_broken" not in sys.modules
+
+
+@pytest.mark.parametrize("statement", ["raise SystemExit(3)", "raise RuntimeError('no')", "import no_such_module"])
+def test_a_plugin_that_fails_on_import_is_named_when_it_is_chosen(install: Install, statement: str) -> None:
+    install("broken", {"gnnkit.model": {"broken": "gnnkit_broken:Model"}}, {"gnnkit_broken.py": statement})
+    with pytest.raises(ValueError, match=r"model=broken: gnnkit_broken:Model of broken fails on import: \w+"):
+        plugins.load("model", "broken")
+
+
+def test_an_unknown_name_gets_the_nearest_one_and_all(example: None) -> None:
+    with pytest.raises(ValueError, match=r"model=exmaple is not known: did you mean example\? there are: .*gcn.*sage"):
+        plugins.load("model", "exmaple")
+
+
+def test_two_distributions_with_one_name_are_both_named(install: Install) -> None:
+    install("first", {"gnnkit.model": {"twice": "first:Model"}})
+    install("second", {"gnnkit.model": {"twice": "second:Model"}})
+    with pytest.raises(ValueError, match=r"model=twice is defined by (first and by second|second and by first)"):
+        plugins.load("model", "twice")
+
+
+def test_built_in_names_cannot_be_shadowed(install: Install) -> None:
+    install("shadow", {"gnnkit.model": {"gcn": "shadow:Model"}})
+    with pytest.raises(ValueError, match="model=gcn is defined by .*shadow"):
+        plugins.load("model", "gcn")
+
+
+def test_keys_and_options_become_arguments(example: None) -> None:
+    config = {"name": "example", "width": 3, "options": {"sizes": [2, 1], "mode": "sum"}}
+    assert plugins.create("model", config).arguments == (3, 0.5, [2, 1], "sum", None)
+    assert plugins.create("model", {"name": "example"}, width=4).arguments[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"width": 3, "rat": 1}, r"^model\.rat is not known: did you mean model\.rate\? there are: .*model\.width"),
+        ({}, r"^model\.width is missing"),
+        ({"width": "wide"}, r"^model\.width=wide must be int"),
+        ({"width": True}, r"^model\.width=True must be int"),
+        ({"width": 3, "rate": "x"}, r"^model\.rate=x must be float"),
+        ({"width": 3, "sizes": [1, "x"]}, r"^model\.sizes=\[1, 'x'\] must be Sequence\[int\]"),
+        ({"width": 3, "mode": "max"}, r"^model\.mode=max must be Literal\['mean', 'sum'\]"),
+        ({"width": 3, "root": 1}, r"^model\.root=1 must be .*str.*Path"),
+        ({"width": 0}, r"^model\.width=0 must be positive"),
+        ({"width": 3, "rate": 2.0}, r"^model=example: the rate is too high"),
+        ({"width": 3, "options": {"width": 4}}, r"^model\.width is given twice"),
+        ({"width": 3, "options": [1]}, r"^model\.options=\[1\] must be a mapping"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_their_key(example: None, arguments: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        plugins.create("model", {"name": "example", **arguments})
+
+
+def test_whole_numbers_are_numbers_and_none_is_a_value(example: None) -> None:
+    assert plugins.create("model", {"name": "example", "width": 3, "rate": 1, "root": None}).arguments[1] == 1
+
+
+def test_an_argument_of_the_caller_is_not_the_users(example: None) -> None:
+    with pytest.raises(ValueError, match=r"model\.width is not known"):
+        plugins.create("model", {"name": "example", "width": 3}, width=4)
+
+
+def test_the_partition_names_its_plugin_by_nodes(install: Install) -> None:
+    install("example", {"gnnkit.partition": {"example": f"{__name__}:Example"}})
+    config = {"nodes": "example", "grid": "2d", "replication": None, "border": None, "options": {"width": 2}}
+    assert plugins.create("partition", config).arguments[0] == 2
+    with pytest.raises(ValueError, match=r"^partition\.options\.width=0 must be positive"):
+        plugins.create("partition", {**config, "options": {"width": 0}})
+    with pytest.raises(ValueError, match=r"^partition\.nodes=exampel is not known: did you mean example\?"):
+        plugins.create("partition", {**config, "nodes": "exampel"})
+
+
+def test_a_plugin_without_yaml_is_an_option_with_any_argument(example: None) -> None:
+    config = plugins.compose(["strategy=vertex_centric", "model=example", "model.options.width=3"])
+    assert plugins.create("model", config["model"]).arguments[0] == 3
+
+
+def test_yaml_of_a_plugin_is_found_without_importing_its_package(install: Install) -> None:
+    files = {
+        "gnnkit_far/__init__.py": "raise SystemExit(3)",
+        "gnnkit_far/conf/model/far.yaml": "name: example\nwidth: 7\n",
+        "gnnkit_far/conf/model/gcn.yaml": "name: gcn\nhidden: 1\n",
+    }
+    points = {"gnnkit.model": {"example": f"{__name__}:Example"}, "gnnkit.conf": {"far": "gnnkit_far"}}
+    install("far", points, files)
+    assert "far" in plugins.options("model")
+    config = plugins.compose(["strategy=vertex_centric", "model=far", "model.width=8"])
+    assert config["model"] == {"name": "example", "width": 8}
+    assert plugins.compose(["strategy=vertex_centric"])["model"]["hidden"] == 16, "our own YAML is not shadowed"
+    assert "gnnkit_far" not in sys.modules
+
+
+@pytest.mark.parametrize("spelling", ["strategy=vertex_centric", "+strategy=vertex_centric"])
+def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
+    assert plugins.compose([spelling])["strategy"]["name"] == "vertex_centric"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], r"^strategy is missing: choose one with strategy=NAME, there are: .*vertex_centric"),
+        (["strategy=vertex"], r"^strategy=vertex is not known: did you mean vertex_centric\?"),
+        (["strategy=vertex_centric", "model=gcm"], r"^model=gcm is not known: did you mean gcn\? there are: .*sage"),
+        (["strategy=vertex_centric", "model.hiden=3"], r"^model\.hiden is not known: did you mean model\.hidden\?"),
+        (["strategy=vertex_centric", "workrs=3"], r"^workrs is not known: did you mean workers\?"),
+        (["strategy=vertex_centric", "strategy=vertex_centric"], r"^strategy appears more than once"),
+        (["strategy=vertex_centric", "seed=1,2"], r"^Ambiguous value for argument 'seed=1,2'"),
+        (["strategy=vertex_centric", "seed"], r"^cannot read 'seed': write KEY=VALUE"),
+        (["strategy=vertex_centric", "seed=[1"], r"^cannot read 'seed=\[1': write KEY=VALUE"),
+        (["strategy=vertex_centric", "seed=${no.such}"], r"Interpolation key 'no.such' not found"),
+    ],
+)
+def test_what_hydra_refuses_is_one_line_with_the_key(overrides: list[str], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected) as caught:
+        plugins.compose(overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_interpolations_of_other_keys_are_resolved() -> None:
+    assert plugins.compose(["strategy=vertex_centric", "model.hidden=${workers}", "workers=3"])["model"]["hidden"] == 3
+
+
+MARKER = "marker-of-executed-code"
+PAYLOADS = [
+    f"{prefix}{key}{value}"
+    for prefix in ("", "+", "++")
+    for key, value in [
+        ("model._target_=", "os.mkdir"),
+        ("model.options._target_=", f"os.mkdir('{MARKER}')"),
+        ("x=", f"{{_target_:os.mkdir,path:{MARKER}}}"),
+        ("model.options.x=", f"{{deep:[{{_target_:os.mkdir,path:{MARKER}}}]}}"),
+        ("hydra.callbacks.x=", f"{{_target_:os.mkdir,path:{MARKER}}}"),
+        ("hydra.callbacks.x._target_=", "pathlib.Path.write_text"),
+        ("hydra/launcher=", "basic"),
+        ("hydra/job_logging=", "custom"),
+        ("hydra.launcher._target_=", "os.mkdir"),
+        ("hydra.sweeper._target_=", "torch.hub.load"),
+        ("hydra.job_logging.handlers.x.class=", f"os.mkdir({MARKER})"),
+        ("hydra.searchpath=", "[file:///tmp]"),
+        ("hydra.run.dir=", MARKER),
+        ("model@hydra.callbacks=", "gcn"),
+        ("model.hidden=", "${oc.env:HOME}"),
+        ("model.hidden=", "${eval:1+1}"),
+        ("model.hidden=", "'${oc.decode:${oc.env:HOME}}'"),
+        ("model.options.x=", "[${ oc.env:HOME}]"),
+    ]
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_overrides_that_would_run_code_are_refused(
+    payload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="refused|cannot be changed|cannot be moved|cannot read"):
+        plugins.compose(["strategy=vertex_centric", payload])
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: gcn\n_target_: os.mkdir\n", "_target_ is refused"),
+        ("name: gcn\nx: [{deep: {_target_: os.mkdir}}]\n", "_target_ is refused"),
+        ('name: gcn\n"\\x5ftarget_": os.mkdir\n', "_target_ is refused"),
+        ("# @package hydra.callbacks.x\nname: gcn\n", "cannot be changed"),
+        ("# @package _global_\nhydra: {callbacks: {}}\n", "cannot be changed"),
+        ("defaults:\n  - override /hydra/launcher: x\n", "cannot be changed"),
+        ("name: ${oc.env:HOME}\n", "resolvers such as"),
+        ("name: !!python/object/apply:os.mkdir [marker]\n", "cannot be read: could not determine a constructor"),
+        ("name: [\n", "cannot be read"),
+    ],
+)
+def test_files_that_would_run_code_are_refused(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError, match=expected):
+        plugins.compose(["strategy=vertex_centric", "model=mine"], config_dir=tmp_path)
+
+
+def test_a_users_folder_adds_options(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "wide.yaml").write_text("defaults: [gcn]\nhidden: 99\n")
+    config = plugins.compose(["strategy=vertex_centric", "model=wide"], config_dir=tmp_path)
+    assert (config["model"]["name"], config["model"]["hidden"]) == ("gcn", 99)
+    with pytest.raises(ValueError, match="is not a folder"):
+        plugins.compose(config_dir=tmp_path / "none")
+
+
+def test_python_values_become_overrides_that_compose_to_them() -> None:
+    text = "quotes ' \" and \\ and , [ { = #"
+    keys = {
+        "strategy": "vertex_centric",
+        "model": {"name": "sage", "hidden": 8, "options": {"x": text, "y": [1.5, None, True]}},
+        "trainer": {"lr": 1e-3},
+    }
+    config = plugins.compose(plugins.as_overrides(keys))
+    assert config["model"] == {
+        "name": "sage",
+        "hidden": 8,
+        "num_layers": 2,
+        "dropout": 0.5,
+        "options": {"x": text, "y": [1.5, None, True]},
+    }
+    assert config["trainer"]["lr"] == 1e-3
+
+
+def test_every_built_in_plugin_has_one_owner() -> None:
+    for kind in plugins.KINDS:
+        for name in plugins.names(kind):
+            assert isinstance(plugins.find(kind, name), EntryPoint)
