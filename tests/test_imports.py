@@ -16,7 +16,19 @@ import gnnkit
 from gnnkit import plugins
 
 PACKAGE = Path(gnnkit.__file__).parent
-LAYERS = ["graph", "dataset", "partition", "sampler", "comm", "engine", "model", "strategy", "sync", "training"]
+LAYERS = [
+    "storage",
+    "graph",
+    "dataset",
+    "partition",
+    "sampler",
+    "comm",
+    "engine",
+    "model",
+    "strategy",
+    "sync",
+    "training",
+]
 # Beside the layers: what they may all use, and what uses them.
 ANYWHERE = {"plugins", "_core"}
 TOP = {"config", "testing", "__init__", "__main__"}

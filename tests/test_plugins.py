@@ -84,7 +84,7 @@ def test_two_distributions_with_one_name_are_both_named(install: Install) -> Non
 
 def test_built_in_names_cannot_be_shadowed(install: Install) -> None:
     install("shadow", {"gnnkit.model": {"gcn": "shadow:Model"}})
-    with pytest.raises(ValueError, match="model=gcn is defined by .*shadow"):
+    with pytest.raises(ValueError, match=r"model=gcn is defined by .*shadow"):
         plugins.load("model", "gcn")
 
 
@@ -217,7 +217,7 @@ def test_overrides_that_would_run_code_are_refused(
     payload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="refused|cannot be changed|cannot be moved|cannot read"):
+    with pytest.raises(ValueError, match=r"refused|cannot be changed|cannot be moved|cannot read"):
         plugins.compose(["strategy=vertex_centric", payload])
     assert not any(tmp_path.iterdir())
 
