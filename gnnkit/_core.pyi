@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 _Ids = npt.NDArray[np.integer[Any]]
 _Floats = npt.NDArray[np.floating[Any]]
+_Bytes = npt.NDArray[np.uint8]
 
 __version__: str
 
@@ -22,3 +23,7 @@ def csc_symmetrize(indptr: _Ids, indices: _Ids, threads: int | None = None) -> t
 def csc_degrees(
     indptr: _Ids, indices: _Ids, num_sources: int, weight: _Floats | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]: ...
+
+# gather
+def gather_rows(source: _Bytes, ids: _Ids, out: _Bytes, threads: int) -> None:
+    """Writes row `ids[i]` of `source` [num_rows, row_bytes] to row i of `out` [len(ids), row_bytes]; both C-contiguous."""

@@ -3,6 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+mod gather;
 mod graph;
 
 /// The core's errors are the user's: `ValueError`.
@@ -14,5 +15,6 @@ fn value_error(error: gnnkit_core::Error) -> PyErr {
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    gather::register(m)?;
     graph::register(m)
 }

@@ -3,6 +3,7 @@
 pub mod csc;
 pub mod edges;
 pub mod error;
+pub mod gather;
 pub mod rng;
 
 pub use csc::Csc;
