@@ -4,6 +4,7 @@ from gnnkit.partition.base import NodePartitioner as NodePartitioner
 from gnnkit.partition.base import Partition as Partition
 from gnnkit.partition.base import Partitioner as Partitioner
 from gnnkit.partition.grid import Grid as Grid
+from gnnkit.partition.grid import make_grid as make_grid
 from gnnkit.partition.shard import Shard as Shard
 from gnnkit.partition.shard import cut as cut
 from gnnkit.partition.shard import cut_all as cut_all

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+NAMES = ("1d", "1.5d", "2d", "3d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +26,79 @@ class Grid:
     @property
     def num_cells(self) -> int:
         return self.rows * self.cols
+
+    def position(self, rank: int) -> tuple[int, int, int]:
+        """Row, column and slice of a rank."""
+        cell, slice_ = divmod(rank, self.slices)
+        return cell % self.rows, cell // self.rows, slice_
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.cols} x {self.slices}"
+
+
+def make_grid(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> Grid:
+    """The grid that `partition.grid` asks for.
+
+    `1d` is P x 1 x 1, `1.5d` P/c x c x 1 with c = `replication`; `2d` and `3d` factor P nearest to a square or cube, the
+    larger factors first. Without `replication`, c is the least divisor above 1 up to sqrt(P): one step from 1d, while
+    sqrt(P), which has the fewest words, is `2d`. Raises `ValueError` with the configuration key for a grid that cannot be.
+    """
+    if world_size < 1:
+        raise ValueError(f"workers={world_size} must be at least 1")
+    if replication is not None and spec != "1.5d":
+        raise ValueError(f"partition.replication={replication} needs partition.grid=1.5d, got {_spelt(spec)}")
+    if not isinstance(spec, str):
+        return _given(spec, world_size)
+    if spec not in NAMES:
+        raise ValueError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
+    if spec == "1d":
+        return Grid(world_size, 1, 1)
+    if spec == "1.5d":
+        copies = _default_replication(world_size) if replication is None else replication
+        _check_replication(copies, world_size)
+        return Grid(world_size // copies, copies, 1)
+    rows, cols, slices = [*_factored(world_size, 2), 1] if spec == "2d" else _factored(world_size, 3)
+    return Grid(rows, cols, slices)
+
+
+def remark(spec: str | Sequence[int], grid: Grid) -> str | None:
+    """What a user who named this grid should know of how it came out, or None."""
+    if not isinstance(spec, str) or spec == "1d" or grid.world_size == 1:
+        return None
+    if grid.cols == 1:
+        return f"partition.grid={spec} of {grid.world_size} workers is {grid}: a single column, the same as 1d"
+    if spec == "3d" and grid.slices == 1:
+        return f"partition.grid=3d of {grid.world_size} workers is {grid}: a single slice, the same as 2d"
+    return None
+
+
+def _given(spec: Sequence[int], world_size: int) -> Grid:
+    key = f"partition.grid={_spelt(spec)}"
+    if len(spec) != 3 or not all(type(size) is int and size >= 1 for size in spec):
+        raise ValueError(f"{key} must be [rows,cols,slices], three whole numbers of at least 1")
+    grid = Grid(*spec)
+    if grid.world_size != world_size:
+        raise ValueError(f"{key} needs {grid.world_size} workers, got workers={world_size}")
+    return grid
+
+
+def _check_replication(copies: int, world_size: int) -> None:
+    if type(copies) is not int or copies < 1 or world_size % copies:
+        raise ValueError(f"partition.replication={copies} must divide workers={world_size}")
+
+
+def _default_replication(world_size: int) -> int:
+    return next((c for c in range(2, world_size + 1) if c * c <= world_size and world_size % c == 0), 1)
+
+
+def _factored(number: int, count: int) -> list[int]:
+    """`count` factors of `number`, largest first, of least sum: the nearest to equal."""
+    if count == 1:
+        return [number]
+    divisors = (d for d in range(1, number + 1) if number % d == 0)
+    choices = (sorted([d, *_factored(number // d, count - 1)], reverse=True) for d in divisors)
+    return min(choices, key=lambda factors: (sum(factors), factors))
+
+
+def _spelt(spec: str | Sequence[int]) -> str:
+    return spec if isinstance(spec, str) else "[" + ",".join(map(str, spec)) + "]"

@@ -1,0 +1,84 @@
+"""Grids come out as named, and what cannot be names its key."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnkit.partition.grid import NAMES, Grid, make_grid, remark
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 200))
+def test_a_named_grid_uses_every_worker(name: str, world_size: int) -> None:
+    grid = make_grid(name, world_size)
+    assert grid.world_size == world_size
+    assert grid.rows >= grid.cols >= grid.slices or name == "1.5d"
+    says_so = remark(name, grid)
+    assert (says_so is not None) == (
+        world_size > 1 and name != "1d" and (grid.cols == 1 or (name == "3d" and grid.slices == 1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "world_size", "expected"),
+    [
+        ("1d", 6, (6, 1, 1)),
+        ("1.5d", 8, (4, 2, 1)),
+        ("1.5d", 15, (5, 3, 1)),
+        ("1.5d", 16, (8, 2, 1)),
+        ("1.5d", 7, (7, 1, 1)),
+        ("2d", 4, (2, 2, 1)),
+        ("2d", 6, (3, 2, 1)),
+        ("2d", 12, (4, 3, 1)),
+        ("2d", 5, (5, 1, 1)),
+        ("3d", 8, (2, 2, 2)),
+        ("3d", 12, (3, 2, 2)),
+        ("3d", 27, (3, 3, 3)),
+        ("3d", 4, (2, 2, 1)),
+    ],
+)
+def test_named_grids_are_factored_nearest_to_equal(name: str, world_size: int, expected: tuple[int, int, int]) -> None:
+    assert make_grid(name, world_size) == Grid(*expected)
+
+
+def test_replication_sets_the_columns_of_1_5d() -> None:
+    assert make_grid("1.5d", 8, 4) == Grid(2, 4, 1)
+    assert make_grid("1.5d", 8, 1) == Grid(8, 1, 1)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
+def test_ranks_stand_where_the_numbering_says(rows: int, cols: int, slices: int) -> None:
+    grid = make_grid([rows, cols, slices], rows * cols * slices)
+    for rank in range(grid.world_size):
+        row, col, slice_ = grid.position(rank)
+        assert (col * rows + row) * slices + slice_ == rank
+        assert row < rows
+        assert col < cols
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([4, 1, 1], 6), "partition.grid=[4,1,1] needs 4 workers, got workers=6"),
+        (([2, 2], 4), "partition.grid=[2,2] must be [rows,cols,slices], three whole numbers of at least 1"),
+        (([2, 0, 2], 4), "partition.grid=[2,0,2] must be [rows,cols,slices], three whole numbers of at least 1"),
+        (([2, True, 2], 4), "partition.grid=[2,True,2] must be [rows,cols,slices], three whole numbers of at least 1"),
+        (("2.5d", 4), "partition.grid=2.5d must be one of 1d, 1.5d, 2d, 3d or [rows,cols,slices]"),
+        (("1.5d", 8, 3), "partition.replication=3 must divide workers=8"),
+        (("1.5d", 8, 0), "partition.replication=0 must divide workers=8"),
+        (("2d", 8, 2), "partition.replication=2 needs partition.grid=1.5d, got 2d"),
+        (([4, 2, 1], 8, 2), "partition.replication=2 needs partition.grid=1.5d, got [4,2,1]"),
+        (("1d", 0), "workers=0 must be at least 1"),
+    ],
+)
+def test_a_grid_that_cannot_be_names_rule_value_and_key(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make_grid(*arguments)
+
+
+def test_the_grid_is_checked_without_torch() -> None:
+    code = "import sys, gnnkit.partition.grid; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
