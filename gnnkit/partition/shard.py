@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from gnnkit.graph import CSC, Floats, Graph, Ids
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.storage import load_arrays, save_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,26 +100,20 @@ class Shard:
         return looped
 
     def save(self, folder: Path) -> None:
-        """Writes one `.npy` per array and, last, `shard.json`: a folder without it was not finished."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Writes one `.npy` per array into `folder`, whole or not at all."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {name: getattr(self.csc, name) for name in _CSC_ARRAYS}
-        stored = [name for name, values in arrays.items() if values is not None]
-        for name in stored:
-            np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
         scalars = {name: getattr(self, name) for name in _SCALARS}
-        content = {**scalars, "grid": asdict(self.grid), "arrays": stored}
-        (folder / "shard.json").write_text(json.dumps(content, indent=1) + "\n")
+        save_arrays(folder, arrays, {**scalars, "grid": asdict(self.grid)})
 
     @classmethod
     def load(cls, folder: Path) -> Shard:
-        """The shard saved in `folder`, its arrays memory-mapped and read-only."""
-        content = json.loads((folder / "shard.json").read_text())
-        arrays: dict[str, Any] = dict.fromkeys(_ARRAYS + _CSC_ARRAYS)
-        for name in content["arrays"]:
-            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        csc = CSC(**{name: arrays.pop(name) for name in _CSC_ARRAYS}, num_sources=len(arrays["sources"]))
-        return cls(**{name: content[name] for name in _SCALARS}, **arrays, grid=Grid(**content["grid"]), csc=csc)
+        """The shard saved in `folder`, its arrays memory-mapped and read-only. Raises `ValueError` naming a bad file."""
+        arrays, meta = load_arrays(folder)
+        sources = arrays["sources"]
+        csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"), len(sources))
+        rest: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
+        return cls(**{name: meta[name] for name in _SCALARS}, **rest, grid=Grid(**meta["grid"]), csc=csc)
 
 
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes")
@@ -171,23 +165,20 @@ class _Whole:
     in_degree: Floats  # [num_nodes]
     out_degree: Floats  # [num_nodes]
     mean_edge_features: Floats | None  # [num_nodes, edge_width]
-    num_classes: int
 
     @classmethod
     def of(cls, graph: Graph, partition: Partition) -> _Whole:
         csc = graph.csc
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
-        named = len(graph.class_names or ())
         return cls(
             graph,
             partition.grid,
             partition.node_cell,
             destinations,
             *_grouped(partition.node_rank, partition.grid.world_size),
-            in_degree=_degrees(destinations, csc),
-            out_degree=_degrees(csc.indices, csc),
+            in_degree=csc.in_degree(),
+            out_degree=csc.out_degree(),
             mean_edge_features=_mean_in_edges(csc.indptr, graph.edge_features),
-            num_classes=max(named, int(graph.labels.max(initial=-1)) + 1),
         )
 
     def hold(self, cell: int, edges: Ids) -> _Held:
@@ -230,7 +221,7 @@ class _Whole:
             grid=self.grid,
             num_nodes=graph.num_nodes,
             num_edges=graph.num_edges,
-            num_classes=self.num_classes,
+            num_classes=graph.num_classes,
             owned=owned,
             cell_nodes=cell_nodes,
             sources=held.sources,
@@ -283,10 +274,6 @@ def _grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
 
 def _offsets(counts: Ids) -> Ids:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def _degrees(ends: Ids, csc: CSC) -> Floats:
-    return np.bincount(ends, csc.weight, csc.num_nodes).astype(np.float64, copy=False)
 
 
 def _mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:

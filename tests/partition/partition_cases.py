@@ -1,30 +1,28 @@
 """Small graphs and partitions with every corner: empty ranks, isolated nodes, self-loops, parallel edges, vertex-cuts."""
 
-from collections.abc import Sequence
-
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition
 
 GRIDS = [Grid(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(1, 9) if r * c * s <= 8]
 
 
-def make_graph(src: Sequence[int], dst: Sequence[int], num_nodes: int, *, rich: bool = False, seed: int = 0) -> Graph:
+def make_graph(src: npt.ArrayLike, dst: npt.ArrayLike, num_nodes: int, *, rich: bool = False, seed: int = 0) -> Graph:
     """A graph of the given edges; `rich` adds weights and edge features."""
     rng = np.random.default_rng(seed)
-    src_ids, dst_ids = np.asarray(src, np.int64), np.asarray(dst, np.int64)
-    order = np.argsort(dst_ids, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(dst_ids, minlength=num_nodes))]).astype(np.int64)
-    num_edges = len(order)
-    weight = rng.uniform(0.5, 2, num_edges) if rich else None
-    return Graph(
-        CSC(indptr, src_ids[order].astype(np.int32), weight, num_nodes),
-        rng.normal(size=(num_nodes, 3)),
-        rng.integers(-1, 4, num_nodes),
-        rng.integers(0, 4, num_nodes).astype(np.int8),
-        rng.normal(size=(num_edges, 2)) if rich else None,
+    labels = rng.integers(-1, 4, num_nodes)
+    return Graph.from_edges(
+        src,
+        dst,
+        num_nodes,
+        features=rng.normal(size=(num_nodes, 3)),
+        labels=labels,
+        split=np.where(labels < 0, 0, rng.integers(0, 4, num_nodes)),
+        weight=rng.uniform(0.5, 2, np.size(src)) if rich else None,
+        edge_features=rng.normal(size=(np.size(src), 2)) if rich else None,
     )
 
 
