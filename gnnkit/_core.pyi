@@ -1,6 +1,6 @@
 """The native core: NumPy arrays in, NumPy arrays out. Bad input raises `ValueError` naming the value and its place."""
 
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,3 +27,45 @@ def csc_degrees(
 # gather
 def gather_rows(source: _Bytes, ids: _Ids, out: _Bytes, threads: int) -> None:
     """Writes row `ids[i]` of `source` [num_rows, row_bytes] to row i of `out` [len(ids), row_bytes]; both C-contiguous."""
+
+# aggregate
+@final
+class Aggregator:
+    """Sums, maxima and dot products over the in-edges of each destination, float32 and float64.
+
+    Holds an own, validated copy of the edges (4 bytes each, 8 when transposed; at most 2^32 - 1). The arrays passed in
+    are C-contiguous and of one float type; results are written to `out`, which must not share memory with the rest.
+    x is [num_sources, ...], weights and edge results are [num_edges] or [num_edges, heads]: the columns of a row divide
+    evenly into heads, so [n, heads, d] and [n, heads * d] are the same.
+
+    The edges of a destination are taken in the order given, by one thread, and products are rounded before they are
+    added: the same bits on any number of threads and any machine.
+    """
+
+    def __new__(cls, indptr: _Ids, indices: _Ids, num_sources: int) -> Aggregator: ...
+    @property
+    def num_sources(self) -> int: ...
+    @property
+    def num_destinations(self) -> int: ...
+    @property
+    def num_edges(self) -> int: ...
+    def transpose(self) -> Aggregator:
+        """The edges by source, ascending in destination, for the backward; weights stay in the original's order."""
+
+    def sum(self, x: _Floats, out: _Floats, threads: int = 1) -> None:
+        """out[v] = sum of x[u] over the edges u -> v."""
+
+    def weighted_sum(self, weight: _Floats, x: _Floats, out: _Floats, threads: int = 1) -> None:
+        """out[v, h] = sum of weight[e, h] * x[u, h] over the edges e = u -> v, for each head h."""
+
+    def edge_dot(self, x: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
+        """out[e, h] = x[u, h] . grad[v, h] for edges e = u -> v: the gradient of the weights. Not on a transpose."""
+
+    def max(self, x: _Floats, out: _Floats, arg: npt.NDArray[np.int64], threads: int = 1) -> None:
+        """out[v] = maximum of x[u] over the edges u -> v; arg[v] = position of the first edge given that has it.
+
+        Without edges -inf and -1. NaN counts as larger than any number.
+        """
+
+    def max_backward(self, grad: _Floats, arg: npt.NDArray[np.int64], out: _Floats, threads: int = 1) -> None:
+        """The gradient of `max`, on the transpose: out[u] = sum of grad[v] over edges e = u -> v where arg[v] is e."""

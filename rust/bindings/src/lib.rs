@@ -3,6 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+mod aggregate;
+mod array;
 mod gather;
 mod graph;
 
@@ -16,5 +18,6 @@ fn value_error(error: gnnkit_core::Error) -> PyErr {
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     gather::register(m)?;
+    aggregate::register(m)?;
     graph::register(m)
 }

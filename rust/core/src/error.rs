@@ -59,4 +59,25 @@ pub enum Error {
         /// Its value.
         value: usize,
     },
+    /// Columns do not divide into heads.
+    #[error("{width} columns do not divide into {heads} heads")]
+    Heads {
+        /// Number of columns.
+        width: usize,
+        /// Number of heads.
+        heads: usize,
+    },
+    /// More than 32 bits can count.
+    #[error("{actual} {name} are more than the limit of {limit}")]
+    TooMany {
+        /// What is counted.
+        name: &'static str,
+        /// How many there are.
+        actual: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// Only the edges in their own order have dot products.
+    #[error("edge_dot of a transposed aggregator: call it on the original one, with x and grad exchanged")]
+    Transposed,
 }

@@ -1,10 +1,14 @@
 //! Graphs, randomness, sampling and aggregation for gnnkit: slices in, `Result` out.
 
+pub mod aggregate;
 pub mod csc;
 pub mod edges;
 pub mod error;
 pub mod gather;
+pub mod isa;
+pub mod pool;
 pub mod rng;
 
+pub use aggregate::Aggregator;
 pub use csc::Csc;
 pub use error::Error;

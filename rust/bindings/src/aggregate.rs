@@ -1,0 +1,199 @@
+//! Aggregation over in-edges.
+
+use gnnkit_core::aggregate::{Columns, Float};
+use gnnkit_core::{Csc, Error};
+use numpy::{Element, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+use crate::array::{Input, Output, is_double, same_rows, width};
+use crate::graph::PyIds;
+use crate::value_error;
+
+/// The in-edges of a graph, ready to aggregate over.
+#[pyclass(frozen, module = "gnnkit._core")]
+struct Aggregator(gnnkit_core::Aggregator);
+
+type Any<'a, 'py> = &'a Bound<'py, PyAny>;
+
+#[pymethods]
+impl Aggregator {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        indptr: PyReadonlyArray1<'_, i64>,
+        indices: PyIds<'_>,
+        num_sources: usize,
+    ) -> PyResult<Self> {
+        let indptr = indptr.as_slice()?;
+        let made = match &indices {
+            PyIds::I32(indices) => copy(py, indptr, indices.as_slice()?, num_sources),
+            PyIds::I64(indices) => copy(py, indptr, indices.as_slice()?, num_sources),
+        };
+        made.map(Self).map_err(value_error)
+    }
+
+    #[getter]
+    fn num_sources(&self) -> usize {
+        self.0.num_sources()
+    }
+
+    #[getter]
+    fn num_destinations(&self) -> usize {
+        self.0.num_destinations()
+    }
+
+    #[getter]
+    fn num_edges(&self) -> usize {
+        self.0.num_edges()
+    }
+
+    fn transpose(&self, py: Python<'_>) -> Self {
+        Self(py.detach(|| self.0.transpose()))
+    }
+
+    #[pyo3(signature = (x, out, threads=1))]
+    fn sum(&self, x: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+        if is_double("x", x)? {
+            sum::<f64>(&self.0, x, out, threads)
+        } else {
+            sum::<f32>(&self.0, x, out, threads)
+        }
+    }
+
+    #[pyo3(signature = (weight, x, out, threads=1))]
+    fn weighted_sum(&self, weight: Any<'_, '_>, x: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+        if is_double("x", x)? {
+            weighted_sum::<f64>(&self.0, weight, x, out, threads)
+        } else {
+            weighted_sum::<f32>(&self.0, weight, x, out, threads)
+        }
+    }
+
+    #[pyo3(signature = (x, grad, out, threads=1))]
+    fn edge_dot(&self, x: Any<'_, '_>, grad: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+        if is_double("x", x)? {
+            edge_dot::<f64>(&self.0, x, grad, out, threads)
+        } else {
+            edge_dot::<f32>(&self.0, x, grad, out, threads)
+        }
+    }
+
+    #[pyo3(signature = (x, out, arg, threads=1))]
+    fn max(&self, x: Any<'_, '_>, out: Any<'_, '_>, arg: Any<'_, '_>, threads: usize) -> PyResult<()> {
+        if is_double("x", x)? {
+            max::<f64>(&self.0, x, out, arg, threads)
+        } else {
+            max::<f32>(&self.0, x, out, arg, threads)
+        }
+    }
+
+    #[pyo3(signature = (grad, arg, out, threads=1))]
+    fn max_backward(&self, grad: Any<'_, '_>, arg: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+        if is_double("grad", grad)? {
+            max_backward::<f64>(&self.0, grad, arg, out, threads)
+        } else {
+            max_backward::<f32>(&self.0, grad, arg, out, threads)
+        }
+    }
+}
+
+fn copy<I: gnnkit_core::csc::Id>(
+    py: Python<'_>,
+    indptr: &[i64],
+    indices: &[I],
+    num_sources: usize,
+) -> Result<gnnkit_core::Aggregator, Error> {
+    py.detach(|| gnnkit_core::Aggregator::new(Csc::new(indptr, indices, num_sources)?))
+}
+
+fn sum<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    x: Any<'_, '_>,
+    out: Any<'_, '_>,
+    threads: usize,
+) -> PyResult<()> {
+    let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    out.apart_from(&x)?;
+    let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
+    let (x, out) = (x.as_slice()?, out.as_slice()?);
+    py.detach(|| edges.sum(columns, x, out, threads)).map_err(value_error)
+}
+
+fn weighted_sum<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    weight: Any<'_, '_>,
+    x: Any<'_, '_>,
+    out: Any<'_, '_>,
+    threads: usize,
+) -> PyResult<()> {
+    let (py, weight) = (x.py(), Input::<T>::new("weight", weight)?);
+    let (x, mut out) = (Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    out.apart_from(&x)?;
+    out.apart_from(&weight)?;
+    let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
+    let columns = Columns::new(columns, width("weight", weight.shape())?).map_err(value_error)?;
+    let (weight, x, out) = (weight.as_slice()?, x.as_slice()?, out.as_slice()?);
+    py.detach(|| edges.weighted_sum(columns, weight, x, out, threads))
+        .map_err(value_error)
+}
+
+fn edge_dot<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    x: Any<'_, '_>,
+    grad: Any<'_, '_>,
+    out: Any<'_, '_>,
+    threads: usize,
+) -> PyResult<()> {
+    let (py, x, grad) = (x.py(), Input::<T>::new("x", x)?, Input::<T>::new("grad", grad)?);
+    let mut out = Output::<T>::new("out", out)?;
+    out.apart_from(&x)?;
+    out.apart_from(&grad)?;
+    let columns = same_rows(("x", x.shape()), ("grad", grad.shape()))?;
+    let columns = Columns::new(columns, width("out", out.shape())?).map_err(value_error)?;
+    let (x, grad, out) = (x.as_slice()?, grad.as_slice()?, out.as_slice()?);
+    py.detach(|| edges.edge_dot(columns, x, grad, out, threads))
+        .map_err(value_error)
+}
+
+fn max<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    x: Any<'_, '_>,
+    out: Any<'_, '_>,
+    arg: Any<'_, '_>,
+    threads: usize,
+) -> PyResult<()> {
+    let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    let mut arg = Output::<i64>::new("arg", arg)?;
+    out.apart_from(&x)?;
+    arg.apart_from(&x)?;
+    arg.apart_from_output(&out)?;
+    let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
+    let (x, out, arg) = (x.as_slice()?, out.as_slice()?, arg.as_slice()?);
+    py.detach(|| edges.max(columns, x, out, arg, threads))
+        .map_err(value_error)
+}
+
+fn max_backward<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    grad: Any<'_, '_>,
+    arg: Any<'_, '_>,
+    out: Any<'_, '_>,
+    threads: usize,
+) -> PyResult<()> {
+    let (py, grad, arg) = (
+        grad.py(),
+        Input::<T>::new("grad", grad)?,
+        Input::<i64>::new("arg", arg)?,
+    );
+    let mut out = Output::<T>::new("out", out)?;
+    out.apart_from(&grad)?;
+    out.apart_from(&arg)?;
+    let columns = same_rows(("grad", grad.shape()), ("out", out.shape()))?;
+    let (grad, arg, out) = (grad.as_slice()?, arg.as_slice()?, out.as_slice()?);
+    py.detach(|| edges.max_backward(columns, grad, arg, out, threads))
+        .map_err(value_error)
+}
+
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<Aggregator>()
+}

@@ -1,0 +1,117 @@
+//! Arrays of the caller: C-contiguous, aligned, and the written ones apart from the read ones.
+
+use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
+use numpy::{PyUntypedArrayMethods, dtype};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// An array to read, with its name for errors.
+pub(crate) struct Input<'py, T: Element> {
+    name: &'static str,
+    array: PyReadonlyArrayDyn<'py, T>,
+}
+
+/// An array to write, with its name for errors.
+pub(crate) struct Output<'py, T: Element> {
+    name: &'static str,
+    array: PyReadwriteArrayDyn<'py, T>,
+}
+
+impl<'py, T: Element> Input<'py, T> {
+    pub(crate) fn new(name: &'static str, array: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let array = cast(name, array)?.try_readonly().map_err(|error| refuse(name, error))?;
+        Ok(Self { name, array })
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    pub(crate) fn as_slice(&self) -> PyResult<&[T]> {
+        self.array.as_slice().map_err(|error| refuse(self.name, error))
+    }
+}
+
+impl<'py, T: Element> Output<'py, T> {
+    pub(crate) fn new(name: &'static str, array: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let array = cast(name, array)?
+            .try_readwrite()
+            .map_err(|error| refuse(name, error))?;
+        Ok(Self { name, array })
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        self.array.shape()
+    }
+
+    pub(crate) fn as_slice(&mut self) -> PyResult<&mut [T]> {
+        self.array.as_slice_mut().map_err(|error| refuse(self.name, error))
+    }
+
+    /// Checks that no byte of `input` is written: NumPy's own bookkeeping does not see through tensors.
+    pub(crate) fn apart_from<U: Element>(&self, input: &Input<'py, U>) -> PyResult<()> {
+        let (own, read) = (bytes(&self.array), bytes(&input.array));
+        if own.start < read.end && read.start < own.end {
+            return Err(refuse(self.name, format_args!("shares memory with {}", input.name)));
+        }
+        Ok(())
+    }
+
+    /// As `apart_from`, of two arrays that are written.
+    pub(crate) fn apart_from_output<U: Element>(&self, other: &Output<'py, U>) -> PyResult<()> {
+        let (own, written) = (bytes(&self.array), bytes(&other.array));
+        if own.start < written.end && written.start < own.end {
+            return Err(refuse(self.name, format_args!("shares memory with {}", other.name)));
+        }
+        Ok(())
+    }
+}
+
+fn bytes<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> std::ops::Range<usize> {
+    let start = array.data() as usize;
+    start..start + array.len() * size_of::<T>()
+}
+
+/// `array` as one of `T`; a slice of it may be taken.
+fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
+    let Ok(typed) = array.cast::<PyArrayDyn<T>>() else {
+        return Err(refuse(
+            name,
+            format_args!("must be a NumPy array of {}", dtype::<T>(array.py()).repr()?),
+        ));
+    };
+    if !typed.is_c_contiguous() {
+        return Err(refuse(name, "must be C-contiguous"));
+    }
+    Ok(typed)
+}
+
+fn refuse(name: &str, what: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(format!("{name}: {what}"))
+}
+
+/// Whether `array` is one of float64 and not of float32; the other floats of a call must be of its type.
+pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let double = array.cast::<PyArrayDyn<f64>>().is_ok();
+    if !double && array.cast::<PyArrayDyn<f32>>().is_err() {
+        return Err(refuse(name, "must be a NumPy array of float32 or float64"));
+    }
+    Ok(double)
+}
+
+/// Columns of a row: what follows the first axis of `shape`.
+pub(crate) fn width(name: &str, shape: &[usize]) -> PyResult<usize> {
+    match shape {
+        [] => Err(refuse(name, "must have at least one axis")),
+        [_, columns @ ..] => Ok(columns.iter().product()),
+    }
+}
+
+/// The width of two arrays of rows, which must have the same axes but the first.
+pub(crate) fn same_rows(a: (&str, &[usize]), b: (&str, &[usize])) -> PyResult<usize> {
+    let (columns, others) = (width(a.0, a.1)?, width(b.0, b.1)?);
+    if columns != others {
+        return Err(refuse(b.0, format_args!("has {others} columns, {} has {columns}", a.0)));
+    }
+    Ok(columns)
+}

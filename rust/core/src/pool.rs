@@ -1,0 +1,80 @@
+//! Threads that survive a fork: ranks are forked, and a thread pool is not.
+
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::process;
+use std::rc::Rc;
+
+use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+const MOST_THREADS: usize = 1024;
+
+struct Pool {
+    pid: u32,
+    threads: usize,
+    pool: ManuallyDrop<ThreadPool>,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // After a fork the threads of an inherited pool do not exist: waiting for them would never end.
+        if self.pid == process::id() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.pool) }
+        }
+    }
+}
+
+thread_local! {
+    // Per calling thread, so that there is no lock which another thread could hold at the moment of a fork.
+    static POOLS: RefCell<Vec<Rc<Pool>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `work` on each of `tasks`, on at most `threads` threads; on the calling one where one is enough.
+///
+/// Pools are made on first use, per calling thread and process. Where the system refuses more threads the calling one
+/// does the work.
+pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync + Send) {
+    let wanted = if tasks.len() > 1 { threads.min(MOST_THREADS) } else { 1 };
+    match pool_of(wanted) {
+        Some(pool) => pool
+            .pool
+            .install(|| tasks.into_par_iter().with_max_len(1).for_each(work)),
+        None => tasks.into_iter().for_each(work),
+    }
+}
+
+/// The pool of this thread and process; none for a single thread.
+fn pool_of(threads: usize) -> Option<Rc<Pool>> {
+    if threads <= 1 {
+        return None;
+    }
+    POOLS.with_borrow_mut(|pools| {
+        let pid = process::id();
+        if let Some(pool) = pools.iter().find(|p| p.pid == pid && p.threads == threads) {
+            return Some(Rc::clone(pool));
+        }
+        let pool = ManuallyDrop::new(ThreadPoolBuilder::new().num_threads(threads).build().ok()?);
+        pools.push(Rc::new(Pool { pid, threads, pool }));
+        pools.last().cloned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_on_any_number_of_threads() {
+        for threads in [0, 1, 2, 5] {
+            let sum = AtomicUsize::new(0);
+            for_each(threads, (0..100).collect(), |task: usize| {
+                sum.fetch_add(1 << 20 | task, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), (100 << 20) + 4950, "{threads} threads");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+"""The native kernels against loops that anybody can check."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnkit import _core
+
+Array = npt.NDArray[Any]
+
+WIDTHS = [*range(41), 64, 100, 128, 129, 300]
+TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
+
+
+class Edges(NamedTuple):
+    indptr: Array  # [num_destinations + 1]
+    indices: Array  # [num_edges]
+    num_sources: int
+
+    @property
+    def targets(self) -> Array:  # [num_edges]
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    def aggregator(self) -> _core.Aggregator:
+        return _core.Aggregator(self.indptr, self.indices, self.num_sources)
+
+
+def from_degrees(degrees: Array, num_sources: int, rng: np.random.Generator, dtype: Any = np.int64) -> Edges:
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    return Edges(indptr, rng.integers(0, max(num_sources, 1), indptr[-1]).astype(dtype), num_sources)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Edges:
+    """Any shape: no sources, no destinations, no edges, parallel edges, hubs beside rows without edges."""
+    num_sources = draw(st.integers(0, 12))
+    degrees = draw(st.lists(st.integers(0, 9 if num_sources else 0), max_size=8))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    dtype = draw(st.sampled_from([np.int32, np.int64]))
+    return from_degrees(np.array(degrees, dtype=np.int64), num_sources, rng, dtype)
+
+
+def reference_sum(edges: Edges, weight: Array, x: Array) -> Array:
+    """`weight` [m, heads], `x` [n, heads, d]."""
+    out = np.zeros((len(edges.indptr) - 1, *x.shape[1:]))
+    np.add.at(out, edges.targets, weight[:, :, None] * x[edges.indices])
+    return out
+
+
+def reference_max(edges: Edges, x: Array) -> tuple[Array, Array]:
+    shape = (len(edges.indptr) - 1, x.shape[1])
+    out, arg = np.full(shape, -np.inf, dtype=x.dtype), np.full(shape, -1)
+    for edge, (u, v) in enumerate(zip(edges.indices, edges.targets, strict=True)):
+        better = (arg[v] < 0) | (x[u] > out[v])
+        out[v, better], arg[v, better] = x[u, better], edge
+    return out, arg
+
+
+def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float64) -> Array:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def on_every_thread_count(call: Callable[[Array, int], None], shape: tuple[int, ...], dtype: Any) -> Array:
+    """The result of `call(out, threads)`, which must be the same bits for every number of threads."""
+    results = []
+    for threads in (1, 2, 3, 8):
+        results.append(np.full(shape, 7, dtype=dtype))
+        call(results[-1], threads)
+    for other in results[1:]:
+        assert results[0].tobytes() == other.tobytes()
+    return results[0]
+
+
+@given(edges=graphs(), heads=st.sampled_from([1, 2, 3]), each=st.integers(0, 5), seed=st.integers(0, 99))
+def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads: int, each: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    aggregator, n, m = edges.aggregator(), len(edges.indptr) - 1, len(edges.indices)
+    x, grad = normal(rng, edges.num_sources, heads, each), normal(rng, n, heads, each)
+    weight, ones = normal(rng, m, heads), np.ones((m, heads))
+
+    out = np.full((n, heads, each), 7.0)
+    aggregator.weighted_sum(weight, x, out)
+    np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
+    aggregator.sum(x, out)
+    np.testing.assert_allclose(out, reference_sum(edges, ones, x), rtol=1e-12, atol=1e-12)
+
+    back = np.full((edges.num_sources, heads, each), 7.0)
+    expected = np.zeros_like(back)
+    np.add.at(expected, edges.indices, weight[:, :, None] * grad[edges.targets])
+    aggregator.transpose().weighted_sum(weight, grad, back)
+    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+    aggregator.transpose().transpose().weighted_sum(weight, x, out)
+    np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
+
+    dots = np.full((m, heads), 7.0)
+    aggregator.edge_dot(x, grad, dots)
+    expected = (x[edges.indices] * grad[edges.targets]).sum(axis=2)
+    np.testing.assert_allclose(dots, expected, rtol=1e-12, atol=1e-12)
+
+
+@given(edges=graphs(), width=st.integers(0, 9), seed=st.integers(0, 99))
+def test_a_maximum_goes_to_the_first_edge_that_has_it_and_so_does_its_gradient(
+    edges: Edges, width: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-2, 3, (edges.num_sources, width)).astype(np.float64)  # many ties
+    grad = normal(rng, len(edges.indptr) - 1, width)
+    expected, places = reference_max(edges, x)
+    out, arg = np.full(grad.shape, 7.0), np.full(grad.shape, 7)
+    edges.aggregator().max(x, out, arg)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(arg, places)
+
+    back, routed = np.full(x.shape, 7.0), np.zeros_like(x)
+    rows, columns = np.nonzero(places >= 0)
+    np.add.at(routed, (edges.indices[places[rows, columns]], columns), grad[rows, columns])
+    edges.aggregator().transpose().max_backward(grad, arg, back)
+    np.testing.assert_allclose(back, routed, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width_equals_the_loop_and_has_the_same_bits_on_any_number_of_threads(width: int, dtype: Any) -> None:
+    rng = np.random.default_rng(width)
+    degrees = rng.geometric(0.1, 120) - 1
+    degrees[3] = 900  # a hub, so that the work is worth several threads and its rows are uneven
+    edges = from_degrees(degrees, 50, rng, np.int32)
+    aggregator, shape = edges.aggregator(), (len(degrees), width)
+    x, grad = normal(rng, 50, width, dtype=dtype), normal(rng, *shape, dtype=dtype)
+    weight = normal(rng, len(edges.indices), dtype=dtype)
+    rtol, atol = TOLERANCE[dtype], 50 * TOLERANCE[dtype]
+
+    out = on_every_thread_count(lambda o, t: aggregator.weighted_sum(weight, x, o, t), shape, dtype)
+    np.testing.assert_allclose(out, reference_sum(edges, weight[:, None], x[:, None])[:, 0], rtol=rtol, atol=atol)
+    out = on_every_thread_count(lambda o, t: aggregator.sum(x, o, t), shape, dtype)
+    np.testing.assert_allclose(
+        out, reference_sum(edges, np.ones_like(weight)[:, None], x[:, None])[:, 0], rtol=rtol, atol=atol
+    )
+    dots = on_every_thread_count(lambda o, t: aggregator.edge_dot(x, grad, o, t), weight.shape, dtype)
+    np.testing.assert_allclose(dots, np.einsum("ej,ej->e", x[edges.indices], grad[edges.targets]), rtol=rtol, atol=atol)
+
+    expected, places = reference_max(edges, x)
+    arg = np.empty(shape, dtype=np.int64)
+    out = on_every_thread_count(lambda o, t: aggregator.max(x, o, arg, t), shape, dtype)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(arg, places)
+
+
+def test_threads_share_the_work_of_a_large_graph_without_changing_a_bit() -> None:
+    rng = np.random.default_rng(0)
+    edges = from_degrees(rng.zipf(1.7, 5_000).clip(max=3_000), 4_000, rng)
+    x, weight = normal(rng, 4_000, 40, dtype=np.float32), normal(rng, len(edges.indices), 4, dtype=np.float32)
+    for aggregator in (edges.aggregator(), Edges(edges.indptr, edges.indices, 5_000).aggregator().transpose()):
+        rows = normal(rng, aggregator.num_sources, 40, dtype=np.float32)
+        shape = (aggregator.num_destinations, 40)
+        on_every_thread_count(lambda o, t: aggregator.weighted_sum(weight, rows, o, t), shape, np.float32)  # noqa: B023
+    rows = normal(rng, 5_000, 40, dtype=np.float32)
+    on_every_thread_count(lambda o, t: edges.aggregator().edge_dot(x, rows, o, t), weight.shape, np.float32)
+
+
+def test_nan_is_a_maximum_and_infinities_pass() -> None:
+    aggregator = Edges(np.array([0, 3]), np.array([0, 1, 2]), 3).aggregator()
+    x = np.array([[1, np.nan, -np.inf], [np.nan, 2, -np.inf], [np.nan, np.nan, -np.inf]])
+    out, arg = np.empty((1, 3)), np.empty((1, 3), dtype=np.int64)
+    aggregator.max(x, out, arg)
+    np.testing.assert_array_equal(arg, [[1, 0, 0]])
+    np.testing.assert_array_equal(out, [[np.nan, np.nan, -np.inf]])
+
+
+def test_nobody_can_change_the_edges_afterwards() -> None:
+    edges = Edges(np.array([0, 2]), np.array([0, 1]), 2)
+    aggregator, out = edges.aggregator(), np.empty((1, 1))
+    edges.indices[:] = 10**9
+    edges.indptr[:] = 10**9
+    aggregator.sum(np.array([[1.0], [2.0]]), out)
+    assert out == 3.0
+
+
+ONE = Edges(np.array([0, 1]), np.array([0]), 1)
+SHARED = np.zeros((4, 2))
+READ_ONLY = np.zeros((1, 2))
+READ_ONLY.setflags(write=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda a: a.sum(np.zeros((2, 2)), np.zeros((1, 2))), "x has 4 entries, expected 2"),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((3, 2))), "out has 6 entries, expected 2"),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 3))), "out: has 3 columns, x has 2"),
+        (lambda a: a.sum(np.float64(1), np.zeros((1, 1))), "x: must be a NumPy array of float32 or float64"),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2), np.float32)), "out: must be a NumPy array of dtype"),
+        (lambda a: a.sum(np.zeros((1, 2), np.int64), np.zeros((1, 2))), "x: must be a NumPy array of float32 or"),
+        (lambda a: a.sum(np.zeros((1, 4))[:, ::2], np.zeros((1, 2))), "x: must be C-contiguous"),
+        (lambda a: a.sum(np.zeros((3, 2), order="F"), np.zeros((1, 2))), "x: must be C-contiguous"),
+        (lambda a: a.sum(np.zeros((1, 2)), READ_ONLY), "out: The given array is not writeable"),
+        (lambda a: a.sum(SHARED[:1], SHARED[:1]), "out: The given array is already borrowed"),
+        (lambda a: a.sum(np.zeros((1, 2)).astype(">f8"), np.zeros((1, 2))), "x: must be a NumPy array"),
+        (lambda a: a.weighted_sum(np.zeros(2), np.zeros((1, 2)), np.zeros((1, 2))), "weight has 2 entries, expected 1"),
+        (
+            lambda a: a.weighted_sum(np.zeros((1, 3)), np.zeros((1, 2)), np.zeros((1, 2))),
+            "2 columns do not divide into 3 heads",
+        ),
+        (lambda a: a.transpose().edge_dot(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1)), "transposed aggregator"),
+        (lambda a: a.max(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 1), np.int64)), "arg has 1 entries"),
+        (lambda a: a.max(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 2), np.int32)), "arg: must be a NumPy array"),
+    ],
+)
+def test_wrong_arrays_are_refused_by_name(call: Callable[[_core.Aggregator], None], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(ONE.aggregator())
+
+
+def test_tensors_that_share_memory_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    rows = torch.zeros(4, 2, dtype=torch.float64)
+    aggregator = Edges(np.array([0, 1, 2]), np.array([0, 1]), 2).aggregator()
+    with pytest.raises(ValueError, match="out: shares memory with x"):
+        aggregator.sum(rows[:2].numpy(), rows[1:3].numpy())
+    aggregator.sum(rows[:2].numpy(), rows[2:].numpy())
+
+
+def test_bad_edges_are_refused_with_their_place() -> None:
+    for indptr, indices, message in [
+        ([0, 2], [0, 3], r"indices\[1\] = 3 is out of range for 3 nodes"),
+        ([0, 2], [0, -1], r"indices\[1\] = -1 is out of range for 3 nodes"),
+        ([0, 2, 1], [0, 1], r"indptr\[2\] = 1 is below indptr\[1\] = 2"),
+        ([], [], "indptr has 0 entries"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.Aggregator(np.array(indptr, dtype=np.int64), np.array(indices, dtype=np.int64), 3)
+
+
+def sums_of_a_large_graph() -> bytes:
+    rng = np.random.default_rng(1)
+    edges = from_degrees(np.full(4_000, 10), 4_000, rng)
+    x, out = normal(rng, 4_000, 32), np.empty((4_000, 32))
+    edges.aggregator().sum(x, out, threads=2)
+    return out.tobytes()
+
+
+def test_a_child_forked_after_threads_ran_has_threads_of_its_own() -> None:
+    expected = sums_of_a_large_graph()
+    with multiprocessing.get_context("fork").Pool(1) as children:
+        assert children.apply_async(sums_of_a_large_graph).get(timeout=30) == expected
