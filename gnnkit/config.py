@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 from gnnkit import plugins
 
 JOBS = ("train", "verify", "plan", "partition")
+BORDERS = ("none", "min_words")
 DEFAULT_WORKERS = 4
 _SECRET = re.compile(r"token|passw|secret|credential|api_?key", re.IGNORECASE)
 
@@ -54,8 +55,7 @@ def num_gpus() -> int:
 
 def start(config: Mapping[str, Any], folder: str | Path | None = None, **given: Any) -> dict[str, Any]:
     """Runs the job of a settled configuration in a new folder; `given` may hold a `graph` and a `model`."""
-    run_folder = new_run_folder() if folder is None else Path(folder).absolute()
-    run_folder.mkdir(parents=True, exist_ok=folder is None)
+    run_folder = new_run_folder() if folder is None else _make_folder(Path(folder).absolute())
     (run_folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     from gnnkit.training.run import run
 
@@ -78,6 +78,14 @@ def new_run_folder(base: Path = Path("outputs")) -> Path:
     except OSError as error:
         raise ValueError(f"cannot make a run folder in {parent.absolute()}: {error.strerror}") from error
     raise ValueError(f"{parent.absolute()} holds 10000 runs of {stem}")
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(f"cannot make the run folder {folder}: {error.strerror}") from error
+    return folder
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
@@ -133,6 +141,8 @@ def _check_grid(config: Mapping[str, Any]) -> None:
     from gnnkit.partition.grid import make_grid
 
     chosen = config["partition"]
+    if chosen["border"] not in BORDERS:
+        raise plugins.unknown(f"partition.border={chosen['border']}", str(chosen["border"]), BORDERS)
     make_grid(chosen["grid"], config["workers"], chosen["replication"])
 
 

@@ -133,8 +133,7 @@ def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) ->
     for text in overrides:
         _refuse_code(text, f"override {text!r}")
         _refuse_hydra(_key(text), f"override {text!r}")
-        if "@" in text.split("=", 1)[0]:
-            raise ValueError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
+        _check_choice(text)
     folders = conf_folders()
     if config_dir is not None:
         _check_folder(config_dir)
@@ -221,7 +220,7 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
 
     for kind in KINDS:
         key = "nodes" if kind == "partition" else "name"
-        grid = {"grid": "1d", "replication": None, "border": None} if kind == "partition" else {}
+        grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
         for name in names(kind):
             if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
                 ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
@@ -232,6 +231,15 @@ def _spell(text: str) -> str:
     if _key(text) == "strategy" and text[0] not in "+~":
         return f"+{text}"
     return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options\.", text) else text
+
+
+def _check_choice(text: str) -> None:
+    """Refuses what Hydra would take for a choice of options, but not report by its key."""
+    key, _, value = text.partition("=")
+    if "@" in key:
+        raise ValueError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
+    if key.lstrip("+") in KINDS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
+        raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
 
 
 def _refuse_code(text: str, where: str) -> None:

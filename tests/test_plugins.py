@@ -127,7 +127,7 @@ def test_an_argument_of_the_caller_is_not_the_users(example: None) -> None:
 
 def test_the_partition_names_its_plugin_by_nodes(install: Install) -> None:
     install("example", {"gnnkit.partition": {"example": f"{__name__}:Example"}})
-    config = {"nodes": "example", "grid": "2d", "replication": None, "border": None, "options": {"width": 2}}
+    config = {"nodes": "example", "grid": "2d", "replication": None, "border": "none", "options": {"width": 2}}
     assert plugins.create("partition", config).arguments[0] == 2
     with pytest.raises(ValueError, match=r"^partition\.options\.width=0 must be positive"):
         plugins.create("partition", {**config, "options": {"width": 0}})
