@@ -220,7 +220,7 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
     assert runs[0]["config"]["dataset"] == {"name": "graph"}
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
-    with pytest.raises(ValueError, match="cannot make the run folder .*run: File exists"):
+    with pytest.raises(ValueError, match=r"cannot make the run folder .*run: File exists"):
         gnnkit.train(graph, strategy="vertex_centric", folder=empty_folder / "run")
 
 
