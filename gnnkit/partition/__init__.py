@@ -5,6 +5,11 @@ from gnnkit.partition.base import Partition as Partition
 from gnnkit.partition.base import Partitioner as Partitioner
 from gnnkit.partition.grid import Grid as Grid
 from gnnkit.partition.grid import make_grid as make_grid
+from gnnkit.partition.quality import Quality as Quality
+from gnnkit.partition.quality import measure as measure
 from gnnkit.partition.shard import Shard as Shard
 from gnnkit.partition.shard import cut as cut
 from gnnkit.partition.shard import cut_all as cut_all
+from gnnkit.partition.traffic import Steps as Steps
+from gnnkit.partition.traffic import Traffic as Traffic
+from gnnkit.partition.traffic import column_shares as column_shares

@@ -1,0 +1,189 @@
+"""How good a partition is: cut, words, copies and balance, who talks to whom, and the boundary of each region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.partition.base import Partition
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.traffic import Traffic
+from gnnkit.storage import save_arrays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quality:
+    """A partition measured. A region is the nodes that one rank owns.
+
+    Words are those received by a rank in one aggregation, per feature column: a rank of S slices works on 1/S of them.
+    """
+
+    partition: Partition
+    num_edges: int
+    traffic: Traffic
+    num_held: Ids  # [world_size] int64 held edges, equal within a cell
+    num_train: Ids  # [world_size] int64 owned training nodes
+    edge_cut: int  # edges between two regions
+    replication_factor: float  # cells that own a node or hold one of its edges, mean over all nodes
+    boundary: npt.NDArray[np.bool_]  # [num_nodes] has an edge to or from another region
+
+    @property
+    def gather_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column
+        return self._per_column(self.traffic.words(self.partition.grid.slices).gather)
+
+    @property
+    def reduce_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column
+        return self._per_column(self.traffic.words(self.partition.grid.slices).reduce)
+
+    @property
+    def slice_words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column, there and back
+        words = self.traffic.words(self.partition.grid.slices)
+        return self._per_column(words.slice + words.unslice)
+
+    @property
+    def words(self) -> npt.NDArray[np.float64]:  # [world_size] per feature column
+        return self.gather_words + self.reduce_words + self.slice_words
+
+    def _per_column(self, words: Ids) -> npt.NDArray[np.float64]:
+        return words / self.partition.grid.slices  # at that width every slice has one column
+
+    def balance(self) -> dict[str, float]:
+        """Largest over mean of the ranks' shares; 1 is perfect, and where there is nothing to share."""
+        shares = {
+            "nodes": self.traffic.num_owned,
+            "edges": self.num_held,
+            "train_nodes": self.num_train,
+            "gather_words": self.gather_words,
+            "reduce_words": self.reduce_words,
+            "words": self.words,
+        }
+        return {name: max_over_mean(values) for name, values in shares.items()}
+
+    def boundary_nodes(self, rank: int) -> Ids:
+        """Global ids of the boundary nodes of a rank's region, ascending."""
+        return np.flatnonzero(self.boundary & (self.partition.node_rank == rank))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the arrays over nodes, ready for JSON."""
+        words = {"gather": self.gather_words, "reduce": self.reduce_words, "slice": self.slice_words, "all": self.words}
+        return {
+            "grid": asdict(self.partition.grid),
+            "num_nodes": len(self.partition.node_rank),
+            "num_edges": self.num_edges,
+            "edge_cut": self.edge_cut,
+            "replication_factor": self.replication_factor,
+            "words_per_column": {name: {"total": float(w.sum()), "max": float(w.max())} for name, w in words.items()},
+            "balance": self.balance(),
+            "regions": list(self._regions()),
+            "peers": [
+                {"rank": rank, "peer": peer, "gather_rows": gathered, "reduce_rows": reduced}
+                for rank, peer, gathered, reduced in self.traffic.peers()
+            ],
+        }
+
+    def _regions(self) -> Iterator[dict[str, Any]]:
+        num_boundary = np.bincount(self.partition.node_rank[self.boundary], minlength=len(self.num_held))
+        for rank in range(self.partition.grid.world_size):
+            row, col, slice_ = self.partition.grid.position(rank)
+            yield {
+                "rank": rank,
+                "row": row,
+                "col": col,
+                "slice": slice_,
+                "nodes": int(self.traffic.num_owned[rank]),
+                "boundary_nodes": int(num_boundary[rank]),
+                "edges": int(self.num_held[rank]),
+                "train_nodes": int(self.num_train[rank]),
+                "gather_words": float(self.gather_words[rank]),
+                "reduce_words": float(self.reduce_words[rank]),
+                "slice_words": float(self.slice_words[rank]),
+            }
+
+    def table(self) -> list[str]:
+        """The report as lines of plain text, a row for each rank."""
+        regions = list(self._regions())
+        num_peers = np.bincount([rank for rank, *_ in self.traffic.peers()], minlength=len(regions))
+        rows = [[*(_spelt(value) for value in region.values()), str(num_peers[region["rank"]])] for region in regions]
+        header = [*(name.replace("_", " ") for name in regions[0]), "peers"]
+        words, balance = self.words, self.balance()
+        return [
+            *_aligned([header, *rows]),
+            f"grid {self.partition.grid}: cut {self.edge_cut} of {self.num_edges} edges, "
+            f"{self.replication_factor:.3f} copies of a node",
+            f"words per feature column and aggregation: total {_spelt(words.sum())}, max {_spelt(words.max())}",
+            "max/mean: " + ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items()),
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Writes the report as `meta.json`, and beside it `node_rank.npy` [num_nodes], `edge_cell.npy` [num_edges] of
+        vertex-cuts, and the regions' boundary nodes: region r has `boundary[boundary_start[r]:boundary_start[r + 1]]`.
+        """
+        ids = np.flatnonzero(self.boundary)
+        ranks = self.partition.node_rank[ids]
+        arrays = {
+            "node_rank": self.partition.node_rank,
+            "edge_cell": self.partition.edge_cell,
+            "boundary": ids[np.argsort(ranks, kind="stable")],
+            "boundary_start": np.cumsum(np.bincount(ranks + 1, minlength=len(self.num_held) + 1)),
+        }
+        save_arrays(folder, arrays, self.to_dict())
+
+
+def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None = None) -> Quality:
+    """The quality of a partition of a graph. `shards`, all in order of rank, may be given where they are cut anyway."""
+    if shards is None:
+        width_0 = np.empty((graph.num_nodes, 0), np.float32)
+        shards = cut_all(replace(graph, features=width_0, edge_features=None), partition)
+    held, train, copies = [], [], [0]
+
+    def seen() -> Iterator[Shard]:
+        for shard in shards:
+            held.append(shard.csc.num_edges)
+            train.append(np.count_nonzero(shard.split == Split.TRAIN))
+            if shard.slice == 0:
+                copies.append(len(np.unique(np.concatenate([shard.cell_nodes, shard.sources, shard.targets]))))
+            yield shard
+
+    traffic = Traffic.of(seen())
+    crossing, boundary = _crossing(graph, partition)
+    return Quality(
+        partition,
+        graph.num_edges,
+        traffic,
+        np.array(held, np.int64),
+        np.array(train, np.int64),
+        crossing,
+        sum(copies) / max(graph.num_nodes, 1),
+        boundary,
+    )
+
+
+def max_over_mean(values: npt.NDArray[Any]) -> float:
+    """Largest over mean, 1 where all are 0."""
+    mean = values.mean()
+    return float(values.max() / mean) if mean else 1.0
+
+
+def _crossing(graph: Graph, partition: Partition) -> tuple[int, npt.NDArray[np.bool_]]:
+    """The number of edges between regions, and which nodes have one."""
+    degree = np.diff(graph.csc.indptr)
+    crosses = partition.node_rank[graph.csc.indices] != np.repeat(partition.node_rank, degree)
+    boundary = np.zeros(graph.num_nodes, bool)
+    boundary[graph.csc.indices[crosses]] = True
+    boundary[np.repeat(np.arange(graph.num_nodes), degree)[crosses]] = True
+    return int(np.count_nonzero(crosses)), boundary
+
+
+def _spelt(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.partition.base import NodePartitioner
+
+
+class Tiles(NodePartitioner):
+    """Tiles of the plane (P = a x b) or boxes of space (a x b x c), for graphs whose nodes have coordinates.
+
+    Each axis is cut straight through at equal numbers of nodes, nodes of one coordinate staying together, so a tile of a
+    lattice has at most 4 face neighbours and a box 6. Of all factorings of P that with the least cut area is taken.
+    """
+
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
+        if graph.coordinates is None:
+            raise ValueError("partition.nodes=tiles needs a graph with coordinates, which this dataset has not")
+        counts = _parts_per_axis(np.ptp(graph.coordinates, axis=0) if graph.num_nodes else np.ones(2), num_parts)
+        index = np.zeros(graph.num_nodes, np.int64)
+        for axis, count in enumerate(counts):
+            index = index * count + _cut(graph.coordinates[:, axis], count)
+        return index.astype(np.int32)
+
+
+def _parts_per_axis(extent: Floats, num_parts: int) -> tuple[int, ...]:
+    """The factors of `num_parts` whose cuts have the least area; among equals the nearest to each other."""
+    flat = max(float(extent.max()) * 1e-6, np.finfo(np.float64).tiny)
+    extent = np.maximum(extent, flat)  # an axis without extent is not cut
+    divisors = [d for d in range(1, num_parts + 1) if num_parts % d == 0]
+    choices = [counts for counts in product(divisors, repeat=len(extent)) if np.prod(counts) == num_parts]
+    return min(choices, key=lambda counts: (round(_cut_area(counts, extent), 9), sum(counts), counts))
+
+
+def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
+    """Area of all cuts in units of the volume: an axis cut into k parts has k - 1 of the size of the other axes."""
+    return float(np.sum((np.array(counts) - 1) / extent) * extent.max())
+
+
+def _cut(coordinate: Floats, count: int) -> Ids:  # [num_nodes] 0..count-1
+    """Cuts one axis at equal numbers of nodes; those of one coordinate go where their middle falls."""
+    _, value, size = np.unique(coordinate, return_inverse=True, return_counts=True)
+    end = np.cumsum(size)
+    part = (2 * end - size) * count // max(2 * len(coordinate), 1)
+    return part[value]

@@ -1,0 +1,103 @@
+"""What an aggregation will move: rows between cells, and from them words and messages of every rank, to the word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnkit.graph import Ids
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import Shard
+
+
+def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
+    """Columns of each slice: those of `np.array_split`, the first `width % num_slices` have one more."""
+    size, rest = divmod(width, num_slices)
+    return size + (np.arange(num_slices) < rest).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """One number per rank for each exchange of an aggregation."""
+
+    slice: Ids  # [world_size] int64
+    gather: Ids  # [world_size]
+    reduce: Ids  # [world_size]
+    unslice: Ids  # [world_size]
+
+    @property
+    def total(self) -> Ids:  # [world_size]
+        return self.slice + self.gather + self.reduce + self.unslice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Rows that each aggregation exchanges. A rank exchanges with ranks of its own slice, and within its cell.
+
+    The backward pass moves what the forward pass of `transposed()` moves.
+    """
+
+    grid: Grid
+    num_owned: Ids  # [world_size] int64
+    gather_rows: Ids  # [num_cells, num_cells] int64, [i, j]: sources of cell i's edges that cell j != i owns
+    reduce_rows: Ids  # [num_cells, num_cells] int64, [i, j]: destinations of cell j's edges that cell i != j owns
+
+    @classmethod
+    def of(cls, shards: Iterable[Shard]) -> Traffic:
+        """The traffic between all shards of a partition, which come in the order of their ranks."""
+        owned, sources, targets = [], [], []
+        for shard in shards:
+            grid = shard.grid
+            owned.append(len(shard.owned))
+            if shard.slice == 0:
+                sources.append(np.bincount(shard.source_cell, minlength=grid.num_cells))
+                targets.append(np.bincount(shard.target_cell, minlength=grid.num_cells))
+        gather_rows, reduce_rows = np.array(sources, np.int64), np.array(targets, np.int64).T.copy()
+        np.fill_diagonal(gather_rows, 0)
+        np.fill_diagonal(reduce_rows, 0)
+        return cls(grid, np.array(owned, np.int64), gather_rows, reduce_rows)
+
+    def transposed(self) -> Traffic:
+        """The traffic of the reversed edges on the same ranks: the backward pass."""
+        return Traffic(self.grid, self.num_owned, self.reduce_rows.T, self.gather_rows.T)
+
+    def words(self, width: int) -> Steps:
+        """Numbers that each rank receives from others in one aggregation of rows of `width` columns."""
+        shares = column_shares(width, self.grid.slices)
+        owned = self.num_owned.reshape(self.grid.num_cells, self.grid.slices)
+        others = owned.sum(axis=1, keepdims=True) - owned
+        return Steps(
+            slice=(others * shares).ravel(),
+            gather=np.outer(self.gather_rows.sum(axis=1), shares).ravel(),
+            reduce=np.outer(self.reduce_rows.sum(axis=1), shares).ravel(),
+            unslice=(owned * (width - shares)).ravel(),
+        )
+
+    def messages(self, width: int) -> Steps:
+        """Ranks from which each rank receives a word or more in one aggregation of rows of `width` columns."""
+        used = column_shares(width, self.grid.slices) > 0
+        owns = self.num_owned.reshape(self.grid.num_cells, self.grid.slices) > 0
+        return Steps(
+            slice=((owns.sum(axis=1, keepdims=True) - owns) * used).ravel(),
+            gather=np.outer((self.gather_rows > 0).sum(axis=1), used).ravel(),
+            reduce=np.outer((self.reduce_rows > 0).sum(axis=1), used).ravel(),
+            unslice=(owns * (used.sum() - used)).ravel(),
+        )
+
+    def peers(self) -> list[tuple[int, int, int, int]]:
+        """(rank, peer, rows gathered from it, rows reduced from it) for all pairs that exchange, by rank and peer.
+
+        The rows have the columns of the ranks' common slice.
+        """
+        cells, others = np.nonzero(self.gather_rows + self.reduce_rows)
+        pairs = [
+            (cell * self.grid.slices + slice_, other * self.grid.slices + slice_, cell, other)
+            for cell, other in zip(cells.tolist(), others.tolist(), strict=True)
+            for slice_ in range(self.grid.slices)
+        ]
+        return [
+            (rank, peer, int(self.gather_rows[cell, other]), int(self.reduce_rows[cell, other]))
+            for rank, peer, cell, other in sorted(pairs)
+        ]

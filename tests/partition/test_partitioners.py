@@ -1,0 +1,122 @@
+"""What all partitioners promise, and what each adds."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partition_cases import GRIDS, graphs, make_graph, random_graph
+
+from gnnkit.graph import Graph
+from gnnkit.partition import Grid, NodePartitioner, Traffic, cut_all
+from gnnkit.partition.balanced import Balanced
+from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.hash import Hash
+from gnnkit.partition.random import Random
+from gnnkit.partition.tiles import Tiles
+
+PARTITIONERS = [Balanced(), Contiguous(), Hash(), Random(), Random(seed=3), Tiles()]
+
+
+def with_coordinates(graph: Graph, dims: int, seed: int = 0) -> Graph:
+    coordinates = np.random.default_rng(seed).normal(size=(graph.num_nodes, dims))
+    return Graph(graph.csc, graph.features, graph.labels, graph.split, graph.edge_features, coordinates)
+
+
+def lattice(*shape: int) -> Graph:
+    """A grid graph with edges in both directions and its coordinates, node ids shuffled."""
+    points = np.array(list(product(*map(range, shape))))
+    ids = np.random.default_rng(0).permutation(len(points)).reshape(shape)
+    pairs = [
+        np.stack([np.take(ids, range(size - 1), axis).ravel(), np.take(ids, range(1, size), axis).ravel()])
+        for axis, size in enumerate(shape)
+    ]
+    src, dst = np.concatenate(pairs, axis=1)
+    coordinates = np.empty(points.shape)
+    coordinates[ids.ravel()] = points
+    return Graph.from_edges(np.r_[src, dst], np.r_[dst, src], len(points), coordinates=coordinates)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS, ids=lambda p: type(p).__name__)
+@given(graph=graphs(), grid=st.sampled_from(GRIDS), dims=st.sampled_from([2, 3]))
+def test_every_node_gets_one_owner_and_the_same_one_again(
+    partitioner: NodePartitioner, graph: Graph, grid: Grid, dims: int
+) -> None:
+    graph = with_coordinates(graph, dims)
+    partition = partitioner.assign(graph, grid)
+    assert partition.node_rank.shape == (graph.num_nodes,)
+    assert partition.node_rank.dtype == np.int32
+    np.testing.assert_array_equal(partition.node_rank, partitioner.assign(graph, grid).node_rank)
+    assert sum(shard.csc.num_edges for shard in cut_all(graph, partition)) == graph.num_edges * grid.slices
+
+
+@given(st.integers(0, 50), st.integers(1, 9))
+def test_contiguous_and_random_give_the_first_parts_one_more(num_nodes: int, num_parts: int) -> None:
+    graph = make_graph([], [], num_nodes)
+    size, rest = divmod(num_nodes, num_parts)
+    for partitioner in (Contiguous(), Random()):
+        counts = np.bincount(partitioner.assign_nodes(graph, num_parts), minlength=num_parts)
+        assert counts.tolist() == [size + 1] * rest + [size] * (num_parts - rest)
+    assert (np.diff(Contiguous().assign_nodes(graph, num_parts)) >= 0).all()
+
+
+def test_another_seed_is_another_permutation() -> None:
+    graph = make_graph([], [], 100)
+    owners = [Random(seed).assign_nodes(graph, 4) for seed in (0, 1)]
+    assert 50 < np.count_nonzero(owners[0] != owners[1]) < 100
+
+
+def test_hash_does_not_depend_on_the_other_nodes_and_is_even() -> None:
+    owners = Hash().assign_nodes(make_graph([], [], 8000), 8)
+    np.testing.assert_array_equal(owners[:500], Hash().assign_nodes(make_graph([], [], 500), 8))
+    counts = np.bincount(owners, minlength=8)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 24.3  # chi-square of 7 degrees of freedom, p = 0.001
+
+
+@given(graphs(), st.integers(1, 9))
+def test_balanced_parts_differ_from_the_mean_by_at_most_the_largest_node(graph: Graph, num_parts: int) -> None:
+    cost = np.diff(graph.csc.indptr) + 1
+    owners = Balanced().assign_nodes(graph, num_parts)
+    assert (np.diff(owners) >= 0).all()
+    load = np.bincount(owners, cost, num_parts)
+    assert (np.abs(load - cost.sum() / num_parts) <= cost.max(initial=0)).all()
+
+
+def test_balanced_evens_out_the_edges_of_a_skewed_graph() -> None:
+    rng = np.random.default_rng(0)
+    graph = make_graph(rng.integers(0, 2000, 40000), (2000 * rng.random(40000) ** 3).astype(int), 2000)
+    held = {
+        type(p): [s.csc.num_edges for s in cut_all(graph, p.assign(graph, Grid(8, 1, 1)))] for p in PARTITIONERS[:2]
+    }
+    assert max(held[Contiguous]) > 3 * np.mean(held[Contiguous])
+    assert max(held[Balanced]) < 1.1 * np.mean(held[Balanced])
+
+
+@pytest.mark.parametrize(
+    ("shape", "faces"), [((16, 16), 4), ((7, 11), 4), ((3, 40), 4), ((8, 8, 8), 6), ((5, 3, 9), 6)]
+)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 6, 7, 8, 12, 16, 27])
+def test_tiles_of_a_lattice_exchange_with_their_face_neighbours_only(
+    shape: tuple[int, ...], faces: int, workers: int
+) -> None:
+    graph = lattice(*shape)
+    traffic = Traffic.of(cut_all(graph, Tiles().assign(graph, Grid(workers, 1, 1))))
+    assert (traffic.gather_rows > 0).sum(axis=1).max() <= faces
+    assert len(traffic.peers()) <= workers * faces
+
+
+@pytest.mark.parametrize(
+    ("shape", "workers", "size"), [((16, 16), 4, 64), ((16, 16), 8, 32), ((3, 40), 4, 30), ((8, 8, 8), 8, 64)]
+)
+def test_tiles_hold_equal_numbers_of_nodes_and_cut_the_least(shape: tuple[int, ...], workers: int, size: int) -> None:
+    graph = lattice(*shape)
+    owners = Tiles().assign_nodes(graph, workers)
+    assert np.bincount(owners).tolist() == [size] * workers
+    if shape == (3, 40):
+        assert {len(np.unique(graph.coordinates[owners == part, 1])) for part in range(4)} == {10}
+
+
+def test_tiles_of_a_graph_without_coordinates_name_the_key() -> None:
+    with pytest.raises(ValueError, match=r"partition\.nodes=tiles needs a graph with coordinates"):
+        Tiles().assign_nodes(random_graph(10, 20), 4)

@@ -1,0 +1,74 @@
+"""The report says what a count over all nodes and edges says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from partition_cases import cases, destinations, random_graph
+
+from gnnkit.graph import Graph, Split
+from gnnkit.partition import Grid, Partition, cut_all, measure
+from gnnkit.partition.random import Random
+from gnnkit.storage import load_arrays
+
+
+@given(cases())
+def test_cut_boundary_and_copies_are_those_of_a_count(case: tuple[Graph, Partition]) -> None:
+    graph, partition = case
+    quality = measure(graph, partition)
+    copies = {(node, rank // partition.grid.slices) for node, rank in enumerate(partition.node_rank)}
+    boundary, cut = set(), 0
+    edges = zip(graph.csc.indices, destinations(graph), partition.cells_of_edges(graph), strict=True)
+    for source, target, cell in edges:
+        copies |= {(source, cell), (target, cell)}
+        if partition.node_rank[source] != partition.node_rank[target]:
+            boundary |= {source, target}
+            cut += 1
+    assert quality.edge_cut == cut
+    assert set(np.flatnonzero(quality.boundary)) == boundary
+    assert quality.replication_factor == len(copies) / max(graph.num_nodes, 1)
+    for rank in range(partition.grid.world_size):
+        assert set(quality.boundary_nodes(rank)) == {node for node in boundary if partition.node_rank[node] == rank}
+
+
+@given(cases())
+def test_shares_and_words_are_those_of_the_shards(case: tuple[Graph, Partition]) -> None:
+    graph, partition = case
+    shards = list(cut_all(graph, partition))
+    quality = measure(graph, partition, iter(shards))
+    assert quality.num_held.tolist() == [shard.csc.num_edges for shard in shards]
+    assert quality.num_train.tolist() == [(shard.split == Split.TRAIN).sum() for shard in shards]
+    width = 4 * partition.grid.slices
+    np.testing.assert_allclose(quality.words * width, quality.traffic.words(width).total)
+    assert quality.to_dict() == measure(graph, partition).to_dict()
+    for value in quality.balance().values():
+        assert value >= 1
+
+
+def test_total_words_of_1d_are_the_communication_volume() -> None:
+    graph = random_graph(60, 200)
+    partition = Random().assign(graph, Grid(5, 1, 1))
+    need = {
+        (source, partition.node_rank[target])
+        for source, target in zip(graph.csc.indices, destinations(graph), strict=True)
+    }
+    volume = sum(partition.node_rank[source] != rank for source, rank in need)
+    assert measure(graph, partition).words.sum() == volume
+
+
+def test_the_report_is_stored_and_printed(tmp_path: Path) -> None:
+    graph = random_graph(40, 160)
+    partition = Random().assign(graph, Grid(2, 1, 2))
+    quality = measure(graph, partition)
+    quality.save(tmp_path / "partition")
+    arrays, report = load_arrays(tmp_path / "partition")
+    assert report == json.loads(json.dumps(quality.to_dict()))
+    np.testing.assert_array_equal(arrays["node_rank"], partition.node_rank)
+    for region in report["regions"]:
+        start, stop = arrays["boundary_start"][region["rank"] : region["rank"] + 2]
+        np.testing.assert_array_equal(arrays["boundary"][start:stop], quality.boundary_nodes(region["rank"]))
+        assert partition.grid.position(region["rank"]) == (region["row"], region["col"], region["slice"])
+    lines = quality.table()
+    assert len({len(line) for line in lines[:5]}) == 1
+    assert f"cut {quality.edge_cut} of 160 edges" in lines[5]
