@@ -32,16 +32,15 @@ def train(
 
     Raises `ValueError` for what the caller can mend, `RuntimeError` that shows the failed rank's own error otherwise.
     """
-    from gnnkit import config as configuration
-    from gnnkit import plugins
+    from gnnkit import config, job
 
     if graph is not None and "dataset" in keys:
         raise ValueError("graph and dataset are given, one of them is enough")
     named = isinstance(model, str | Mapping)
     chosen = {"strategy": strategy, **({"model": model} if named else {}), **keys}
-    config = configuration.settle(plugins.compose([*plugins.as_overrides(chosen), *overrides]))
+    settled = job.settle(config.compose([*config.as_overrides(chosen), *overrides]))
     if graph is not None:
-        config["dataset"] = {"name": "graph"}
+        settled["dataset"] = {"name": "graph"}
     if not named:
-        config["model"] = {"name": getattr(model, "__name__", type(model).__name__)}
-    return configuration.start(config, folder, graph=graph, model=None if named else model)
+        settled["model"] = {"name": getattr(model, "__name__", type(model).__name__)}
+    return job.start(settled, folder, graph=graph, model=None if named else model)

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from gnnkit import config as configuration
-from gnnkit import plugins
+from gnnkit import config, job, plugins
 
 FAILED, MENDABLE = 1, 2  # exit codes
 
@@ -92,18 +91,18 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print(f"gnnkit {version('gnnkit')}")
         return 0
-    composed = plugins.compose(arguments.overrides, config_dir=arguments.config_dir)
+    composed = config.compose(arguments.overrides, config_dir=arguments.config_dir)
     if arguments.cfg:
-        print(configuration.to_yaml(composed), end="")
+        print(job.to_yaml(composed), end="")
         return 0
-    result = configuration.start(configuration.settle(composed))
+    result = job.start(job.settle(composed))
     return 0 if result.get("verified", True) else FAILED
 
 
 def _help() -> str:
     kinds = "\n".join(f"    {kind:<14} {' '.join(plugins.options(kind))}" for kind in plugins.KINDS)
     trainer = " ".join(plugins.options("trainer"))
-    jobs, workers = "|".join(configuration.JOBS), configuration.DEFAULT_WORKERS
+    jobs, workers = "|".join(job.JOBS), job.DEFAULT_WORKERS
     return _HELP.format(kinds=kinds, trainer=trainer, jobs=jobs, workers=workers)
 
 

@@ -1,183 +1,197 @@
-"""Checks a composed configuration before anything heavy is imported, settles what is `auto`, and saves it."""
+"""Composes configurations: overrides as on the command line in, plain data out.
+
+Configuration is data. Nothing in it is evaluated or called: no `_target_`, no resolvers, no settings of Hydra itself. Hydra
+is imported when it composes.
+"""
 
 from __future__ import annotations
 
-import math
-import os
 import re
-import sys
-import time
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from gnnkit import plugins
-
-JOBS = ("train", "verify", "plan", "partition")
-BORDERS = ("none", "min_words")
-DEFAULT_WORKERS = 4
-_SECRET = re.compile(r"token|passw|secret|credential|api_?key", re.IGNORECASE)
+from gnnkit.plugins import KINDS, conf_folders, names, options, unknown
 
 
-def settle(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked copy of a composed configuration in which nothing is `auto` any more.
+def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
+    """The configuration that Hydra composes from `conf/config.yaml` and command-line overrides, as plain data.
 
-    Raises `ValueError` with the configuration key for what can be known without the data: keys, names of plugins, simple
-    values, and whether the grid fits the number of workers. Imports torch only on machines with GPUs.
+    `config_dir` is a folder of the user's own YAML, searched after ours. Raises `ValueError` that names the key and what
+    is nearest to it for all that Hydra refuses, for missing values, and for anything that would run code.
     """
-    settled = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
-    _check_keys(settled)
-    _check_scalars(settled)
-    _check_trainer(settled["trainer"])
-    gpus = num_gpus()
-    settled["workers"] = _workers(settled["workers"], gpus)
-    if settled["threads"] == "auto":
-        settled["threads"] = max(_num_cores() // settled["workers"], 1)
-    if settled["comm"]["name"] == "auto":
-        settled["comm"]["name"] = "nccl" if gpus >= settled["workers"] else "gloo"
-    if settled["trainer"]["progress_bar"] == "auto":
-        settled["trainer"]["progress_bar"] = sys.stderr.isatty()
-    for kind in plugins.KINDS:
-        if kind in settled:
-            plugins.find(kind, plugins.plugin_name(kind, settled[kind]))
-    _check_grid(settled)
-    return settled
+    for text in overrides:
+        _refuse_code(text, f"override {text!r}")
+        _refuse_hydra(_key(text), f"override {text!r}")
+        _check_choice(text)
+    folders = conf_folders()
+    if config_dir is not None:
+        _check_folder(config_dir)
+        folders.append(config_dir.resolve())
+    _register_without_yaml(folders)
+    return _compose([_spell(text) for text in overrides], folders)
 
 
-def num_gpus() -> int:
-    """GPUs that torch can use; torch is asked only if the machine has a driver for them."""
-    if not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
-
-
-def start(config: Mapping[str, Any], folder: str | Path | None = None, **given: Any) -> dict[str, Any]:
-    """Runs the job of a settled configuration in a new folder; `given` may hold a `graph` and a `model`."""
-    run_folder = new_run_folder() if folder is None else _make_folder(Path(folder).absolute())
-    (run_folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    from gnnkit.training.run import run
-
-    return run(config, run_folder, **given)
+def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Python values as overrides: `{"model": {"name": "gcn", "hidden": 8}}` is `model=gcn model.hidden=8`."""
+    overrides = []
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
+            rest = {name: item for name, item in value.items() if name != "name"}
+            overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
+        else:
+            overrides.append(f"{prefix}{key}={_literal(value)}")
+    return overrides
 
 
-def new_run_folder(base: Path = Path("outputs")) -> Path:
-    """Makes `base/<date>/<time>`, with a number behind if another run has that; never returns a folder twice."""
-    parent = base / time.strftime("%Y-%m-%d")
-    stem = time.strftime("%H-%M-%S")
+def _literal(value: Any) -> str:
+    """A plain value in Hydra's grammar."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    return QuotedString(str(value), Quote.single).with_quotes()
+
+
+def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in range(10_000):
-            folder = parent / (f"{stem}-{number}" if number else stem)
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder.absolute()
-    except OSError as error:
-        raise ValueError(f"cannot make a run folder in {parent.absolute()}: {error.strerror}") from error
-    raise ValueError(f"{parent.absolute()} holds 10000 runs of {stem}")
+        config = _hydra(overrides, folders)
+        _refuse_code_in(OmegaConf.to_container(config), "the configuration")
+        if missing := sorted(OmegaConf.missing_keys(config)):
+            raise _missing(missing[0])
+        return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
+    except OverrideParseException as error:
+        raise ValueError(f"cannot read {error.override!r}: write KEY=VALUE ({_first_line(error)})") from error
+    except MissingConfigException as error:
+        kind, _, name = (error.missing_cfg_file or "").rpartition("/")
+        raise unknown(f"{kind}={name}", name, options(kind)) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise (_unknown_key(overrides, folders) or ValueError(_first_line(error))) from error
 
 
-def _make_folder(folder: Path) -> Path:
+def _hydra(overrides: list[str], folders: list[Path]) -> Any:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in folders[1:])
+    with initialize_config_dir(str(folders[0]), job_name="gnnkit", version_base=None):
+        return compose("config", [*overrides, f"hydra.searchpath=[{paths}]"])
+
+
+def _unknown_key(overrides: list[str], folders: list[Path]) -> ValueError | None:
+    """Why Hydra may have refused: the first override of a key that the chosen options do not have."""
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    groups = [text for text in overrides if _key(text) in KINDS]
     try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise ValueError(f"cannot make the run folder {folder}: {error.strerror}") from error
-    return folder
+        known = list(_dotted(OmegaConf.to_container(_hydra(groups, folders))))
+    except HydraException:
+        return None
+    key = next((key for text in overrides if text[0] not in "+~" and (key := _key(text)) not in known), None)
+    if key is None:
+        return None
+    parent = key.rpartition(".")[0]
+    return unknown(key, key, [name for name in known if name.rpartition(".")[0] == parent] or known)
 
 
-def to_yaml(config: Mapping[str, Any]) -> str:
-    """The configuration as text to keep: values of keys that look like secrets are left out."""
+def _register_without_yaml(folders: Sequence[Path]) -> None:
+    """Makes `kind=name` work for plugins that ship no YAML."""
+    from hydra.core.config_store import ConfigStore
+
+    for kind in KINDS:
+        key = "nodes" if kind == "partition" else "name"
+        grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
+        for name in names(kind):
+            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
+                ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
+
+
+def _spell(text: str) -> str:
+    """Hydra wants `+` for a group without default and for new keys; users need not know."""
+    if _key(text) == "strategy" and text[0] not in "+~":
+        return f"+{text}"
+    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options\.", text) else text
+
+
+def _check_choice(text: str) -> None:
+    """Refuses what Hydra would take for a choice of options, but not report by its key."""
+    key, _, value = text.partition("=")
+    if "@" in key:
+        raise ValueError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
+    if key.lstrip("+") in KINDS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
+        raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
+
+
+def _refuse_code(text: str, where: str) -> None:
+    if "_target_" in text:
+        raise ValueError(f"{where}: _target_ is refused, a configuration names plugins, it does not call code")
+    if re.search(r"\$\{[^}]*:", text):
+        raise ValueError(f"{where}: resolvers such as ${{oc.env:NAME}} are refused, write the value itself")
+
+
+def _refuse_hydra(key: str, where: str) -> None:
+    if re.match(r"(override\s+)?/?hydra\b", key):
+        raise ValueError(f"{where}: Hydra's own settings cannot be changed")
+
+
+def _refuse_code_in(node: Any, where: str) -> None:
+    if isinstance(node, str):
+        _refuse_code(node, where)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            _refuse_code(str(key), where)
+            _refuse_hydra(str(key), where)
+            _refuse_code_in(value, where)
+    elif isinstance(node, list):
+        for value in node:
+            _refuse_code_in(value, where)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a user's folder whose YAML cannot be read or asks for code, before Hydra opens it."""
     import yaml
 
-    return yaml.safe_dump(_redacted(config), sort_keys=False)
+    if not folder.is_dir():
+        raise ValueError(f"--config-dir {folder} is not a folder")
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            text = path.read_text(encoding="utf-8")
+            for document in yaml.safe_load_all(text):
+                _refuse_code_in(document, str(path))
+        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+            raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        for package in re.findall(r"^\s*#\s*@package\s+(\S+)", text, re.MULTILINE):
+            _refuse_hydra(package, str(path))
 
 
-def _redacted(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {k: "***" if _SECRET.search(str(k)) and v else _redacted(v) for k, v in node.items()}
-    return [_redacted(item) for item in node] if isinstance(node, list) else node
+def _missing(key: str) -> ValueError:
+    if key in KINDS:
+        return ValueError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
+    return ValueError(f"{key} is missing: set it with {key}=VALUE")
 
 
-def _check_keys(config: Mapping[str, Any]) -> None:
-    sections = (*plugins.KINDS, "trainer")
-    known = (*sections, "workers", "threads", "seed", "job")
-    for key in config:
-        if key not in known:
-            raise plugins.unknown(str(key), str(key), known)
-    for key in known:
-        if key not in config and key != "sampler":
-            raise ValueError(f"{key} is missing: do not remove it from the configuration")
-    for key in sections:
-        if not isinstance(config.get(key, {}), dict):
-            raise ValueError(f"{key}={config[key]} must be one of: {', '.join(plugins.options(key))}")
+def _key(text: str) -> str:
+    return text.split("=", 1)[0].strip().lstrip("+~")
 
 
-def _check_scalars(config: Mapping[str, Any]) -> None:
-    for key in ("workers", "threads"):
-        if config[key] != "auto" and not _is_int(config[key], 1):
-            raise ValueError(f"{key}={config[key]} must be auto or a whole number of at least 1")
-    if not _is_int(config["seed"], 0) or config["seed"] >= 2**63:
-        raise ValueError(f"seed={config['seed']} must be a whole number from 0 to 2^63 - 1")
-    if config["job"] not in JOBS:
-        raise plugins.unknown(f"job={config['job']}", str(config["job"]), JOBS)
-    timeout = config["comm"].get("timeout", 1)
-    if not _is_number(timeout) or timeout <= 0:
-        raise ValueError(f"comm.timeout={timeout} must be a positive number of seconds")
+def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
+    """All keys of nested dicts, as in `model.hidden`."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
 
 
-def _check_trainer(trainer: Mapping[str, Any]) -> None:
-    for key in trainer:
-        if key not in _TRAINER:
-            raise plugins.unknown(f"trainer.{key}", str(key), _TRAINER)
-    for key, (rule, holds) in _TRAINER.items():
-        if not holds(trainer.get(key)):
-            raise ValueError(f"trainer.{key}={trainer.get(key)} must be {rule}")
-
-
-def _check_grid(config: Mapping[str, Any]) -> None:
-    from gnnkit.partition.grid import make_grid
-
-    chosen = config["partition"]
-    if chosen["border"] not in BORDERS:
-        raise plugins.unknown(f"partition.border={chosen['border']}", str(chosen["border"]), BORDERS)
-    make_grid(chosen["grid"], config["workers"], chosen["replication"])
-
-
-def _workers(workers: int | str, gpus: int) -> int:
-    if workers == "auto":
-        return gpus if gpus > 1 else DEFAULT_WORKERS
-    return int(workers)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _is_int(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: object) -> bool:
-    return _is_int(value, 1)
-
-
-_TRAINER: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "max_epochs": ("a whole number of at least 1", _is_count),
-    "optimizer": ("adam or sgd", lambda value: value in ("adam", "sgd")),
-    "lr": ("a positive number", lambda value: _is_number(value) and value > 0),
-    "weight_decay": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
-    "precision": ("32 or 64", lambda value: value in (32, 64)),
-    "check_val_every_n_epoch": ("a whole number of at least 1", _is_count),
-    "log_every_n_steps": ("a whole number of at least 1", _is_count),
-    "progress_bar": ("auto, true or false", lambda value: value == "auto" or isinstance(value, bool)),
-    "checkpoint": ("true or false", lambda value: isinstance(value, bool)),
-    "checkpoint_every": ("a whole number of at least 1", _is_count),
-    "resume": ("a file or null", lambda value: value is None or isinstance(value, str)),
-}
+def _first_line(error: Exception) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,7 +1,6 @@
-"""From names to objects: plugins are found through entry points, their YAML is composed into plain data.
+"""From names to objects: plugins are found through entry points and made from plain arguments.
 
-Listing imports nothing, loading imports the chosen plugin only. Configuration is data: code comes from installed entry
-points alone, never from `_target_`, and nothing in a configuration is evaluated. Hydra is imported when it composes.
+Listing imports nothing, loading imports the chosen plugin only; code comes from installed entry points alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -124,172 +123,6 @@ def conf_folders() -> list[Path]:
     return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
 
 
-def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
-    """The configuration that Hydra composes from `conf/config.yaml` and command-line overrides, as plain data.
-
-    `config_dir` is a folder of the user's own YAML, searched after ours. Raises `ValueError` that names the key and what
-    is nearest to it for all that Hydra refuses, for missing values, and for anything that would run code.
-    """
-    for text in overrides:
-        _refuse_code(text, f"override {text!r}")
-        _refuse_hydra(_key(text), f"override {text!r}")
-        _check_choice(text)
-    folders = conf_folders()
-    if config_dir is not None:
-        _check_folder(config_dir)
-        folders.append(config_dir.resolve())
-    _register_without_yaml(folders)
-    return _compose([_spell(text) for text in overrides], folders)
-
-
-def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Python values as overrides: `{"model": {"name": "gcn", "hidden": 8}}` is `model=gcn model.hidden=8`."""
-    overrides = []
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
-            rest = {name: item for name, item in value.items() if name != "name"}
-            overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
-        else:
-            overrides.append(f"{prefix}{key}={_literal(value)}")
-    return overrides
-
-
-def _literal(value: Any) -> str:
-    """A plain value in Hydra's grammar."""
-    from hydra.core.override_parser.types import Quote, QuotedString
-
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_literal, value))}]"
-    return QuotedString(str(value), Quote.single).with_quotes()
-
-
-def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        config = _hydra(overrides, folders)
-        _refuse_code_in(OmegaConf.to_container(config), "the configuration")
-        if missing := sorted(OmegaConf.missing_keys(config)):
-            raise _missing(missing[0])
-        return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
-    except OverrideParseException as error:
-        raise ValueError(f"cannot read {error.override!r}: write KEY=VALUE ({_first_line(error)})") from error
-    except MissingConfigException as error:
-        kind, _, name = (error.missing_cfg_file or "").rpartition("/")
-        raise unknown(f"{kind}={name}", name, options(kind)) from error
-    except (HydraException, OmegaConfBaseException) as error:
-        raise (_unknown_key(overrides, folders) or ValueError(_first_line(error))) from error
-
-
-def _hydra(overrides: list[str], folders: list[Path]) -> Any:
-    from hydra import compose, initialize_config_dir
-    from hydra.core.override_parser.types import Quote, QuotedString
-
-    paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in folders[1:])
-    with initialize_config_dir(str(folders[0]), job_name="gnnkit", version_base=None):
-        return compose("config", [*overrides, f"hydra.searchpath=[{paths}]"])
-
-
-def _unknown_key(overrides: list[str], folders: list[Path]) -> ValueError | None:
-    """Why Hydra may have refused: the first override of a key that the chosen options do not have."""
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-
-    groups = [text for text in overrides if _key(text) in KINDS]
-    try:
-        known = list(_dotted(OmegaConf.to_container(_hydra(groups, folders))))
-    except HydraException:
-        return None
-    key = next((key for text in overrides if text[0] not in "+~" and (key := _key(text)) not in known), None)
-    if key is None:
-        return None
-    parent = key.rpartition(".")[0]
-    return unknown(key, key, [name for name in known if name.rpartition(".")[0] == parent] or known)
-
-
-def _register_without_yaml(folders: Sequence[Path]) -> None:
-    """Makes `kind=name` work for plugins that ship no YAML."""
-    from hydra.core.config_store import ConfigStore
-
-    for kind in KINDS:
-        key = "nodes" if kind == "partition" else "name"
-        grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
-        for name in names(kind):
-            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
-                ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
-
-
-def _spell(text: str) -> str:
-    """Hydra wants `+` for a group without default and for new keys; users need not know."""
-    if _key(text) == "strategy" and text[0] not in "+~":
-        return f"+{text}"
-    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options\.", text) else text
-
-
-def _check_choice(text: str) -> None:
-    """Refuses what Hydra would take for a choice of options, but not report by its key."""
-    key, _, value = text.partition("=")
-    if "@" in key:
-        raise ValueError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
-    if key.lstrip("+") in KINDS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
-        raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
-
-
-def _refuse_code(text: str, where: str) -> None:
-    if "_target_" in text:
-        raise ValueError(f"{where}: _target_ is refused, a configuration names plugins, it does not call code")
-    if re.search(r"\$\{[^}]*:", text):
-        raise ValueError(f"{where}: resolvers such as ${{oc.env:NAME}} are refused, write the value itself")
-
-
-def _refuse_hydra(key: str, where: str) -> None:
-    if re.match(r"(override\s+)?/?hydra\b", key):
-        raise ValueError(f"{where}: Hydra's own settings cannot be changed")
-
-
-def _refuse_code_in(node: Any, where: str) -> None:
-    if isinstance(node, str):
-        _refuse_code(node, where)
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            _refuse_code(str(key), where)
-            _refuse_hydra(str(key), where)
-            _refuse_code_in(value, where)
-    elif isinstance(node, list):
-        for value in node:
-            _refuse_code_in(value, where)
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuses a user's folder whose YAML cannot be read or asks for code, before Hydra opens it."""
-    import yaml
-
-    if not folder.is_dir():
-        raise ValueError(f"--config-dir {folder} is not a folder")
-    for path in sorted(folder.rglob("*.yaml")):
-        try:
-            text = path.read_text(encoding="utf-8")
-            for document in yaml.safe_load_all(text):
-                _refuse_code_in(document, str(path))
-        except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-            raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-        for package in re.findall(r"^\s*#\s*@package\s+(\S+)", text, re.MULTILINE):
-            _refuse_hydra(package, str(path))
-
-
-def _missing(key: str) -> ValueError:
-    if key in KINDS:
-        return ValueError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
-    return ValueError(f"{key} is missing: set it with {key}=VALUE")
-
-
 def _arguments(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
@@ -358,19 +191,3 @@ def _package_folder(package: str) -> Path:
     spec = importlib.util.find_spec(top)
     places = list(spec.submodule_search_locations or []) if spec else []
     return Path(*places[:1], *rest)
-
-
-def _key(text: str) -> str:
-    return text.split("=", 1)[0].strip().lstrip("+~")
-
-
-def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
-    """All keys of nested dicts, as in `model.hidden`."""
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, dict):
-            yield from _dotted(value, f"{prefix}{key}.")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)

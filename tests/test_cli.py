@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 import gnnkit
-from gnnkit import config as configuration
-from gnnkit import plugins
+from gnnkit import job, plugins
 from gnnkit.__main__ import main
+from gnnkit.config import compose
 from gnnkit.training.launcher import launch
 
 STRATEGY = "strategy=vertex_centric"
@@ -173,21 +173,21 @@ def test_signals_become_exit_codes(runs: Runs, number: signal.Signals) -> None:
 
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
-        folders = list(pool.map(lambda _: configuration.new_run_folder(), range(100)))
+        folders = list(pool.map(lambda _: job.new_run_folder(), range(100)))
     assert len(set(folders)) == 100
 
 
 def test_secrets_are_not_kept() -> None:
     config = {"dataset": {"name": "x", "options": {"api_key": "abc", "hosts": [{"password": "abc"}]}}, "token": None}
-    text = configuration.to_yaml(config)
+    text = job.to_yaml(config)
     assert "abc" not in text
     assert yaml.safe_load(text)["token"] is None
 
 
 def test_workers_are_the_gpus_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(gpus: int, *overrides: str) -> tuple[int, str]:
-        monkeypatch.setattr(configuration, "num_gpus", lambda: gpus)
-        config = configuration.settle(plugins.compose([STRATEGY, *overrides]))
+        monkeypatch.setattr(job, "num_gpus", lambda: gpus)
+        config = job.settle(compose([STRATEGY, *overrides]))
         return config["workers"], config["comm"]["name"]
 
     assert settled(0) == (4, "gloo")
