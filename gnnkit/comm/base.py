@@ -1,0 +1,56 @@
+"""What moves tensors between ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Communicator(ABC):
+    """A group of ranks. Every method is collective over the group: all its ranks call it, in the same order.
+
+    Nothing waits for ever: a peer that does not come within the deadline, or is gone, raises `RuntimeError` on the others.
+    `all_to_all`, `all_reduce` and `broadcast` must not be traced by autograd: the exchange differentiates for itself.
+    """
+
+    rank: int  # within this group
+    world_size: int
+    device: torch.device
+
+    @abstractmethod
+    def split(self, ranks: Sequence[int]) -> Communicator:
+        """The group of those ranks (of this group's numbering, ascending, this rank among them). Only they call it."""
+
+    @abstractmethod
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        """Sends the first `send_counts[0]` rows to rank 0, the next `send_counts[1]` to rank 1, and so on.
+
+        Returns the `sum(recv_counts)` rows received, ordered by their sender. `rows` is contiguous, [sum(send_counts), ...].
+        """
+
+    @abstractmethod
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Sums `x` over the ranks in place, to the same bits on all of them; returns it."""
+
+    @abstractmethod
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        """Overwrites `x` in place with that of rank `src`; returns it."""
+
+    def gather(self, x: Tensor, *, dst: int = 0) -> list[Tensor]:
+        """On rank `dst` every rank's `x`, in the order of ranks; elsewhere nothing. Lengths may differ, the rest of the shape not."""
+        counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
+        counts[self.rank] = len(x)
+        lengths = self.all_reduce(counts).tolist()
+        here = self.rank == dst
+        received = self.all_to_all(
+            x.contiguous(),
+            [len(x) if rank == dst else 0 for rank in range(self.world_size)],
+            lengths if here else [0] * self.world_size,
+        )
+        return list(received.split(lengths)) if here else []
+
+    def close(self) -> None:
+        """Lets go of connections. Not collective; the communicator is not used afterwards."""

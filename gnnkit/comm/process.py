@@ -1,0 +1,86 @@
+"""Ranks that are processes: torch's process groups."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gnnkit.comm.base import Communicator
+
+
+class ProcessGroup(Communicator):
+    """Base of the backends of `torch.distributed`; one rank a process."""
+
+    backend: str
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
+        self.group, self.device, self.timeout = group, device, timeout
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+
+    @classmethod
+    def connect(
+        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
+    ) -> ProcessGroup:
+        """Joins the run's ranks; all of them call it.
+
+        Address and port stand in MASTER_ADDR and MASTER_PORT. Rank 0 of a local run brings the `listener`, a listening socket
+        on loopback: a store that binds for itself listens on all interfaces, whatever address it is given.
+        """
+        deadline = timedelta(seconds=timeout)
+        store = None
+        if os.environ.get("GNNKIT_LOCAL"):
+            store = dist.TCPStore(
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                world_size,
+                rank == 0,
+                deadline,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach() if listener else None,
+            )
+        dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
+        # A group of its own: DDP and Lightning use the default one.
+        group = dist.new_group(timeout=deadline)
+        assert group is not None
+        return cls(group, device, timeout)
+
+    def split(self, ranks: Sequence[int]) -> ProcessGroup:
+        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
+        group = dist.new_group(members, timeout=timedelta(seconds=self.timeout), use_local_synchronization=True)
+        assert group is not None
+        return type(self)(group, self.device, self.timeout)
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        dist.all_to_all_single(received, rows, list(recv_counts), list(send_counts), group=self.group)
+        return received
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        dist.all_reduce(x, group=self.group)
+        return x
+
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        dist.broadcast(x, dist.get_global_rank(self.group, src), group=self.group)
+        return x
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Gloo(ProcessGroup):
+    """Processes on CPUs. Works everywhere."""
+
+    backend = "gloo"
+
+
+class Nccl(ProcessGroup):
+    """One process per GPU."""
+
+    backend = "nccl"

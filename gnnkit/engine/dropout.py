@@ -1,0 +1,79 @@
+"""Dropout keyed by what it drops, so that neither ranks nor threads nor order change the result.
+
+The arithmetic is that of `rust/core/src/dropout.rs`; GPUs run it in torch's 64-bit integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit import _core
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def _mix(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+    return z ^ (z >> 31)
+
+
+def derive(key: int, *values: int) -> int:
+    """The key of `values` under `key`, as `rng::derive` has it: `derive(seed, step, layer)`."""
+    for value in values:
+        key = _mix(key ^ _mix((value + _GOLDEN) & _MASK))
+    return key
+
+
+def dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+    """Keeps element j of row r, scaled to the same mean, iff a hash of (key, ids[r], j) says so. x [n, f], ids [n] int64."""
+    result: Tensor = _Dropout.apply(x, ids, p, key)
+    return result
+
+
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:  # type: ignore[override]
+        ctx.ids, ctx.p, ctx.key = ids, p, key
+        return _drop(x.detach(), ids, p, key)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        return _drop(grad, ctx.ids, ctx.p, ctx.key), None, None, None
+
+
+def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        _core.dropout_forward(x.contiguous().numpy(), ids.numpy(), p, key, out.numpy(), torch.get_num_threads())
+        return out
+    threshold = round(p * 65536)
+    return torch.where(_lanes(ids, x.shape[1], key) >= threshold, x * (65536 / (65536 - threshold)), x.new_zeros(()))
+
+
+def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
+    """Sixteen random bits for each element: lane j % 4 of word j // 4 of the row's stream."""
+    rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
+    counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
+    words = _mix_tensor(rows[:, None] + counter)
+    shifts = torch.arange(0, 64, 16, device=ids.device)
+    return ((words[:, :, None] >> shifts) & 0xFFFF).reshape(len(ids), -1)[:, :width]
+
+
+def _mix_tensor(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    return (z >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts signed numbers arithmetically
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,61 @@
+"""A strategy hands out batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.engine import Adjacency, Traffic
+from gnnkit.partition.shard import Shard
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worker:
+    """One rank's part of the run, as strategies see it."""
+
+    comm: Communicator
+    shard: Shard
+    dtype: torch.dtype
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.comm.device
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What one rank computes in one step."""
+
+    x: Tensor  # [num_src, width] input rows
+    adjacencies: Sequence[Adjacency]  # one for each layer of the model
+    rows: Tensor  # [k] int64, the output rows that the loss reads
+    labels: Tensor  # [k] int64
+    total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
+
+
+class ExecutionStrategy(ABC):
+    """Decides which batches a rank gets and what is exchanged while they are computed.
+
+    Every method is collective: all ranks call it, with the same epoch, and get the same number of batches, empty ones
+    included. Equal worker, seed and epoch give equal batches.
+    """
+
+    traffic: Traffic
+
+    @abstractmethod
+    def setup(self, worker: Worker, model: nn.Module) -> None:
+        """Builds what lasts for the whole run. The model says `num_layers` and whether it wants `self_loops`."""
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The steps of one epoch."""
+
+    @abstractmethod
+    def evaluation(self) -> Batch:
+        """A batch whose output is the logits of all owned nodes, exactly; `rows` are those with labels."""

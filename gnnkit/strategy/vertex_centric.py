@@ -1,0 +1,46 @@
+"""Vertex-centric workload partition: every rank computes its nodes, over all their edges, in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Engine
+from gnnkit.engine.dropout import derive
+from gnnkit.graph import Split
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+
+
+class VertexCentric(ExecutionStrategy):
+    """Full-graph training (dispatch-workload in Lin et al., Proc. IEEE 2023): one step an epoch, equal to one process. Choose it
+    when the graph and its activations fit the workers together."""
+
+    def setup(self, worker: Worker, model: nn.Module) -> None:
+        shard = worker.shard.with_self_loops() if getattr(model, "self_loops", False) else worker.shard
+        self.engine = Engine(shard, worker.comm, worker.dtype)
+        self.traffic = self.engine.traffic
+        self.num_layers: int = model.num_layers  # type: ignore[assignment]
+        self.seed = worker.seed
+        self.x = torch.tensor(np.asarray(shard.features), dtype=worker.dtype, device=worker.device)
+        self.labels = torch.tensor(np.asarray(shard.labels, np.int64), device=worker.device)
+        self.train_rows, self.num_train = _rows(shard.split == Split.TRAIN, worker)
+        self.labelled_rows, self.num_labelled = _rows(shard.labels >= 0, worker)
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        yield self._batch(derive(self.seed, epoch), self.train_rows, self.num_train)
+
+    def evaluation(self) -> Batch:
+        return self._batch(0, self.labelled_rows, self.num_labelled)
+
+    def _batch(self, key: int, rows: Tensor, total: int) -> Batch:
+        return Batch(self.x, self.engine.adjacencies(self.num_layers, key), rows, self.labels[rows], total)
+
+
+def _rows(chosen: np.ndarray, worker: Worker) -> tuple[Tensor, int]:
+    """The positions of the chosen owned nodes, and how many are chosen on all ranks."""
+    rows = torch.from_numpy(np.flatnonzero(chosen)).to(worker.device)
+    count = worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device))
+    return rows, int(count.item())

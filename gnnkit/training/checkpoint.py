@@ -1,0 +1,121 @@
+"""Checkpoints without pickle: tensors in safetensors, the rest in JSON, one sha256 that ties them together."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import CheckpointIO
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+from torch import Tensor
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file has its old content or the new one, whatever happens in between."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save(state: Any, path: Path) -> None:
+    """Writes `path` (JSON) and beside it `<stem>-<digest>.safetensors`, which the JSON names; the JSON comes last and counts."""
+    tensors: dict[str, Tensor] = {}
+    tree = _encode(state, tensors, "")
+    content = dump_tensors(tensors)
+    digest = hashlib.sha256(content).hexdigest()
+    data = path.with_name(f"{path.stem}-{digest[:16]}.safetensors")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(data, content)
+    body = json.dumps({"tensors": data.name, "tensors_sha256": digest, "state": tree})
+    write_atomically(path, json.dumps({"sha256": _digest(body), "body": body}).encode())
+    for old in path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors"):
+        if old != data:
+            old.unlink(missing_ok=True)
+
+
+def load(path: Path) -> Any:
+    """What `save` wrote. Raises `ValueError` that names the file for anything else."""
+    try:
+        outer = json.loads(path.read_text(encoding="utf-8"))
+        if outer["sha256"] != _digest(outer["body"]):
+            raise ValueError("sha256 does not match")
+        body = json.loads(outer["body"])
+        data = path.parent / Path(body["tensors"]).name
+        content = data.read_bytes()
+        if hashlib.sha256(content).hexdigest() != body["tensors_sha256"]:
+            raise ValueError(f"sha256 of {data.name} does not match")
+        return _decode(body["state"], load_tensors(content))
+    except OSError as error:
+        raise ValueError(f"checkpoint {path}: {error.strerror}: {error.filename}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"checkpoint {path} is not whole: {error}") from error
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
+    """JSON for `value`; dictionaries become lists of pairs, because their keys need not be strings."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, _encode(item, tensors, f"{name}/{key}")] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_encode(item, tensors, f"{name}/{i}") for i, item in enumerate(value)]}
+    if isinstance(value, torch.Size):
+        return {"tuple": list(value)}
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"checkpoints hold tensors, numbers, strings, lists, tuples and dictionaries; {name} is a {type(value).__name__}")
+
+
+_CONTAINERS: dict[str, Callable[[Any, dict[str, Tensor]], Any]] = {
+    "tensor": lambda name, tensors: tensors[name],
+    "dict": lambda pairs, tensors: {key: _decode(item, tensors) for key, item in pairs},
+    "list": lambda items, tensors: [_decode(item, tensors) for item in items],
+    "tuple": lambda items, tensors: tuple(_decode(item, tensors) for item in items),
+}
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    return _CONTAINERS[kind](content, tensors)
+
+
+class SafeCheckpointIO(CheckpointIO):
+    """Lightning's checkpoints in the format of `save` and `load`."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        save(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        state: dict[str, Any] = load(Path(path))
+        return state
+
+    def remove_checkpoint(self, path: Any) -> None:
+        path = Path(path)
+        path.unlink(missing_ok=True)
+        for data in path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors"):
+            data.unlink()

@@ -1,0 +1,122 @@
+"""The leader: rank 0, which plans, assigns, aggregates, coordinates and watches."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.strategy.base import Batch, Worker
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.ranks import SyncMeter
+
+STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What one worker did in one step."""
+
+    step: float
+    loss: float  # its part of the sum
+    gradient_norm: float  # of its own gradient, before synchronisation
+    seconds_compute: float
+    seconds_exchange: float
+    seconds_sync: float
+    rows_per_second: float  # output rows
+    memory: float  # peak so far, bytes
+
+
+class Leader(Callback):
+    """Publishes the state of every worker, step by step: `workers.jsonl` (a line for each worker) and scalars.
+
+    All ranks run this callback; only rank 0 writes.
+    """
+
+    def __init__(self, worker: Worker, meter: SyncMeter, folder: Path, *, quiet: bool) -> None:
+        self.worker, self.meter, self.folder, self.quiet = worker, meter, folder, quiet
+        self.epoch_seconds: list[float] = []  # training steps only
+        self.words: dict[str, int] = {"gathered": 0, "reduced": 0, "sliced": 0, "bytes": 0}  # all epochs
+        self.train_loss = float("nan")
+        self._lines: TextIO | None = None
+        self._last_status = time.monotonic()
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        if self.worker.comm.rank == 0:
+            self._lines = (self.folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.epoch_seconds.append(0.0)
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: TrainingModule, batch: Batch, batch_idx: int) -> None:
+        self.meter.reset()
+        module.strategy.traffic.reset()
+        self._step_start = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: TrainingModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        seconds = time.perf_counter() - self._step_start
+        traffic = module.strategy.traffic
+        self.epoch_seconds[-1] += seconds
+        self.words["gathered"] += traffic.total("gather")
+        self.words["reduced"] += traffic.total("reduce")
+        self.words["sliced"] += traffic.total("slice")
+        self.words["bytes"] += traffic.bytes_sent
+        state = WorkerState(
+            step=trainer.global_step,
+            loss=float(module.local_loss),
+            gradient_norm=self.meter.square_norm**0.5,
+            seconds_compute=max(seconds - traffic.seconds - self.meter.seconds, 0.0),
+            seconds_exchange=traffic.seconds,
+            seconds_sync=self.meter.seconds,
+            rows_per_second=batch.adjacencies[-1].num_dst / seconds,
+            memory=peak_memory(self.worker.device),
+        )
+        states = self._collect(state)
+        self.train_loss = sum(state.loss for state in states)
+        module.log("train_loss", self.train_loss, prog_bar=True, batch_size=1)
+        if self._lines is not None:
+            self._publish(trainer, states, self._lines)
+
+    def _collect(self, state: WorkerState) -> list[WorkerState]:
+        """Every worker's state, by rank, on all ranks. Collective."""
+        table = torch.zeros(self.worker.comm.world_size, len(fields(state)), dtype=torch.float64)
+        table[self.worker.comm.rank] = torch.tensor(list(asdict(state).values()), dtype=torch.float64)
+        rows = self.worker.comm.all_reduce(table.to(self.worker.device)).tolist()
+        return [WorkerState(*row) for row in rows]
+
+    def _publish(self, trainer: L.Trainer, states: list[WorkerState], lines: TextIO) -> None:
+        for rank, state in enumerate(states):
+            line = {"time": time.time(), "epoch": trainer.current_epoch, "rank": rank} | asdict(state)
+            lines.write(json.dumps(line | {"step": int(state.step), "memory": int(state.memory)}) + "\n")
+        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            scalars = {f"rank{rank}/{k}": v for rank, state in enumerate(states) for k, v in asdict(state).items() if k != "step"}
+            for logger in trainer.loggers:
+                logger.log_metrics(scalars, step=trainer.global_step)
+        if not self.quiet and time.monotonic() - self._last_status > STATUS_SECONDS:
+            self._last_status = time.monotonic()
+            print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  train_loss {self.train_loss:.4f}", file=sys.stderr)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def on_exception(self, trainer: L.Trainer, module: Any, exception: BaseException) -> None:
+        self.on_train_end(trainer, module)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU's allocator, or the resident set of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,102 @@
+"""The Lightning module: from a strategy's batches to steps of the optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBatches:
+    """The training loader: Lightning takes a fresh iterator from it at every epoch."""
+
+    strategy: ExecutionStrategy
+    epoch: Callable[[], int]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.strategy.batches(self.epoch())
+
+
+class TrainingModule(L.LightningModule):
+    """Classifies nodes: cross-entropy over the rows that the strategy hands out."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        strategy: ExecutionStrategy,
+        worker: Worker,
+        *,
+        optimizer: str,
+        lr: float,
+        weight_decay: float,
+    ) -> None:
+        super().__init__()
+        self.model, self.strategy, self.worker = model, strategy, worker
+        self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
+        self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
+
+    def train_dataloader(self) -> Any:
+        return EpochBatches(self.strategy, lambda: self.current_epoch)
+
+    def val_dataloader(self) -> Any:
+        return [0]  # one step, on the batch that the strategy keeps for evaluation
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch  # strategies make batches where they are needed
+
+    def configure_optimizers(self) -> Optimizer:
+        named = getattr(self.model, "decayed_parameters", self.model.parameters)
+        decayed = list(named())
+        chosen = {id(parameter) for parameter in decayed}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in chosen]
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        return OPTIMIZERS[self.optimizer_name]([group for group in groups if group["params"]], lr=self.lr)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        logits = self.model(batch.x, batch.adjacencies)
+        loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
+        self.local_loss = loss.detach()
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        for split, accuracy in accuracies(self.predict_logits(), self.worker).items():
+            self.log(f"{split}_accuracy", accuracy, prog_bar=split == "val", batch_size=1)
+
+    @torch.no_grad()
+    def predict_logits(self) -> Tensor:  # [num_owned, num_classes]
+        """Logits of the owned nodes, dropout off. Collective."""
+        training = self.model.training
+        self.model.eval()
+        batch = self.strategy.evaluation()
+        logits: Tensor = self.model(batch.x, batch.adjacencies)
+        self.model.train(training)
+        return logits
+
+
+def accuracies(logits: Tensor, worker: Worker) -> dict[str, float]:
+    """Share of right answers among the labelled nodes of each split, over all ranks; splits without nodes are left out. Collective."""
+    names = ("train", "val", "test")
+    labels = torch.tensor(worker.shard.labels, dtype=torch.int64, device=worker.device)
+    split = torch.tensor(worker.shard.split, device=worker.device)
+    right = (logits.argmax(1) == labels) & (labels >= 0)
+    counts = torch.zeros(2, len(names), dtype=torch.int64, device=worker.device)
+    for index in range(len(names)):
+        members = (split == index + 1) & (labels >= 0)
+        counts[0, index], counts[1, index] = (right & members).sum(), members.sum()
+    hits, totals = worker.comm.all_reduce(counts).tolist()
+    return {name: hit / total for name, hit, total in zip(names, hits, totals, strict=True) if total}

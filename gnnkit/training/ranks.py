@@ -1,0 +1,149 @@
+"""How Lightning meets our ranks: they are there already, and only tensors and JSON travel between them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor
+from torch.futures import Future
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator
+from gnnkit.sync.base import GradientSync
+
+
+class StartedRanks(ClusterEnvironment):
+    """Ranks that were started by our launcher, torchrun or SLURM, and whose process group exists."""
+
+    def __init__(self, comm: Communicator, local_rank: int) -> None:
+        self._comm, self._local_rank = comm, local_rank
+
+    creates_processes_externally = True
+    main_address = "127.0.0.1"  # asked for, never used: the process group exists
+    main_port = 0
+
+    @staticmethod
+    def detect() -> bool:
+        return False
+
+    def world_size(self) -> int:
+        return self._comm.world_size
+
+    def set_world_size(self, size: int) -> None:
+        pass
+
+    def global_rank(self) -> int:
+        return self._comm.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        pass
+
+    def local_rank(self) -> int:
+        return self._local_rank
+
+    def node_rank(self) -> int:
+        return 0
+
+
+class SyncMeter:
+    """What DDP's all-reduce took, and the norm of this rank's own gradient before it."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.start, self.end, self.square_norm = 0.0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.end - self.start, 0.0)
+
+    def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
+        """An all-reduce that sums: DDP's own averages, but a rank's loss is its sum over the global number of rows already."""
+        gradient = bucket.buffer()
+        self.start = self.start or time.perf_counter()
+        self.square_norm += float(gradient.square().sum())
+
+        def done(future: Future[list[Tensor]]) -> Tensor:
+            self.end = time.perf_counter()
+            return future.value()[0]
+
+        work = dist.all_reduce(gradient, group=group, async_op=True)
+        assert work is not None
+        return work.get_future().then(done)
+
+
+class WrappedStrategy(DDPStrategy):
+    """Lightning's DDP over the process group that is there, without pickled objects on the wire."""
+
+    def __init__(self, comm: Communicator, meter: SyncMeter, local_rank: int) -> None:
+        # Lightning takes the device of `local_rank`; on CPUs every entry is the same.
+        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        super().__init__(
+            accelerator=None,
+            parallel_devices=devices if comm.device.type == "cuda" else [comm.device] * comm.world_size,
+            cluster_environment=StartedRanks(comm, local_rank),
+        )
+        self._meter = meter
+
+    def set_world_ranks(self) -> None:
+        from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
+        from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+        rank_zero_only.rank = fabric_rank_zero_only.rank = self.global_rank
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        assert self.cluster_environment is not None
+        return {"num_replicas": self.cluster_environment.world_size(), "rank": self.global_rank}
+
+    def configure_ddp(self) -> None:
+        super().configure_ddp()
+        assert isinstance(self.model, DistributedDataParallel)
+        # `ddp_comm_hook=` is ignored on CPUs.
+        self.model.register_comm_hook(dist.group.WORLD, self._meter.hook)
+
+    def _register_ddp_hooks(self) -> None:
+        pass
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        text = json.dumps(obj).encode()
+        length = torch.tensor([len(text)], device=self.root_device)
+        dist.broadcast(length, src)
+        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self.root_device)
+        buffer = buffer if self.global_rank == src else torch.empty(int(length), dtype=torch.uint8, device=self.root_device)
+        dist.broadcast(buffer, src)
+        return json.loads(bytes(buffer.tolist()))
+
+
+class UnwrappedStrategy(SingleDeviceStrategy):
+    """Ranks that synchronise through a `GradientSync`; to Lightning, each is a run of its own."""
+
+    def __init__(self, comm: Communicator, sync: GradientSync, meter: SyncMeter) -> None:
+        super().__init__(device=comm.device)
+        self.global_rank, self._sync, self._meter = comm.rank, sync, meter
+
+    @property
+    def is_global_zero(self) -> bool:
+        return self.global_rank == 0
+
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Module | None = None, **kwargs: Any
+    ) -> Any:
+        loss = closure()
+        assert self.lightning_module is not None
+        gradients = [p.grad for p in self.lightning_module.parameters() if p.grad is not None]
+        self._meter.start = time.perf_counter()
+        self._meter.square_norm = sum(float(g.square().sum()) for g in gradients)
+        self._sync.step(self.lightning_module, optimizer)
+        self._meter.end = time.perf_counter()
+        return loss

@@ -1,0 +1,225 @@
+"""One job from config to result: plan in a child, start the ranks, train, collect."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch import Tensor, nn
+
+from gnnkit import plugins
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.graph import Graph
+from gnnkit.partition.shard import Shard
+from gnnkit.strategy.base import ExecutionStrategy, Worker
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.base import GradientSync
+from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
+from gnnkit.training.launcher import launch, run_in_child
+from gnnkit.training.leader import Leader
+from gnnkit.training.module import TrainingModule, accuracies
+from gnnkit.training.plan import plan
+from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
+
+PRECISIONS = {32: torch.float32, 64: torch.float64}
+ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
+
+_building = threading.Lock()  # torch has one random generator for all threads
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every rank needs to know; plain values, so that it can be sent to a fresh process."""
+
+    config: dict[str, Any]
+    folder: Path
+    planned: dict[str, Any]  # what `plan` returned
+    model: nn.Module | ModelFactory | None = None  # instead of the one that the config names
+
+    @property
+    def shards(self) -> Path:
+        return self.folder / "shards"
+
+
+def train(
+    config: dict[str, Any], folder: Path, graph: Graph | None = None, model: nn.Module | ModelFactory | None = None
+) -> dict[str, Any]:
+    """Trains as `config` says, on `graph` and `model` where they are given; returns what `result.json` holds."""
+    try:
+        planned = run_in_child(plan, config, folder / "shards", graph)
+        job = Job(config, folder, planned, model)
+        result = _start(job)
+    finally:
+        shutil.rmtree(folder / "shards", ignore_errors=True)
+    write_atomically(folder / "result.json", json.dumps(result, indent=2).encode())
+    return result
+
+
+def _start(job: Job) -> dict[str, Any]:
+    workers, comm = job.config["workers"], job.config["comm"]["name"]
+    if comm == "threads":
+        return launch(functools.partial(_thread_ranks, job), 1)
+    on_gpus = comm in ("auto", "nccl") and torch.cuda.device_count() >= workers > 1
+    if comm == "nccl" and not on_gpus:
+        raise ValueError(f"comm=nccl needs a GPU for each of {workers} workers, found {torch.cuda.device_count()}")
+    backend = "nccl" if on_gpus else "gloo" if comm == "auto" else comm
+    return launch(functools.partial(_process_rank, job, backend), workers, start_method="spawn" if on_gpus else "fork")
+
+
+def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    results = Threads.run(functools.partial(train_rank, job), job.config["workers"], timeout=job.config["comm"]["timeout"])
+    return results[0]
+
+
+def _process_rank(job: Job, backend: str, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    connect = plugins.load("comm", backend).connect
+    comm: Communicator = connect(rank, world_size, device=device, timeout=job.config["comm"]["timeout"], listener=listener)
+    try:
+        return train_rank(job, comm)
+    finally:
+        comm.close()
+
+
+def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
+    """What one rank does: trains, evaluates, and, being the leader, writes. Collective; the result is the leader's."""
+    config, trainer_config = job.config, job.config["trainer"]
+    torch.set_num_threads(config["threads"])
+    worker = Worker(comm, Shard.load(job.shards / str(comm.rank)), PRECISIONS[trainer_config["precision"]], config["seed"])
+    strategy: ExecutionStrategy = plugins.create("strategy", config["strategy"])
+    model = build_model(job, worker)
+    strategy.setup(worker, model)
+    module = TrainingModule(
+        model,
+        strategy,
+        worker,
+        optimizer=trainer_config["optimizer"],
+        lr=trainer_config["lr"],
+        weight_decay=trainer_config["weight_decay"],
+    )
+    leader = Leader(worker, SyncMeter(), job.folder)
+    trainer = _trainer(job, worker, module, leader)
+    trainer.fit(module, ckpt_path=trainer_config["resume"])
+    return _collect(job, worker, module, leader)
+
+
+def build_model(job: Job, worker: Worker) -> nn.Module:
+    """The model with the run's initial parameters: equal on all ranks, whatever the precision."""
+    widths = {"in_features": worker.shard.features.shape[1], "num_classes": worker.shard.num_classes}
+    with _building:
+        torch.manual_seed(worker.seed)
+        if job.model is None:
+            model = plugins.create("model", job.config["model"], **widths)
+        else:
+            model = job.model if isinstance(job.model, nn.Module) else job.model(*widths.values())
+        return model.to(worker.device, worker.dtype)  # type: ignore[no-any-return]
+
+
+def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -> L.Trainer:
+    """Lightning's trainer. It drives DDP where ranks are processes that all-reduce; else the sync of the config steps."""
+    config, comm = job.config["trainer"], worker.comm
+    sync: GradientSync = plugins.create("sync", job.config["sync"])
+    if isinstance(sync, AllReduce) and not isinstance(comm, Threads) and comm.world_size > 1:
+        strategy: Any = WrappedStrategy(comm, leader.meter, int(os.environ["LOCAL_RANK"]))
+    else:
+        sync.setup(module, comm)
+        strategy = UnwrappedStrategy(comm, sync, leader.meter)
+    is_leader = comm.rank == 0
+    callbacks: list[Callback] = [leader]
+    if config["checkpoint"]:
+        callbacks.append(
+            ModelCheckpoint(job.folder / "checkpoints", "last", every_n_epochs=config["checkpoint_every"], enable_version_counter=False)
+        )
+    if is_leader and config["progress_bar"]:
+        callbacks.append(RichProgressBar())
+    ModelCheckpoint.FILE_EXTENSION = ".json"
+    loggers = [TensorBoardLogger(job.folder, "", "tensorboard"), CSVLogger(job.folder, "", "csv")]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="lightning")
+        return L.Trainer(
+            accelerator="gpu" if worker.device.type == "cuda" else "cpu",
+            strategy=strategy,
+            devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
+            plugins=[SafeCheckpointIO()],
+            logger=loggers if is_leader else False,
+            callbacks=callbacks,
+            max_epochs=config["max_epochs"],
+            check_val_every_n_epoch=config["check_val_every_n_epoch"],
+            log_every_n_steps=config["log_every_n_steps"],
+            enable_progress_bar=is_leader and config["progress_bar"],
+            enable_checkpointing=config["checkpoint"],
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+        )
+
+
+def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -> dict[str, Any]:
+    """Evaluates, writes the predictions, and joins what the ranks counted. Collective; the result is the leader's."""
+    logits = module.predict_logits()
+    measured = accuracies(logits, worker)
+    _write_predictions(job.folder / "predictions.npy", logits.argmax(1), worker)
+    epochs = max(len(leader.epoch_seconds), 1)
+    counted = torch.zeros(worker.comm.world_size, 4, dtype=torch.int64, device=worker.device)
+    counted[worker.comm.rank] = torch.tensor(list(leader.words.values())) // epochs
+    words = worker.comm.all_reduce(counted).t().tolist()
+    names = ("words_gathered", "words_reduced", "words_sliced", "bytes_sent")
+    config, planned = job.config, job.planned
+    return {
+        "strategy": config["strategy"]["name"],
+        "partition": planned["partition"],
+        "nodes": config["partition"]["nodes"],
+        "grid": planned["grid"],
+        "world_size": worker.comm.world_size,
+        "dataset": config["dataset"]["name"],
+        "model": config["model"]["name"] if job.model is None else type(module.model).__name__,
+        "epochs": len(leader.epoch_seconds),
+        "train_loss": leader.train_loss,
+        "train_accuracy": measured.get("train"),
+        "val_accuracy": measured.get("val"),
+        "test_accuracy": measured.get("test"),
+        # The first epoch pays for what is built once.
+        "seconds_per_epoch": statistics.median(leader.epoch_seconds[1:] or leader.epoch_seconds or [0.0]),
+        **{name: max(values) for name, values in zip(names, words, strict=True)},
+        "per_rank": dict(zip(names, words, strict=True)),
+        "balance": planned["balance"],
+        "versions": {name: version(name) for name in ("gnnkit", "torch", "lightning", "hydra-core", "numpy")}
+        | {"python": platform.python_version()},
+        "seed": config["seed"],
+    }
+
+
+def _write_predictions(path: Path, classes: Tensor, worker: Worker) -> None:
+    """The class of every node, in the data set's order, written by the leader. Collective."""
+    nodes = torch.tensor(np.asarray(worker.shard.owned, np.int64), device=worker.device)
+    parts = worker.comm.gather(torch.stack([nodes, classes], 1))
+    if parts:
+        node, predicted = torch.cat(parts).cpu().numpy().T
+        predictions = np.empty(worker.shard.num_nodes, np.int64)
+        predictions[node] = predicted
+        buffer = io.BytesIO()
+        np.save(buffer, predictions, allow_pickle=False)
+        write_atomically(path, buffer.getvalue())

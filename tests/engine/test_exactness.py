@@ -1,0 +1,85 @@
+"""Distributed equals one process: every layout, model and number of ranks."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnkit.comm.threads import Threads
+from gnnkit.graph import CSC, Graph
+from gnnkit.model.gcn import GCN
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition.base import Grid, Partition
+from tests.engine.reference import on_ranks, one_process
+
+GRIDS = [(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(1, 9) if r * c * s <= 8]
+MODELS = {"gcn": GCN, "sage": GraphSAGE}
+WIDTH, CLASSES = 5, 3
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Small graphs with every nuisance: no edges, isolated nodes, self-loops, parallel edges, directions, weights."""
+    n = draw(st.integers(1, 12))
+    pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40))
+    if draw(st.booleans()):
+        pairs += [(v, u) for u, v in pairs]
+    weighted = draw(st.booleans())
+    return make_graph(n, np.array(pairs, np.int64).reshape(-1, 2), weighted)
+
+
+def make_graph(n: int, pairs: np.ndarray, weighted: bool) -> Graph:
+    rng = np.random.default_rng(len(pairs))
+    weight = rng.uniform(0.1, 2.0, len(pairs)) if weighted else None
+    csc = CSC.from_edges(pairs[:, 0], pairs[:, 1], n, weight=weight)
+    return Graph(csc, rng.standard_normal((n, WIDTH)), np.zeros(n, np.int64), np.ones(n, np.int8))
+
+
+def make_model(name: str) -> torch.nn.Module:
+    # Layers that narrow and layers that widen: both orders of projection and aggregation. Without a bend, because a sum near
+    # zero may fall on either side of it.
+    torch.manual_seed(3)
+    return MODELS[name](WIDTH, CLASSES, hidden=7, num_layers=3, dropout=0.4).double()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=60, deadline=None)
+@given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
+def test_any_assignment_on_any_grid_gives_one_process_result(model: str, graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
+    chosen = Grid(*grid)
+    node_rank = np.random.default_rng(seed).integers(0, chosen.world_size, graph.num_nodes).astype(np.int32)
+    make = functools.partial(make_model, model)
+    many = on_ranks(graph, Partition(node_rank, None, chosen), make, Threads.run)
+    many.assert_equals(one_process(graph, make()))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@settings(max_examples=30, deadline=None)
+@given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99))
+def test_any_vertex_cut_gives_one_process_result(model: str, graph: Graph, cells: int, slices: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    grid = Grid(cells, 1, slices)
+    partition = Partition(
+        rng.integers(0, grid.world_size, graph.num_nodes).astype(np.int32),
+        rng.integers(0, cells, graph.num_edges).astype(np.int32),
+        grid,
+    )
+    make = functools.partial(make_model, model)
+    on_ranks(graph, partition, make, Threads.run).assert_equals(one_process(graph, make()))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda g: "x".join(map(str, g)))
+def test_every_grid_up_to_eight_ranks(model: str, directed: bool, grid: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng(1)
+    pairs = rng.integers(0, 40, (200, 2))
+    graph = make_graph(40, pairs if directed else np.concatenate([pairs, pairs[:, ::-1]]), weighted=False)
+    node_rank = np.sort(rng.integers(0, np.prod(grid), 40)).astype(np.int32)
+    make = functools.partial(make_model, model)
+    on_ranks(graph, Partition(node_rank, None, Grid(*grid)), make, Threads.run).assert_equals(one_process(graph, make()))
