@@ -62,7 +62,7 @@ def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
     counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
     words = _mix_tensor(rows[:, None] + counter)
     shifts = torch.arange(0, 64, 16, device=ids.device)
-    return ((words[:, :, None] >> shifts) & 0xFFFF).reshape(len(ids), -1)[:, :width]
+    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
 
 
 def _mix_tensor(z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """How Lightning meets our ranks: they are there already, and only tensors and JSON travel between them."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: DDP reads the annotations of its hook.
+
 
 import json
 import time

@@ -120,7 +120,7 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
         lr=trainer_config["lr"],
         weight_decay=trainer_config["weight_decay"],
     )
-    leader = Leader(worker, SyncMeter(), job.folder)
+    leader = Leader(worker, SyncMeter(), job.folder, quiet=bool(trainer_config["progress_bar"]))
     trainer = _trainer(job, worker, module, leader)
     trainer.fit(module, ckpt_path=trainer_config["resume"])
     return _collect(job, worker, module, leader)

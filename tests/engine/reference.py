@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,8 +82,9 @@ def one_process(graph: Graph, model: nn.Module) -> Answer:
     return Answer(logits.detach(), x.grad, [p.grad.clone() for p in model.parameters()])
 
 
-def on_rank(shards: list[Shard], make_model: Callable[[], nn.Module], comm: Communicator) -> tuple[Tensor, ...]:
-    model, shard = make_model(), shards[comm.rank]
+def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[Tensor, ...]:
+    model, shard = copy.deepcopy(model), shards[comm.rank]  # ranks may be threads
+    model.zero_grad()
     engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
     x = torch.tensor(np.asarray(shard.features), dtype=torch.float64, requires_grad=True)
     logits = model(x, engine.adjacencies(model.num_layers, KEY))
@@ -94,9 +96,9 @@ def on_rank(shards: list[Shard], make_model: Callable[[], nn.Module], comm: Comm
 Runner = Callable[[Callable[[Communicator], tuple[Tensor, ...]], int], list[tuple[Tensor, ...]]]
 
 
-def on_ranks(graph: Graph, partition: Partition, make_model: Callable[[], nn.Module], run: Runner) -> Answer:
+def on_ranks(graph: Graph, partition: Partition, model: nn.Module, run: Runner) -> Answer:
     shards = list(cut_all(graph, partition))
-    parts = run(functools.partial(on_rank, shards, make_model), partition.grid.world_size)
+    parts = run(functools.partial(on_rank, shards, model), partition.grid.world_size)
     order = torch.from_numpy(np.argsort(np.concatenate([shard.owned for shard in shards]), kind="stable"))
     logits, input_gradient = (torch.cat([part[i] for part in parts])[order] for i in range(2))
     for part in parts[1:]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 import torch
@@ -53,9 +51,9 @@ def make_model(name: str) -> torch.nn.Module:
 def test_any_assignment_on_any_grid_gives_one_process_result(model: str, graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
     chosen = Grid(*grid)
     node_rank = np.random.default_rng(seed).integers(0, chosen.world_size, graph.num_nodes).astype(np.int32)
-    make = functools.partial(make_model, model)
-    many = on_ranks(graph, Partition(node_rank, None, chosen), make, Threads.run)
-    many.assert_equals(one_process(graph, make()))
+    module = make_model(model)
+    many = on_ranks(graph, Partition(node_rank, None, chosen), module, Threads.run)
+    many.assert_equals(one_process(graph, module))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -69,8 +67,8 @@ def test_any_vertex_cut_gives_one_process_result(model: str, graph: Graph, cells
         rng.integers(0, cells, graph.num_edges).astype(np.int32),
         grid,
     )
-    make = functools.partial(make_model, model)
-    on_ranks(graph, partition, make, Threads.run).assert_equals(one_process(graph, make()))
+    module = make_model(model)
+    on_ranks(graph, partition, module, Threads.run).assert_equals(one_process(graph, module))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -81,5 +79,5 @@ def test_every_grid_up_to_eight_ranks(model: str, directed: bool, grid: tuple[in
     pairs = rng.integers(0, 40, (200, 2))
     graph = make_graph(40, pairs if directed else np.concatenate([pairs, pairs[:, ::-1]]), weighted=False)
     node_rank = np.sort(rng.integers(0, np.prod(grid), 40)).astype(np.int32)
-    make = functools.partial(make_model, model)
-    on_ranks(graph, Partition(node_rank, None, Grid(*grid)), make, Threads.run).assert_equals(one_process(graph, make()))
+    module = make_model(model)
+    on_ranks(graph, Partition(node_rank, None, Grid(*grid)), module, Threads.run).assert_equals(one_process(graph, module))
