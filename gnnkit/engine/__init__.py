@@ -1,5 +1,6 @@
 """One engine for every layout: slice, gather, aggregate, reduce, unslice; forward and backward."""
 
 from gnnkit.engine.adjacency import Adjacency as Adjacency
-from gnnkit.engine.adjacency import Engine as Engine
+from gnnkit.engine.adjacency import ShardAdjacency as ShardAdjacency
+from gnnkit.engine.engine import Engine as Engine
 from gnnkit.engine.traffic import Traffic as Traffic

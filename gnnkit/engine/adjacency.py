@@ -6,86 +6,75 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Communicator
-from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.dropout import derive, dropout
-from gnnkit.engine.exchange import Route, Slicing
-from gnnkit.engine.traffic import Traffic
-from gnnkit.partition.shard import Shard
+from gnnkit.engine.engine import Engine, Message
 
-Reduce = Literal["sum", "mean"]
+Reduce = Literal["sum", "mean", "max"]
 
 
 class Adjacency(ABC):
-    """The in-edges of `num_dst` rows, wherever they are held. One layer of a model reads `x` [num_src, f] through it.
+    """The in-edges of `num_dst` rows, wherever they are held. One layer of a model reads `x` [num_src, ...] through it.
 
     The first `num_dst` of the source rows are the destinations. Degrees are those of the whole graph (sums of weights where
-    edges have weights). Where several ranks share the graph, `aggregate` is collective, in forward and backward.
+    edges have weights). Where several ranks share the graph, every method but `dropout` and `edge_dropout` is collective, in
+    forward and backward. Per-edge values have a row for each edge that this rank holds.
     """
 
     num_dst: int
     src_nodes: Tensor  # [num_src] int64 global ids
     in_degree: Tensor  # [num_dst]
     out_degree: Tensor  # [num_src]
+    edge_ids: Tensor  # [held edges] int64 global ids
+    edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # of this layer and step: all noise derives from it
 
     @abstractmethod
-    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum") -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """Sum or mean over in-edges of the sources' rows, times the edges' weights. Rows without in-edges get 0."""
+    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
+        """Sum, mean or maximum of the sources' rows over in-edges, [num_src, f] -> [num_dst, f]; 0 for rows without in-edges.
+
+        Sum and mean multiply by the graph's edge weights; the mean divides by their sum. `weight` [held edges, H] takes their
+        place in a sum of rows with heads, [num_src, H, d] -> [num_dst, H, d]. Of equal maxima the gradient goes to the in-edge
+        with the lowest global source id, then the lowest edge id.
+        """
+
+    @abstractmethod
+    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
+        """Sum over in-edges of `message(rows, columns)`: `rows` [held edges, columns] are the sources' and `columns` says which
+        columns they are, because a layout may give a rank only some. It works on each column for itself; besides `rows`,
+        gradients flow from it into this rank's parameters only."""
+
+    @abstractmethod
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:  # [held edges, H]
+        """src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v; src [num_src, H], dst [num_dst, H], edge [held edges, H]."""
+
+    @abstractmethod
+    def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
+        """Softmax over all in-edges of each destination."""
 
     def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
         """Dropout of the layer's input, keyed by global node id: the same on any number of ranks."""
         return dropout(x, self.src_nodes, p, self.key) if training and p > 0 else x
 
-
-class Engine:
-    """One rank's part in the aggregation over a partitioned graph: slice, gather, aggregate, reduce, unslice.
-
-    Building it is collective over `comm`; it is built once and serves every layer and step.
-    """
-
-    def __init__(self, shard: Shard, comm: Communicator, dtype: torch.dtype) -> None:
-        grid, rank = shard.grid, shard.rank
-        cell, place = divmod(rank, grid.slices)
-        plane_ranks = [other * grid.slices + place for other in range(grid.num_cells)]
-        cell_ranks = [cell * grid.slices + other for other in range(grid.slices)]
-        plane = comm.split(plane_ranks) if grid.slices > 1 else comm
-        self.traffic = Traffic()
-        self.slicing = (
-            Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.traffic) if grid.slices > 1 else None
-        )
-        self.sources = Route(shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.traffic)
-        self.targets = Route(shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.traffic)
-        self.edges = HeldEdges(shard.csc)
-        self.nodes = torch.tensor(np.asarray(shard.owned, np.int64), device=comm.device)
-        first = sum(self.slicing.row_counts[:place]) if self.slicing else 0
-        mine = slice(first, first + len(shard.owned))
-        self.in_degree = torch.tensor(shard.in_degree[mine], dtype=dtype, device=comm.device)
-        self.out_degree = torch.tensor(shard.out_degree[mine], dtype=dtype, device=comm.device)
-
-    def aggregate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
-        """Sums over the in-edges of the owned nodes; collective, in forward and backward."""
-        h = self.slicing.slice(x, layer) if self.slicing else x
-        h = self.edges.sum(self.sources.spread(h, layer))
-        z = self.targets.collect(h, layer)
-        return self.slicing.unslice(z, x.shape[1], layer) if self.slicing else z
-
-    def adjacencies(self, num_layers: int, key: int) -> tuple[Adjacency, ...]:
-        """The whole graph, as each of a model's layers sees it in the step of that key."""
-        return tuple(ShardAdjacency(self, layer, derive(key, layer)) for layer in range(num_layers))
+    def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
+        """Dropout of per-edge values, keyed by global edge id."""
+        return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardAdjacency(Adjacency):
-    """All edges into the nodes that this rank owns, held by whichever rank."""
+    """All edges into the nodes that this rank owns, as one layer sees them in one step."""
 
     engine: Engine
     layer: int
     key: int
+
+    @classmethod
+    def layers(cls, engine: Engine, num_layers: int, key: int) -> tuple[Adjacency, ...]:
+        """The whole graph, for each layer of a model, in the step of that key."""
+        return tuple(cls(engine, layer, derive(key, layer)) for layer in range(num_layers))
 
     @property
     def num_dst(self) -> int:  # type: ignore[override]
@@ -103,9 +92,27 @@ class ShardAdjacency(Adjacency):
     def out_degree(self) -> Tensor:  # type: ignore[override]
         return self.engine.out_degree
 
-    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum") -> Tensor:
-        z = self.engine.aggregate(x, self.layer)
-        if reduce == "sum":
-            return z
-        degree = self.in_degree
-        return z / torch.where(degree == 0, 1, degree)[:, None]
+    @property
+    def edge_ids(self) -> Tensor:  # type: ignore[override]
+        return self.engine.edge_ids
+
+    @property
+    def edge_features(self) -> Tensor | None:  # type: ignore[override]
+        return self.engine.edge_features
+
+    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
+        if weight is not None:
+            return self.engine.weighted_sum(x, weight, self.layer)
+        if reduce == "max":
+            return self.engine.max(x, self.layer)
+        z = self.engine.sum(x, self.layer)
+        return z / torch.where(self.in_degree == 0, 1, self.in_degree)[:, None] if reduce == "mean" else z
+
+    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
+        return self.engine.message_sum(x, message, self.layer)
+
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        return self.engine.scores(src, dst, edge, self.layer)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        return self.engine.softmax(scores, self.layer)

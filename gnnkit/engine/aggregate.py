@@ -1,77 +1,102 @@
-"""Sums over the edges that a rank holds, as a differentiable operation."""
+"""Aggregation over the edges that a rank holds, as differentiable operations. No rank talks to another here."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx
 
-from gnnkit import _core
+from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.graph import CSC
 
 
 class HeldEdges:
-    """The linear map x -> z, `z[v] = sum of weight[e] * x[source of e]` over the in-edges e of v.
+    """Edges from `num_src` rows into `num_dst` rows, in local numbers."""
 
-    On CPUs it is the native kernel, whose bits do not depend on threads; on GPUs torch's sparse product.
-    """
+    def __init__(self, csc: CSC, device: torch.device) -> None:
+        self.csc, self.device = csc, device
+        self.kernels = EdgeKernels.of(csc, device)
+        self.num_dst, self.num_src, self.num_edges = csc.num_nodes, csc.num_sources, csc.num_edges
+        self._weights: dict[torch.dtype, Tensor] = {}
 
-    def __init__(self, csc: CSC) -> None:
-        self.csc = csc
-        self.num_dst, self.num_src = csc.num_nodes, csc.num_sources
-        self._native: Any = None
-        self._sparse: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._transposed: HeldEdges | None = None
+    @cached_property
+    def transposed(self) -> EdgeKernels:
+        """The same edges turned round, which backward passes aggregate over."""
+        return self.kernels.transpose()
 
-    @property
-    def transposed(self) -> HeldEdges:
-        """The same edges turned round."""
-        if self._transposed is None:
-            self._transposed = HeldEdges(self.csc.transpose()[0])
-            self._transposed._transposed = self
-        return self._transposed
+    @cached_property
+    def by_destination(self) -> HeldEdges:
+        """Sums per-edge rows by destination: `sum` takes [num_edges, ...]; `spread` is its transpose."""
+        return HeldEdges(CSC(self.csc.indptr, np.arange(self.num_edges), num_sources=self.num_edges), self.device)
 
-    def sum(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """The map; its backward is the map of the transposed edges."""
+    @cached_property
+    def by_source(self) -> HeldEdges:
+        """Sums per-edge rows by source."""
+        transposed, edges = self.csc.transpose()
+        return HeldEdges(CSC(transposed.indptr, edges, num_sources=self.num_edges), self.device)
+
+    @cached_property
+    def source_of_edge(self) -> Tensor:  # [num_edges] int64
+        return torch.tensor(np.asarray(self.csc.indices, np.int64), device=self.device)
+
+    def weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
+        """The graph's own weights, where it has them."""
+        if self.csc.weight is None:
+            return None
+        if dtype not in self._weights:
+            self._weights[dtype] = torch.tensor(np.asarray(self.csc.weight), dtype=dtype, device=self.device)[:, None]
+        return self._weights[dtype]
+
+    def sum(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums of the sources' rows, times the graph's weights."""
         result: Tensor = _Sum.apply(x, self)
         return result
 
-    def apply(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """The map without autograd."""
-        if x.device.type != "cpu":
-            return self._sparse_matrix(x) @ x
-        if self._native is None:
-            weight = None if self.csc.weight is None else np.ascontiguousarray(self.csc.weight, np.float64)
-            self._native = _core.Aggregator(self.csc.indptr, self.csc.indices, self.num_src, weight)
-        out = x.new_empty((self.num_dst, x.shape[1]))
-        self._native.sum(x.contiguous().numpy(), out.numpy(), torch.get_num_threads())
-        return out
+    def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
+        """The transpose of `sum`."""
+        result: Tensor = _Spread.apply(z, self)
+        return result
 
-    def _sparse_matrix(self, x: Tensor) -> Tensor:
-        key = (x.device, x.dtype)
-        if key not in self._sparse:
-            weight = np.ones(self.csc.num_edges) if self.csc.weight is None else self.csc.weight
-            self._sparse[key] = torch.sparse_csr_tensor(
-                torch.tensor(np.asarray(self.csc.indptr)),
-                torch.tensor(np.asarray(self.csc.indices, np.int64)),
-                torch.tensor(np.asarray(weight)),
-                (self.num_dst, self.num_src),
-                dtype=x.dtype,
-                device=x.device,
-            )
-        return self._sparse[key]
+    def weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, H, d], [num_edges, H] -> [num_dst, H, d]
+        """Sums of the sources' rows, times those weights."""
+        result: Tensor = _WeightedSum.apply(x, weight, self)
+        return result
 
 
 class _Sum(Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
-        ctx.edges = edges  # type: ignore[attr-defined]
-        return edges.apply(x.detach())
+    def forward(ctx: Any, x: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
+        ctx.edges = edges
+        return edges.kernels.sum(x, edges.weight(x.dtype))
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return ctx.edges.transposed.apply(grad.contiguous()), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.edges.transposed.sum(grad, ctx.edges.weight(grad.dtype)), None
+
+
+class _Spread(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
+        ctx.edges = edges
+        return edges.transposed.sum(z, edges.weight(z.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.edges.kernels.sum(grad, ctx.edges.weight(grad.dtype)), None
+
+
+class _WeightedSum(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x, weight)
+        ctx.edges = edges
+        return edges.kernels.sum(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        return ctx.edges.transposed.sum(grad, weight), ctx.edges.kernels.edge_dot(x, grad), None

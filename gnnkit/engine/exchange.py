@@ -5,6 +5,7 @@ Every function here is collective over the run's ranks, in forward and in backwa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.aggregate import HeldEdges
+from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.engine.traffic import Step, Traffic
 from gnnkit.graph import CSC, Ids
 
@@ -45,7 +46,8 @@ class Route:
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, asked.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(plane.device)  # [rows asked for] position of each in `cell_nodes`
-        self._arrivals = HeldEdges(CSC(np.arange(len(positions) + 1), positions, num_sources=self.num_owned)).transposed
+        senders = CSC(np.arange(len(positions) + 1), positions, num_sources=self.num_owned)
+        self.arrivals = EdgeKernels.of(senders, plane.device).transpose()  # from arrived rows to owned rows
         away = sum(self.held_counts) - self.held_counts[plane.rank]
         # Nobody asks anybody: the layout has one column (or row), or one rank. Then nothing needs to be sent at all.
         self.local = plane.all_reduce(torch.tensor([away], device=plane.device)).item() == 0
@@ -61,17 +63,23 @@ class Route:
         return result
 
     def spread_rows(self, x: Tensor, layer: int) -> Tensor:
-        rows = x.index_select(0, self.sent)
-        return rows if self.local else self._move(rows, self.owned_counts, self.held_counts, "gather", layer)
+        return self.to_holders(x.index_select(0, self.sent), layer)
 
     def collect_rows(self, z: Tensor, layer: int) -> Tensor:
-        arrived = z.contiguous()
-        if not self.local:
-            arrived = self._move(arrived, self.held_counts, self.owned_counts, "reduce", layer)
-        return self._arrivals.apply(arrived)
+        return self.arrivals.sum(self.to_owners(z, layer))
+
+    def to_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, ...] -> [num_arrivals, ...]
+        """The holders' rows at the owners, not added up; without autograd."""
+        z = z.contiguous()
+        return z if self.local else self._move(z, self.held_counts, self.owned_counts, "reduce", layer)
+
+    def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
+        """Sends each arrival back; without autograd."""
+        arrivals = arrivals.contiguous()
+        return arrivals if self.local else self._move(arrivals, self.owned_counts, self.held_counts, "gather", layer)
 
     def _move(self, rows: Tensor, send: list[int], recv: list[int], step: Step, layer: int) -> Tensor:
-        width = rows.shape[1]
+        width = math.prod(rows.shape[1:])
         self.traffic.record(
             layer,
             step,
@@ -110,7 +118,7 @@ class _Collect(Function):
 class Slicing:
     """Between "my rows, all columns" and "the cell's rows, my share of the columns".
 
-    Columns are cut as `torch.tensor_split` cuts them: the first f mod S slices have one more.
+    Columns are the last dimension; of f columns, the first f mod S slices have one more than the others.
     """
 
     def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], traffic: Traffic) -> None:
@@ -131,25 +139,66 @@ class Slicing:
         result: Tensor = _Unslice.apply(z, self, width, layer) if self.cell.world_size > 1 else z
         return result
 
+    def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
+        """The cell's rows, all columns. Every slice rank must go on to compute the same with them: the gradient is taken from
+        this rank's copy."""
+        result: Tensor = _Replicate.apply(x, self, layer)
+        return result
+
+    def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
+        """Values that all slice ranks hold, before each uses them with its own columns: gradients are added up over the cell."""
+        result: Tensor = _Share.apply(values, self, layer)
+        return result
+
+    def once(self, values: Tensor) -> Tensor:
+        """Values that every slice rank computes alike from parameters: their gradient is counted once in the sum over ranks."""
+        result: Tensor = _Once.apply(values, self.cell.world_size)
+        return result
+
+    def columns(self, width: int) -> slice:
+        """The columns of this rank."""
+        counts = self.column_counts(width)
+        first = sum(counts[: self.cell.rank])
+        return slice(first, first + counts[self.cell.rank])
+
     def column_counts(self, width: int) -> list[int]:
         """How many of `width` columns each slice rank has."""
         size, rest = divmod(width, self.cell.world_size)
         return [size + (rank < rest) for rank in range(self.cell.world_size)]
 
     def slice_columns(self, x: Tensor, layer: int) -> Tensor:
-        columns = self.column_counts(x.shape[1])
-        mine = columns[self.cell.rank]
-        numbers = torch.cat([part.reshape(-1) for part in x.split(columns, dim=1)])
-        received = self._move(numbers, [len(x) * c for c in columns], [n * mine for n in self.row_counts], layer)
-        return received.view(sum(self.row_counts), mine)
+        heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
+        mine = math.prod(heads) * columns[self.cell.rank]
+        parts = x.split(columns, dim=-1)
+        numbers = torch.cat([part.reshape(-1) for part in parts])
+        received = self._move(numbers, [part.numel() for part in parts], [n * mine for n in self.row_counts], layer)
+        return received.view(sum(self.row_counts), *heads, columns[self.cell.rank])
 
     def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
-        columns = self.column_counts(width)
-        mine, owned = columns[self.cell.rank], self.row_counts[self.cell.rank]
-        recv = [owned * c for c in columns]
+        heads, columns = z.shape[1:-1], self.column_counts(width)
+        mine, owned = math.prod(z.shape[1:]), self.row_counts[self.cell.rank]
+        recv = [owned * math.prod(heads) * c for c in columns]
         received = self._move(z.reshape(-1), [n * mine for n in self.row_counts], recv, layer)
         parts = received.split(recv)
-        return torch.cat([part.view(owned, c) for part, c in zip(parts, columns, strict=True)], dim=1)
+        return torch.cat([part.view(owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
+
+    def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
+        width, size = math.prod(x.shape[1:]), self.cell.world_size
+        numbers = x.reshape(-1).repeat(size)
+        received = self._move(numbers, [x.numel()] * size, [n * width for n in self.row_counts], layer)
+        return received.view(sum(self.row_counts), *x.shape[1:])
+
+    def own_rows(self, x: Tensor) -> Tensor:
+        return x.split(self.row_counts)[self.cell.rank]
+
+    def add_up(self, values: Tensor, layer: int) -> Tensor:
+        """Sum over the cell: each rank adds up its part of the numbers and hands it to the others, to the same bits."""
+        size, me = self.cell.world_size, self.cell.rank
+        numbers = values.reshape(-1)
+        counts = self.column_counts(len(numbers))
+        parts = self._move(numbers, counts, [counts[me]] * size, layer).view(size, counts[me])
+        received = self._move(parts.sum(0).repeat(size), [counts[me]] * size, counts, layer)
+        return received.view_as(values)
 
     def _move(self, numbers: Tensor, send: list[int], recv: list[int], layer: int) -> Tensor:
         me = self.peers[self.cell.rank]
@@ -161,7 +210,7 @@ class Slicing:
 class _Slice(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:  # type: ignore[override]
-        ctx.slicing, ctx.width, ctx.layer = slicing, x.shape[1], layer
+        ctx.slicing, ctx.width, ctx.layer = slicing, x.shape[-1], layer
         return slicing.slice_columns(x, layer)
 
     @staticmethod
@@ -178,3 +227,36 @@ class _Unslice(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         return ctx.slicing.slice_columns(grad, ctx.layer), None, None, None
+
+
+class _Replicate(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:  # type: ignore[override]
+        ctx.slicing = slicing
+        return slicing.replicate_rows(x, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.slicing.own_rows(grad), None, None
+
+
+class _Share(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, slicing: Slicing, layer: int) -> Tensor:  # type: ignore[override]
+        ctx.slicing, ctx.layer = slicing, layer
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.slicing.add_up(grad, ctx.layer), None, None
+
+
+class _Once(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, copies: int) -> Tensor:  # type: ignore[override]
+        ctx.copies = copies
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad / ctx.copies, None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Engine
+from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.graph import Split
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
@@ -36,7 +36,7 @@ class VertexCentric(ExecutionStrategy):
         return self._batch(0, self.labelled_rows, self.num_labelled)
 
     def _batch(self, key: int, rows: Tensor, total: int) -> Batch:
-        return Batch(self.x, self.engine.adjacencies(self.num_layers, key), rows, self.labels[rows], total)
+        return Batch(self.x, ShardAdjacency.layers(self.engine, self.num_layers, key), rows, self.labels[rows], total)
 
 
 def _rows(chosen: np.ndarray, worker: Worker) -> tuple[Tensor, int]:

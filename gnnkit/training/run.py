@@ -38,7 +38,7 @@ from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
 from gnnkit.training.module import TrainingModule, accuracies
-from gnnkit.training.plan import plan
+from gnnkit.training.plan import SHARDS, plan
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
@@ -56,34 +56,35 @@ class Job:
     planned: dict[str, Any]  # what `plan` returned
     model: nn.Module | ModelFactory | None = None  # instead of the one that the config names
 
-    @property
-    def shards(self) -> Path:
-        return self.folder / "shards"
 
-
-def train(
+def run(
     config: dict[str, Any], folder: Path, graph: Graph | None = None, model: nn.Module | ModelFactory | None = None
 ) -> dict[str, Any]:
-    """Trains as `config` says, on `graph` and `model` where they are given; returns what `result.json` holds."""
+    """Runs the job of a settled configuration, on `graph` and `model` where they are given, and writes into `folder`.
+
+    Returns what `result.json` holds, and prints it as a short table.
+    """
     try:
-        planned = run_in_child(plan, config, folder / "shards", graph)
-        job = Job(config, folder, planned, model)
-        result = _start(job)
+        planned = run_in_child(plan, config, folder, graph)
+        print(planned["summary"], flush=True)
+        result = _start(Job(config, folder, planned, model)) if config["job"] == "train" else planned["report"]
     finally:
-        shutil.rmtree(folder / "shards", ignore_errors=True)
+        shutil.rmtree(folder / SHARDS, ignore_errors=True)
     write_atomically(folder / "result.json", json.dumps(result, indent=2).encode())
+    if config["job"] == "train":
+        print(table(result))
+    print(f"written to {folder}")
     return result
 
 
 def _start(job: Job) -> dict[str, Any]:
+    """Starts the ranks; the leader's result."""
     workers, comm = job.config["workers"], job.config["comm"]["name"]
     if comm == "threads":
         return launch(functools.partial(_thread_ranks, job), 1)
-    on_gpus = comm in ("auto", "nccl") and torch.cuda.device_count() >= workers > 1
-    if comm == "nccl" and not on_gpus:
-        raise ValueError(f"comm=nccl needs a GPU for each of {workers} workers, found {torch.cuda.device_count()}")
-    backend = "nccl" if on_gpus else "gloo" if comm == "auto" else comm
-    return launch(functools.partial(_process_rank, job, backend), workers, start_method="spawn" if on_gpus else "fork")
+    if comm == "nccl" and torch.cuda.device_count() < workers:
+        raise ValueError(f"comm=nccl needs a GPU for each of workers={workers}, found {torch.cuda.device_count()}")
+    return launch(functools.partial(_process_rank, job), workers, start_method="spawn" if comm == "nccl" else "fork")
 
 
 def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -91,8 +92,8 @@ def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket 
     return results[0]
 
 
-def _process_rank(job: Job, backend: str, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
-    local_rank = int(os.environ["LOCAL_RANK"])
+def _process_rank(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    backend, local_rank = job.config["comm"]["name"], int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -108,7 +109,7 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     """What one rank does: trains, evaluates, and, being the leader, writes. Collective; the result is the leader's."""
     config, trainer_config = job.config, job.config["trainer"]
     torch.set_num_threads(config["threads"])
-    worker = Worker(comm, Shard.load(job.shards / str(comm.rank)), PRECISIONS[trainer_config["precision"]], config["seed"])
+    worker = Worker(comm, Shard.load(job.folder / SHARDS / str(comm.rank)), PRECISIONS[trainer_config["precision"]], config["seed"])
     strategy: ExecutionStrategy = plugins.create("strategy", config["strategy"])
     model = build_model(job, worker)
     strategy.setup(worker, model)
@@ -190,7 +191,7 @@ def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     config, planned = job.config, job.planned
     return {
         "strategy": config["strategy"]["name"],
-        "partition": planned["partition"],
+        "partition": str(config["partition"]["grid"]),
         "nodes": config["partition"]["nodes"],
         "grid": planned["grid"],
         "world_size": worker.comm.world_size,
@@ -210,6 +211,23 @@ def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
         | {"python": platform.python_version()},
         "seed": config["seed"],
     }
+
+
+def table(result: dict[str, Any]) -> str:
+    """A run's figures as two columns of text."""
+    lines = []
+    for name, value in result.items():
+        if isinstance(value, dict):
+            value = "  ".join(f"{k} {_short(v)}" for k, v in value.items() if not isinstance(v, list))
+        if value not in ("", None):
+            lines.append(f"  {name:<18} {_short(value)}")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
 
 
 def _write_predictions(path: Path, classes: Tensor, worker: Worker) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine
+from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
@@ -87,7 +87,7 @@ def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[
     model.zero_grad()
     engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
     x = torch.tensor(np.asarray(shard.features), dtype=torch.float64, requires_grad=True)
-    logits = model(x, engine.adjacencies(model.num_layers, KEY))
+    logits = model(x, ShardAdjacency.layers(engine, model.num_layers, KEY))
     weights = loss_weights(shard.num_nodes, logits.shape[1])[torch.tensor(shard.owned.astype(np.int64))]
     (logits * weights).sum().backward()
     return (logits.detach(), x.grad, *(comm.all_reduce(p.grad) for p in model.parameters()))

@@ -1,0 +1,137 @@
+"""Sums, maxima and products over in-edges, without autograd: natively on CPUs, by torch on GPUs.
+
+Rows are [n, f] or, with heads, [n, heads, f]; weights are [num_edges, heads], in the order of the edges that the kernels, or those
+they are the transpose of, were made from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit import _core
+from gnnkit.graph import CSC
+
+
+class EdgeKernels(ABC):
+    """In-edges of `num_dst` rows, leaving `num_src` rows."""
+
+    num_dst: int
+    num_src: int
+    num_edges: int
+
+    @staticmethod
+    def of(csc: CSC, device: torch.device) -> EdgeKernels:
+        """The kernels for that device; the CSC's weights are not used."""
+        return NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources)) if device.type == "cpu" else TorchKernels.of_csc(csc, device)
+
+    @abstractmethod
+    def transpose(self) -> EdgeKernels:
+        """The same edges turned round."""
+
+    @abstractmethod
+    def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """out[v, h] = sum over the edges e = u -> v of weight[e, h] x[u, h]."""
+
+    @abstractmethod
+    def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:  # [num_src, H, d], [num_dst, H, d] -> [num_edges, H]
+        """out[e, h] = x[u, h] . grad[v, h] for each edge e = u -> v: the gradient of the weights."""
+
+    @abstractmethod
+    def max(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_src, f] -> [num_dst, f] twice
+        """The largest x[u] over the edges u -> v, and the first edge that has it; -inf and -1 without edges."""
+
+    @abstractmethod
+    def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:  # [num_src, f] twice -> [num_dst, f]
+        """On the transpose: sums grad over the edges that were chosen."""
+
+
+class NativeKernels(EdgeKernels):
+    """The Rust core's: bits do not depend on the number of threads."""
+
+    def __init__(self, native: _core.Aggregator) -> None:
+        self.native = native
+        self.num_dst, self.num_src, self.num_edges = native.num_destinations, native.num_sources, native.num_edges
+
+    def transpose(self) -> EdgeKernels:
+        return NativeKernels(self.native.transpose())
+
+    def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        rows, out = _matrix(x), x.new_empty((self.num_dst, *x.shape[1:]))
+        flat = out.view(self.num_dst, rows.shape[1])
+        if weight is None:
+            self.native.sum(rows, flat.numpy(), torch.get_num_threads())
+        else:
+            self.native.weighted_sum(_matrix(weight), rows, flat.numpy(), torch.get_num_threads())
+        return out
+
+    def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
+        out = x.new_empty((self.num_edges, x.shape[1]))
+        self.native.edge_dot(_matrix(x), _matrix(grad), out.numpy(), torch.get_num_threads())
+        return out
+
+    def max(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = x.new_empty((self.num_dst, x.shape[1]))
+        arg = torch.empty(out.shape, dtype=torch.int64)
+        self.native.max(_matrix(x), out.numpy(), arg.numpy(), torch.get_num_threads())
+        return out, arg
+
+    def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
+        out = grad.new_empty((self.num_dst, grad.shape[1]))
+        self.native.max_backward(_matrix(grad), _matrix(arg), out.numpy(), torch.get_num_threads())
+        return out
+
+
+def _matrix(x: Tensor) -> np.ndarray:
+    """Rows as NumPy sees them: two dimensions, contiguous, memory shared where possible."""
+    return x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))).numpy()
+
+
+class TorchKernels(EdgeKernels):
+    """torch's segment reductions, which are deterministic on GPUs too."""
+
+    def __init__(self, indptr: Tensor, src: Tensor, order: Tensor, num_src: int) -> None:
+        """`src` [num_edges] is each edge's source, `order` [num_edges] the place of its weight."""
+        self.indptr, self.src, self.order = indptr, src, order
+        self.num_dst, self.num_src, self.num_edges = len(indptr) - 1, num_src, len(src)
+        self.dst = torch.repeat_interleave(torch.arange(self.num_dst, device=src.device), indptr.diff())
+
+    @classmethod
+    def of_csc(cls, csc: CSC, device: torch.device) -> TorchKernels:
+        indptr = torch.tensor(np.asarray(csc.indptr), device=device)
+        src = torch.tensor(np.asarray(csc.indices, np.int64), device=device)
+        return cls(indptr, src, torch.arange(len(src), device=device), csc.num_sources)
+
+    def transpose(self) -> EdgeKernels:
+        by_source = torch.argsort(self.src, stable=True)
+        counts = torch.bincount(self.src, minlength=self.num_src)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return TorchKernels(indptr, self.dst[by_source], self.order[by_source], self.num_dst)
+
+    def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        rows = x[self.src] if weight is None else x[self.src] * weight[self.order].view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
+        return self._segments(rows, "sum", 0)
+
+    def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
+        out = x.new_empty((self.num_edges, x.shape[1]))
+        out[self.order] = (x[self.src] * grad[self.dst]).sum(-1)
+        return out
+
+    def max(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x[self.src]
+        best = self._segments(rows, "max", -torch.inf)
+        place = self.order[:, None].expand_as(rows).to(torch.float64)
+        first = self._segments(torch.where(rows == best[self.dst], place, torch.inf), "min", torch.inf)
+        return best, torch.where(first.isfinite(), first, -1).to(torch.int64)
+
+    def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
+        chosen = arg[self.src] == self.order[:, None]
+        return self._segments(torch.where(chosen, grad[self.src], 0), "sum", 0)
+
+    def _segments(self, rows: Tensor, reduce: str, empty: float) -> Tensor:
+        if not rows.numel():  # segment_reduce refuses them
+            return rows.new_full((self.num_dst, *rows.shape[1:]), empty)
+        return torch.segment_reduce(rows, reduce, offsets=self.indptr, initial=empty)
