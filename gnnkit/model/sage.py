@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -11,32 +12,43 @@ from gnnkit.model.base import GraphModel
 
 
 class SAGEConv(nn.Module):
-    """W_self x + W_neighbour mean(x of in-edges) + b; multiplies first where that makes the rows narrower."""
+    """W_self x + W_neighbour mean(x of in-edges) + b, or the maximum; a mean comes after the product where that makes the rows
+    narrower."""
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean") -> None:
         super().__init__()
+        self.aggregator = aggregator
         self.own = nn.Linear(in_features, out_features)
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        if self.neighbor.out_features < self.neighbor.in_features:
-            mean = adjacency.aggregate(self.neighbor(x), reduce="mean")
+        if self.aggregator == "mean" and self.neighbor.out_features < self.neighbor.in_features:
+            z = adjacency.aggregate(self.neighbor(x), reduce="mean")
         else:
-            mean = self.neighbor(adjacency.aggregate(x, reduce="mean"))
-        return self.own(x[: adjacency.num_dst]) + mean  # type: ignore[no-any-return]
+            z = self.neighbor(adjacency.aggregate(x, reduce=self.aggregator))
+        out: Tensor = self.own(x[: adjacency.num_dst]) + z
+        return out
 
 
 class GraphSAGE(GraphModel):
-    """Hamilton, Ying & Leskovec, NeurIPS 2017, with the mean aggregator. Serves graphs whose nodes differ from their
+    """Hamilton, Ying & Leskovec, NeurIPS 2017, with the mean or maximum aggregator. Serves graphs whose nodes differ from their
     neighbours, and nodes never seen in training."""
 
     def __init__(
-        self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
+        self,
+        in_features: int,
+        num_classes: int,
+        hidden: int = 64,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        aggregator: Literal["mean", "max"] = "mean",
     ) -> None:
         super().__init__()
+        if aggregator not in ("mean", "max"):
+            raise ValueError(f"model.aggregator={aggregator} must be mean or max")
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.num_layers, self.dropout = num_layers, dropout
-        self.convs = nn.ModuleList(SAGEConv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in zip(widths, widths[1:], strict=False))
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):

@@ -1,4 +1,4 @@
-"""The one-process answer, from dense matrices, and the same computation on the ranks of a partition."""
+"""The one-process answer, from loops over edges, and the same computation on the ranks of a partition."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.engine.dropout import derive
+from gnnkit.engine.engine import Message
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.shard import Shard, cut_all
@@ -21,36 +22,72 @@ from gnnkit.partition.shard import Shard, cut_all
 KEY = 11
 
 
-@dataclass(eq=False)
-class DenseAdjacency(Adjacency):
-    """The whole graph as a matrix; shares no code with the engine."""
+class OneProcess(Adjacency):
+    """The whole graph as a list of edges, looped over; shares no code with the engine."""
 
-    matrix: Tensor  # [n, n] sums of weights of the edges u -> v at (v, u)
-    key: int
+    def __init__(self, edges: list[tuple[int, int, int]], weight: Tensor, features: Tensor | None, num_nodes: int, key: int) -> None:
+        """`edges` are (id, source, destination), in the order of ids."""
+        self.ids, self.src, self.dst = (list(column) for column in zip(*edges, strict=True)) if edges else ([], [], [])
+        self.weight, self.edge_features, self.key, self.num_dst = weight, features, key, num_nodes
+        self.edge_ids, self.src_nodes = torch.tensor(self.ids, dtype=torch.int64), torch.arange(num_nodes)
+        self.in_degree = self._sum(weight[:, None])[:, 0]
+        self.out_degree = torch.stack([weight[[e for e, u in enumerate(self.src) if u == v]].sum() for v in range(num_nodes)])
+        self.into = [[e for e, d in enumerate(self.dst) if d == v] for v in range(num_nodes)]
 
-    def __post_init__(self) -> None:
-        self.num_dst = len(self.matrix)
-        self.src_nodes = torch.arange(self.num_dst)
-        self.in_degree, self.out_degree = self.matrix.sum(1), self.matrix.sum(0)
+    def _sum(self, rows: Tensor) -> Tensor:
+        zero = rows.new_zeros(rows.shape[1:])
+        return torch.stack([sum((rows[e] for e, d in enumerate(self.dst) if d == v), zero) for v in range(self.num_dst)])
 
-    @classmethod
-    def layers(cls, graph: Graph, model: nn.Module) -> list[DenseAdjacency]:
-        csc = graph.csc
-        matrix = torch.zeros(csc.num_nodes, csc.num_nodes, dtype=torch.float64)
-        weight = np.ones(csc.num_edges) if csc.weight is None else csc.weight
-        loops = np.zeros(csc.num_nodes, bool)
-        for v in range(csc.num_nodes):
-            for e in range(csc.indptr[v], csc.indptr[v + 1]):
-                matrix[v, csc.indices[e]] += float(weight[e])
-                loops[v] |= csc.indices[e] == v
-        if model.self_loops:
-            matrix += torch.diag(torch.from_numpy(~loops).double())
-        return [cls(matrix, derive(KEY, layer)) for layer in range(model.num_layers)]
+    def aggregate(self, x: Tensor, *, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
+        if weight is not None:
+            return self._sum(weight[:, :, None] * x[self.src])
+        if reduce == "max":
+            return self._max(x)
+        z = self._sum(self.weight[:, None] * x[self.src])
+        return z if reduce == "sum" else z / torch.where(self.in_degree == 0, 1, self.in_degree)[:, None]
 
-    def aggregate(self, x: Tensor, *, reduce: str = "sum") -> Tensor:
-        z = self.matrix @ x
-        degree = self.in_degree
-        return z if reduce == "sum" else z / torch.where(degree == 0, 1, degree)[:, None]
+    def _max(self, x: Tensor) -> Tensor:
+        rows = []
+        for edges in self.into:
+            if not edges:
+                rows.append(x.new_zeros(x.shape[1]))
+                continue
+            # Of equal values the lowest source, then the lowest edge: the first of a stable sort.
+            order = sorted(edges, key=lambda e: (self.src[e], self.ids[e]))
+            chosen = [max(order, key=lambda e, f=f: (float(x[self.src[e], f].detach()), -order.index(e))) for f in range(x.shape[1])]
+            rows.append(torch.stack([x[self.src[e], f] for f, e in enumerate(chosen)]))
+        return torch.stack(rows)
+
+    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
+        return self._sum(message(x[self.src], slice(0, x.shape[1])))
+
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        return src[self.src] + dst[self.dst] + (0 if edge is None else edge)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        result = torch.zeros_like(scores)
+        for edges in self.into:
+            if edges:
+                result = result.index_put((torch.tensor(edges),), scores[edges].softmax(0))
+        return result
+
+
+def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:
+    """What each layer of the model sees on one process, with self-loops where they are missing and wanted."""
+    csc = graph.csc
+    destinations = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    edges = [(e, int(u), int(v)) for e, (u, v) in enumerate(zip(csc.indices, destinations, strict=True))]
+    weight = torch.ones(len(edges), dtype=torch.float64) if csc.weight is None else torch.tensor(csc.weight, dtype=torch.float64)
+    features = None if graph.edge_features is None else torch.tensor(graph.edge_features, dtype=torch.float64)
+    if model.self_loops:
+        looped = {u for _, u, v in edges if u == v}
+        missing = [v for v in range(csc.num_nodes) if v not in looped]
+        if features is not None:
+            means = [features[destinations == v].mean(0).nan_to_num() for v in missing]
+            features = torch.cat([features, torch.stack(means)]) if means else features
+        edges += [(csc.num_edges + v, v, v) for v in missing]
+        weight = torch.cat([weight, torch.ones(len(missing), dtype=torch.float64)])
+    return [OneProcess(edges, weight, features, csc.num_nodes, derive(KEY, layer)) for layer in range(model.num_layers)]
 
 
 @dataclass
@@ -74,12 +111,16 @@ def loss_weights(num_nodes: int, num_classes: int) -> Tensor:
     return torch.randn(num_nodes, num_classes, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
+def gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+
+
 def one_process(graph: Graph, model: nn.Module) -> Answer:
     model.zero_grad()
     x = torch.tensor(np.asarray(graph.features), dtype=torch.float64, requires_grad=True)
-    logits = model(x, DenseAdjacency.layers(graph, model))
+    logits = model(x, whole_graph(graph, model))
     (logits * loss_weights(*logits.shape)).sum().backward()
-    return Answer(logits.detach(), x.grad, [p.grad.clone() for p in model.parameters()])
+    return Answer(logits.detach(), x.grad, [gradient(p) for p in model.parameters()])
 
 
 def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[Tensor, ...]:
@@ -90,7 +131,7 @@ def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[
     logits = model(x, ShardAdjacency.layers(engine, model.num_layers, KEY))
     weights = loss_weights(shard.num_nodes, logits.shape[1])[torch.tensor(shard.owned.astype(np.int64))]
     (logits * weights).sum().backward()
-    return (logits.detach(), x.grad, *(comm.all_reduce(p.grad) for p in model.parameters()))
+    return (logits.detach(), x.grad, *(comm.all_reduce(gradient(p)) for p in model.parameters()))
 
 
 Runner = Callable[[Callable[[Communicator], tuple[Tensor, ...]], int], list[tuple[Tensor, ...]]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +12,23 @@ from hypothesis import strategies as st
 
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph
+from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from tests.engine.reference import on_ranks, one_process
 
+WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3
 GRIDS = [(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(1, 9) if r * c * s <= 8]
-MODELS = {"gcn": GCN, "sage": GraphSAGE}
-WIDTH, CLASSES = 5, 3
+MODELS = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": functools.partial(GAT, heads=3, edge_width=EDGE_WIDTH),
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+}
 
 
 @st.composite
@@ -35,7 +46,7 @@ def make_graph(n: int, pairs: np.ndarray, weighted: bool) -> Graph:
     rng = np.random.default_rng(len(pairs))
     weight = rng.uniform(0.1, 2.0, len(pairs)) if weighted else None
     csc = CSC.from_edges(pairs[:, 0], pairs[:, 1], n, weight=weight)
-    return Graph(csc, rng.standard_normal((n, WIDTH)), np.zeros(n, np.int64), np.ones(n, np.int8))
+    return Graph(csc, rng.standard_normal((n, WIDTH)), np.zeros(n, np.int64), np.ones(n, np.int8), rng.standard_normal((len(pairs), EDGE_WIDTH)))
 
 
 def make_model(name: str) -> torch.nn.Module:
@@ -46,7 +57,7 @@ def make_model(name: str) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
 def test_any_assignment_on_any_grid_gives_one_process_result(model: str, graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
     chosen = Grid(*grid)
@@ -57,7 +68,7 @@ def test_any_assignment_on_any_grid_gives_one_process_result(model: str, graph: 
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99))
 def test_any_vertex_cut_gives_one_process_result(model: str, graph: Graph, cells: int, slices: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -1,0 +1,85 @@
+"""Graph attention network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.nn import functional as F
+
+from gnnkit.engine import Adjacency
+from gnnkit.model.base import GraphModel
+
+
+class GATConv(nn.Module):
+    """Sums W x over in-edges with attention softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])) for each head."""
+
+    def __init__(
+        self, in_features: int, width: int, heads: int, *, concat: bool, dropout: float, negative_slope: float, edge_width: int
+    ) -> None:
+        """Output rows are `heads * width` numbers where `concat`, else the mean over heads, `width` numbers."""
+        super().__init__()
+        self.concat, self.dropout, self.negative_slope = concat, dropout, negative_slope
+        self.weight = Parameter(torch.empty(in_features, heads * width))
+        self.source = Parameter(torch.empty(heads, width))
+        self.destination = Parameter(torch.empty(heads, width))
+        self.edge = nn.Linear(edge_width, heads, bias=False) if edge_width else None
+        self.bias = Parameter(torch.zeros(heads * width if concat else width))
+        for parameter in (self.weight, self.source, self.destination):
+            nn.init.xavier_uniform_(parameter)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        h = (x @ self.weight).view(-1, *self.source.shape)
+        source, destination = (h * self.source).sum(-1), (h[: adjacency.num_dst] * self.destination).sum(-1)
+        edge = None
+        if self.edge is not None and adjacency.edge_features is not None:
+            edge = self.edge(adjacency.edge_features)
+        scores = F.leaky_relu(adjacency.scores(source, destination, edge), self.negative_slope)
+        attention = adjacency.edge_dropout(adjacency.softmax(scores), self.dropout, training=self.training)
+        z = adjacency.aggregate(h, weight=attention)
+        return (z.flatten(1) if self.concat else z.mean(1)) + self.bias
+
+
+class GAT(GraphModel):
+    """Velickovic et al., ICLR 2018; attends to edge features too where the graph has them."""
+
+    self_loops = True
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        hidden: int = 8,
+        heads: int = 8,
+        out_heads: int = 1,
+        num_layers: int = 2,
+        dropout: float = 0.6,
+        negative_slope: float = 0.2,
+        edge_width: int = 0,
+    ) -> None:
+        super().__init__()
+        self.num_layers, self.dropout = num_layers, dropout
+        convs = []
+        for layer in range(num_layers):
+            last = layer + 1 == num_layers
+            convs.append(
+                GATConv(
+                    in_features if layer == 0 else hidden * heads,
+                    num_classes if last else hidden,
+                    out_heads if last else heads,
+                    concat=not last,
+                    dropout=dropout,
+                    negative_slope=negative_slope,
+                    edge_width=edge_width,
+                )
+            )
+        self.convs = nn.ModuleList(convs)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):
+            x = conv(adjacency.dropout(x, self.dropout, training=self.training), adjacency)
+            if layer + 1 < self.num_layers:
+                x = F.elu(x)
+        return x
