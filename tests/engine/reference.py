@@ -30,13 +30,12 @@ class OneProcess(Adjacency):
         self.ids, self.src, self.dst = (list(column) for column in zip(*edges, strict=True)) if edges else ([], [], [])
         self.weight, self.edge_features, self.key, self.num_dst = weight, features, key, num_nodes
         self.edge_ids, self.src_nodes = torch.tensor(self.ids, dtype=torch.int64), torch.arange(num_nodes)
+        self.into = [[e for e, d in enumerate(self.dst) if d == v] for v in range(num_nodes)]
         self.in_degree = self._sum(weight[:, None])[:, 0]
         self.out_degree = torch.stack([weight[[e for e, u in enumerate(self.src) if u == v]].sum() for v in range(num_nodes)])
-        self.into = [[e for e, d in enumerate(self.dst) if d == v] for v in range(num_nodes)]
 
     def _sum(self, rows: Tensor) -> Tensor:
-        zero = rows.new_zeros(rows.shape[1:])
-        return torch.stack([sum((rows[e] for e, d in enumerate(self.dst) if d == v), zero) for v in range(self.num_dst)])
+        return torch.stack([rows[edges].sum(0) for edges in self.into])
 
     def aggregate(self, x: Tensor, *, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
-from tests.engine.reference import on_ranks, one_process
+from tests.engine.reference import Answer, on_ranks, one_process
 
 WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3
 GRIDS = [(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(1, 9) if r * c * s <= 8]
@@ -82,13 +83,20 @@ def test_any_vertex_cut_gives_one_process_result(model: str, graph: Graph, cells
     on_ranks(graph, partition, module, Threads.run).assert_equals(one_process(graph, module))
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("directed", [True, False])
-@pytest.mark.parametrize("grid", GRIDS, ids=lambda g: "x".join(map(str, g)))
-def test_every_grid_up_to_eight_ranks(model: str, directed: bool, grid: tuple[int, int, int]) -> None:
-    rng = np.random.default_rng(1)
-    pairs = rng.integers(0, 40, (200, 2))
-    graph = make_graph(40, pairs if directed else np.concatenate([pairs, pairs[:, ::-1]]), weighted=False)
-    node_rank = np.sort(rng.integers(0, np.prod(grid), 40)).astype(np.int32)
+@functools.cache
+def fixed_case(model: str, directed: bool) -> tuple[Graph, torch.nn.Module, Answer]:
+    pairs = np.random.default_rng(1).integers(0, 30, (100, 2))
+    graph = make_graph(30, pairs if directed else np.concatenate([pairs, pairs[:, ::-1]]), weighted=False)
     module = make_model(model)
-    on_ranks(graph, Partition(node_rank, None, Grid(*grid)), module, Threads.run).assert_equals(one_process(graph, module))
+    return graph, module, one_process(graph, module)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_every_grid_of_up_to_eight_ranks(model: str, directed: bool, ranks: int) -> None:
+    graph, module, expected = fixed_case(model, directed)
+    node_rank = np.sort(np.random.default_rng(2).integers(0, ranks, graph.num_nodes)).astype(np.int32)
+    for grid in GRIDS:
+        if math.prod(grid) == ranks:
+            on_ranks(graph, Partition(node_rank, None, Grid(*grid)), module, Threads.run).assert_equals(expected)
