@@ -13,7 +13,9 @@ def check_communicator(comm: Communicator) -> None:
     _check_sums(comm)
     evens = [rank for rank in range(comm.world_size) if rank % 2 == comm.rank % 2]
     part = comm.split(evens)
-    assert (part.rank, part.world_size) == (evens.index(comm.rank), len(evens)), "split numbers ranks in the order given"
+    assert (part.rank, part.world_size) == (evens.index(comm.rank), len(evens)), (
+        "split numbers ranks in the order given"
+    )
     _check_all_to_all(part)
     _check_sums(part)
 
@@ -40,6 +42,8 @@ def _check_sums(comm: Communicator) -> None:
     assert last.item() == comm.world_size - 1, "broadcast sends the source's values"
     parts = comm.gather(torch.full((comm.rank, 1), float(comm.rank), device=comm.device))
     if comm.rank == 0:
-        assert [part.tolist() for part in parts] == [[[float(r)]] * r for r in range(comm.world_size)], "gather collects by rank"
+        assert [part.tolist() for part in parts] == [[[float(r)]] * r for r in range(comm.world_size)], (
+            "gather collects by rank"
+        )
     else:
         assert parts == [], "gather leaves nothing on other ranks"

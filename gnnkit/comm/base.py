@@ -50,7 +50,7 @@ class Communicator(ABC):
             [len(x) if rank == dst else 0 for rank in range(self.world_size)],
             lengths if here else [0] * self.world_size,
         )
-        return list(received.split(lengths)) if here else []
+        return list(torch.split(received, lengths)) if here else []
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of connections. Not collective; the communicator is not used afterwards."""

@@ -35,7 +35,7 @@ class ProcessGroup(Communicator):
         deadline = timedelta(seconds=timeout)
         store = None
         if os.environ.get("GNNKIT_LOCAL"):
-            store = dist.TCPStore(
+            store = dist.TCPStore(  # type: ignore[attr-defined]
                 os.environ["MASTER_ADDR"],
                 int(os.environ["MASTER_PORT"]),
                 world_size,
@@ -47,13 +47,13 @@ class ProcessGroup(Communicator):
         dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
         # A group of its own: DDP and Lightning use the default one.
         group = dist.new_group(timeout=deadline)
-        assert group is not None
+        assert isinstance(group, dist.ProcessGroup)
         return cls(group, device, timeout)
 
     def split(self, ranks: Sequence[int]) -> ProcessGroup:
         members = [dist.get_global_rank(self.group, rank) for rank in ranks]
         group = dist.new_group(members, timeout=timedelta(seconds=self.timeout), use_local_synchronization=True)
-        assert group is not None
+        assert isinstance(group, dist.ProcessGroup)
         return type(self)(group, self.device, self.timeout)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:

@@ -66,7 +66,9 @@ class Threads(Communicator):
                 errors.append((rank, error))
                 meeting.abort()
 
-        threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(world_size)]
+        threads = [
+            threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(world_size)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -81,7 +83,9 @@ class Threads(Communicator):
         try:
             self._meeting.barrier.wait(self._meeting.timeout)
         except threading.BrokenBarrierError:
-            raise RuntimeError(f"rank {self.rank}: another rank failed or was late by {self._meeting.timeout} s") from None
+            raise RuntimeError(
+                f"rank {self.rank}: another rank failed or was late by {self._meeting.timeout} s"
+            ) from None
 
     def _meet(self, post: Any, read: Callable[[list[Any]], T]) -> T:
         """Shows `post` to the others and reads theirs; nobody goes on, and changes what it posted, before all have read."""
@@ -102,7 +106,7 @@ class Threads(Communicator):
             assert [len(part) for part in parts] == list(recv_counts), "counts of sender and receiver differ"
             return torch.cat(parts)
 
-        return self._meet(rows.detach().split(list(send_counts)), read)
+        return self._meet(torch.split(rows.detach(), list(send_counts)), read)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         total = self._meet(x.detach(), lambda posts: torch.stack(posts).sum(0))

@@ -69,34 +69,34 @@ class HeldEdges:
 
 class _Sum(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, edges: HeldEdges) -> Tensor:
         ctx.edges = edges
         return edges.kernels.sum(x, edges.weight(x.dtype))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.edges.transposed.sum(grad, ctx.edges.weight(grad.dtype)), None
 
 
 class _Spread(Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:
         ctx.edges = edges
         return edges.transposed.sum(z, edges.weight(z.dtype))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.edges.kernels.sum(grad, ctx.edges.weight(grad.dtype)), None
 
 
 class _WeightedSum(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.edges = edges
         return edges.kernels.sum(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         return ctx.edges.transposed.sum(grad, weight), ctx.edges.kernels.edge_dot(x, grad), None

@@ -38,17 +38,17 @@ def dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
 
 class _Dropout(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
         ctx.ids, ctx.p, ctx.key = ids, p, key
         return _drop(x.detach(), ids, p, key)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return _drop(grad, ctx.ids, ctx.p, ctx.key), None, None, None
 
 
 def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+    if hasattr(_core, "dropout_forward") and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         _core.dropout_forward(x.contiguous().numpy(), ids.numpy(), p, key, out.numpy(), torch.get_num_threads())
         return out

@@ -20,7 +20,9 @@ from gnnkit.engine.exchange import Route, Slicing
 from gnnkit.engine.traffic import Traffic
 from gnnkit.partition.shard import Shard
 
-Message = Callable[[Tensor, slice], Tensor]  # (rows of held edges' sources, the columns they are) -> messages, same shape
+Message = Callable[
+    [Tensor, slice], Tensor
+]  # (rows of held edges' sources, the columns they are) -> messages, same shape
 
 
 class Engine:
@@ -37,8 +39,12 @@ class Engine:
         self.slicing = (
             Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.traffic) if grid.slices > 1 else None
         )
-        self.sources = Route(shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.traffic)
-        self.targets = Route(shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.traffic)
+        self.sources = Route(
+            shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.traffic
+        )
+        self.targets = Route(
+            shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.traffic
+        )
         self.edges = HeldEdges(shard.csc, comm.device)
         self.nodes = torch.tensor(np.asarray(shard.owned, np.int64), device=comm.device)
         self.edge_ids = torch.tensor(np.asarray(shard.edge_ids, np.int64), device=comm.device)
@@ -54,28 +60,30 @@ class Engine:
     def sum(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
         """Sums over the in-edges of the owned nodes, times the graph's weights."""
         z = self.edges.sum(self._gather(x, layer))
-        return self._unslice(self.targets.collect(z, layer), x, layer)
+        return self._join(self.targets.collect(z, layer), x, layer)
 
     def weighted_sum(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:  # [num_owned, H, d] -> [num_owned, H, d]
         """Sums times per-edge weights [held edges, H]."""
         if self.slicing:
             weight = self.slicing.share(weight, layer)
         z = self.edges.weighted_sum(self._gather(x, layer), weight)
-        return self._unslice(self.targets.collect(z, layer), x, layer)
+        return self._join(self.targets.collect(z, layer), x, layer)
 
     def message_sum(self, x: Tensor, message: Message, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Sums of `message(rows, columns)` over in-edges, which works on each column for itself."""
         rows = self.edges.by_source.spread(self._gather(x, layer))
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
         z = self.edges.by_destination.sum(message(rows, columns))
-        return self._unslice(self.targets.collect(z, layer), x, layer)
+        return self._join(self.targets.collect(z, layer), x, layer)
 
     def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Largest over in-edges; 0 for nodes without. Ties go to the lowest global source id."""
         z: Tensor = _Max.apply(self._gather(x, layer), self, layer)
-        return self._unslice(z, x, layer)
+        return self._join(z, x, layer)
 
-    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None, layer: int) -> Tensor:  # [num_owned, H] -> [held edges, H]
+    def scores(
+        self, src: Tensor, dst: Tensor, edge: Tensor | None, layer: int
+    ) -> Tensor:  # [num_owned, H] -> [held edges, H]
         """src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v."""
         if self.slicing:
             src, dst = self.slicing.replicate(src, layer), self.slicing.replicate(dst, layer)
@@ -99,15 +107,15 @@ class Engine:
         return powers / by_destination.spread(totals)
 
     def _gather(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_sources, ...], my columns
-        return self.sources.spread(self.slicing.slice(x, layer) if self.slicing else x, layer)
+        return self.sources.spread(self.slicing.cut(x, layer) if self.slicing else x, layer)
 
-    def _unslice(self, z: Tensor, x: Tensor, layer: int) -> Tensor:
-        return self.slicing.unslice(z, x.shape[-1], layer) if self.slicing else z
+    def _join(self, z: Tensor, x: Tensor, layer: int) -> Tensor:
+        return self.slicing.join(z, x.shape[-1], layer) if self.slicing else z
 
 
 class _Max(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, engine: Engine, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, engine: Engine, layer: int) -> Tensor:
         """x [num_sources, f] -> [num_cell_nodes, f]"""
         edges, targets = engine.edges, engine.targets
         partial, edge = edges.kernels.max(x)
@@ -123,7 +131,7 @@ class _Max(Function):
         return torch.where(place >= 0, best, 0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         edge, place = ctx.saved_tensors
         targets = ctx.engine.targets
         arrival = torch.arange(len(targets.sent), device=grad.device)[:, None]

@@ -28,7 +28,14 @@ class Route:
     """
 
     def __init__(
-        self, rows: Ids, row_cell: Ids, cell_nodes: Ids, plane: Communicator, peers: Sequence[int], step: Step, traffic: Traffic
+        self,
+        rows: Ids,
+        row_cell: Ids,
+        cell_nodes: Ids,
+        plane: Communicator,
+        peers: Sequence[int],
+        step: Step,
+        traffic: Traffic,
     ) -> None:
         """`rows` [num_rows] are the global ids that this rank holds edges at and `row_cell` their owners' cells; `cell_nodes` the
         ids that its own cell owns, in the order of their rows; `plane` the communicator over cells, `peers` its ranks in the
@@ -95,23 +102,23 @@ class Route:
 
 class _Spread(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, route: Route, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, route: Route, layer: int) -> Tensor:
         ctx.route, ctx.layer = route, layer
         return route.spread_rows(x, layer)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.route.collect_rows(grad, ctx.layer), None, None
 
 
 class _Collect(Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, route: Route, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, z: Tensor, route: Route, layer: int) -> Tensor:
         ctx.route, ctx.layer = route, layer
         return route.collect_rows(z, layer)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.route.spread_rows(grad.contiguous(), ctx.layer), None, None
 
 
@@ -129,12 +136,12 @@ class Slicing:
         counts[cell.rank] = num_owned
         self.row_counts: list[int] = cell.all_reduce(counts).tolist()  # rows of each slice rank of the cell
 
-    def slice(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
+    def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
         """My columns of the whole cell's rows."""
         result: Tensor = _Slice.apply(x, self, layer) if self.cell.world_size > 1 else x
         return result
 
-    def unslice(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
+    def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
         """All `width` columns of my rows."""
         result: Tensor = _Unslice.apply(z, self, width, layer) if self.cell.world_size > 1 else z
         return result
@@ -166,10 +173,10 @@ class Slicing:
         size, rest = divmod(width, self.cell.world_size)
         return [size + (rank < rest) for rank in range(self.cell.world_size)]
 
-    def slice_columns(self, x: Tensor, layer: int) -> Tensor:
+    def cut_columns(self, x: Tensor, layer: int) -> Tensor:
         heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
         mine = math.prod(heads) * columns[self.cell.rank]
-        parts = x.split(columns, dim=-1)
+        parts = torch.split(x, columns, dim=-1)
         numbers = torch.cat([part.reshape(-1) for part in parts])
         received = self._move(numbers, [part.numel() for part in parts], [n * mine for n in self.row_counts], layer)
         return received.view(sum(self.row_counts), *heads, columns[self.cell.rank])
@@ -179,7 +186,7 @@ class Slicing:
         mine, owned = math.prod(z.shape[1:]), self.row_counts[self.cell.rank]
         recv = [owned * math.prod(heads) * c for c in columns]
         received = self._move(z.reshape(-1), [n * mine for n in self.row_counts], recv, layer)
-        parts = received.split(recv)
+        parts = torch.split(received, recv)
         return torch.cat([part.view(owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
 
     def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
@@ -189,7 +196,7 @@ class Slicing:
         return received.view(sum(self.row_counts), *x.shape[1:])
 
     def own_rows(self, x: Tensor) -> Tensor:
-        return x.split(self.row_counts)[self.cell.rank]
+        return torch.split(x, self.row_counts)[self.cell.rank]
 
     def add_up(self, values: Tensor, layer: int) -> Tensor:
         """Sum over the cell: each rank adds up its part of the numbers and hands it to the others, to the same bits."""
@@ -209,54 +216,54 @@ class Slicing:
 
 class _Slice(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
         ctx.slicing, ctx.width, ctx.layer = slicing, x.shape[-1], layer
-        return slicing.slice_columns(x, layer)
+        return slicing.cut_columns(x, layer)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.slicing.join_columns(grad, ctx.width, ctx.layer), None, None
 
 
 class _Unslice(Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, slicing: Slicing, width: int, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, z: Tensor, slicing: Slicing, width: int, layer: int) -> Tensor:
         ctx.slicing, ctx.layer = slicing, layer
         return slicing.join_columns(z, width, layer)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        return ctx.slicing.slice_columns(grad, ctx.layer), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.slicing.cut_columns(grad, ctx.layer), None, None, None
 
 
 class _Replicate(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
         ctx.slicing = slicing
         return slicing.replicate_rows(x, layer)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.slicing.own_rows(grad), None, None
 
 
 class _Share(Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, slicing: Slicing, layer: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, values: Tensor, slicing: Slicing, layer: int) -> Tensor:
         ctx.slicing, ctx.layer = slicing, layer
         return values.view_as(values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.slicing.add_up(grad, ctx.layer), None, None
 
 
 class _Once(Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, copies: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, values: Tensor, copies: int) -> Tensor:
         ctx.copies = copies
         return values.view_as(values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad / ctx.copies, None

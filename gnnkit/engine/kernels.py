@@ -26,7 +26,11 @@ class EdgeKernels(ABC):
     @staticmethod
     def of(csc: CSC, device: torch.device) -> EdgeKernels:
         """The kernels for that device; the CSC's weights are not used."""
-        return NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources)) if device.type == "cpu" else TorchKernels.of_csc(csc, device)
+        return (
+            NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources))
+            if device.type == "cpu"
+            else TorchKernels.of_csc(csc, device)
+        )
 
     @abstractmethod
     def transpose(self) -> EdgeKernels:
@@ -112,7 +116,11 @@ class TorchKernels(EdgeKernels):
         return TorchKernels(indptr, self.dst[by_source], self.order[by_source], self.num_dst)
 
     def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        rows = x[self.src] if weight is None else x[self.src] * weight[self.order].view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
+        rows = (
+            x[self.src]
+            if weight is None
+            else x[self.src] * weight[self.order].view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
+        )
         return self._segments(rows, "sum", 0)
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:

@@ -20,7 +20,9 @@ class Traffic:
     to them. Messages are the pairs of (exchange, peer) that had rows to send.
     """
 
-    words: dict[tuple[int, Step, int], int] = field(default_factory=lambda: defaultdict(int))  # (layer, step, peer rank)
+    words: dict[tuple[int, Step, int], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )  # (layer, step, peer rank)
     messages: dict[tuple[int, Step, int], int] = field(default_factory=lambda: defaultdict(int))  # sent, same keys
     bytes_sent: int = 0
     seconds: float = 0.0  # spent in exchanges, waiting included
@@ -35,7 +37,14 @@ class Traffic:
         return sum(words for (_, kind, _), words in self.words.items() if kind == step)
 
     def record(
-        self, layer: int, step: Step, me: int, peers: Sequence[int], sent: Sequence[int], received: Sequence[int], itemsize: int
+        self,
+        layer: int,
+        step: Step,
+        me: int,
+        peers: Sequence[int],
+        sent: Sequence[int],
+        received: Sequence[int],
+        itemsize: int,
     ) -> None:
         """Adds one exchange: numbers `sent` to and `received` from each of `peers` (ranks of the run)."""
         for peer, out, into in zip(peers, sent, received, strict=True):

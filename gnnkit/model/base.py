@@ -21,7 +21,9 @@ class GraphModel(nn.Module):
     self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
 
     @abstractmethod
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:  # [num_src, in_features] -> [num_dst, num_classes]
+    def forward(
+        self, x: Tensor, adjacencies: Sequence[Adjacency]
+    ) -> Tensor:  # [num_src, in_features] -> [num_dst, num_classes]
         """Logits. `adjacencies` holds one for each layer; on a full graph they are the same graph."""
 
     def decayed_parameters(self) -> Iterable[Parameter]:

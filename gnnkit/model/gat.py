@@ -17,7 +17,15 @@ class GATConv(nn.Module):
     """Sums W x over in-edges with attention softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])) for each head."""
 
     def __init__(
-        self, in_features: int, width: int, heads: int, *, concat: bool, dropout: float, negative_slope: float, edge_width: int
+        self,
+        in_features: int,
+        width: int,
+        heads: int,
+        *,
+        concat: bool,
+        dropout: float,
+        negative_slope: float,
+        edge_width: int,
     ) -> None:
         """Output rows are `heads * width` numbers where `concat`, else the mean over heads, `width` numbers."""
         super().__init__()

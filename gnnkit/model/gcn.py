@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,7 @@ class GCN(GraphModel):
         super().__init__()
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.num_layers, self.dropout = num_layers, dropout
-        self.convs = nn.ModuleList(GCNConv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -55,9 +56,7 @@ class GIN(GraphModel):
         super().__init__()
         self.num_layers, self.dropout = num_layers, dropout
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.convs = nn.ModuleList(
-            self.make_conv(a, hidden, b) for a, b in zip(widths, widths[1:], strict=False)
-        )
+        self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
         """One layer."""

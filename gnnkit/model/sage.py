@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ class GraphSAGE(GraphModel):
             raise ValueError(f"model.aggregator={aggregator} must be mean or max")
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.num_layers, self.dropout = num_layers, dropout
-        self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in zip(widths, widths[1:], strict=False))
+        self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):

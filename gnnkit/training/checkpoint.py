@@ -86,7 +86,9 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
         return {"tuple": list(value)}
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise TypeError(f"checkpoints hold tensors, numbers, strings, lists, tuples and dictionaries; {name} is a {type(value).__name__}")
+    raise TypeError(
+        f"checkpoints hold tensors, numbers, strings, lists, tuples and dictionaries; {name} is a {type(value).__name__}"
+    )
 
 
 _CONTAINERS: dict[str, Callable[[Any, dict[str, Tensor]], Any]] = {

@@ -15,7 +15,6 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from gnnkit.strategy.base import Batch, Worker
-from gnnkit.training.module import TrainingModule
 from gnnkit.training.ranks import SyncMeter
 
 STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
@@ -56,14 +55,12 @@ class Leader(Callback):
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         self.epoch_seconds.append(0.0)
 
-    def on_train_batch_start(self, trainer: L.Trainer, module: TrainingModule, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         self.meter.reset()
         module.strategy.traffic.reset()
         self._step_start = time.perf_counter()
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: TrainingModule, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         seconds = time.perf_counter() - self._step_start
         traffic = module.strategy.traffic
         self.epoch_seconds[-1] += seconds
@@ -99,12 +96,20 @@ class Leader(Callback):
             line = {"time": time.time(), "epoch": trainer.current_epoch, "rank": rank} | asdict(state)
             lines.write(json.dumps(line | {"step": int(state.step), "memory": int(state.memory)}) + "\n")
         if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            scalars = {f"rank{rank}/{k}": v for rank, state in enumerate(states) for k, v in asdict(state).items() if k != "step"}
+            scalars = {
+                f"rank{rank}/{k}": v
+                for rank, state in enumerate(states)
+                for k, v in asdict(state).items()
+                if k != "step"
+            }
             for logger in trainer.loggers:
                 logger.log_metrics(scalars, step=trainer.global_step)
         if not self.quiet and time.monotonic() - self._last_status > STATUS_SECONDS:
             self._last_status = time.monotonic()
-            print(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  train_loss {self.train_loss:.4f}", file=sys.stderr)
+            print(
+                f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  train_loss {self.train_loss:.4f}",
+                file=sys.stderr,
+            )
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         if self._lines is not None:

@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: DDP reads the annotations of its hook.
 
-
 import json
 import time
 from collections.abc import Callable
@@ -10,7 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.futures import Future
@@ -68,7 +68,7 @@ class SyncMeter:
     def seconds(self) -> float:
         return max(self.end - self.start, 0.0)
 
-    def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
+    def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """An all-reduce that sums: DDP's own averages, but a rank's loss is its sum over the global number of rows already."""
         gradient = bucket.buffer()
         self.start = self.start or time.perf_counter()
@@ -97,10 +97,7 @@ class WrappedStrategy(DDPStrategy):
         self._meter = meter
 
     def set_world_ranks(self) -> None:
-        from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero_only
-        from lightning.pytorch.utilities.rank_zero import rank_zero_only
-
-        rank_zero_only.rank = fabric_rank_zero_only.rank = self.global_rank
+        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -121,7 +118,9 @@ class WrappedStrategy(DDPStrategy):
         length = torch.tensor([len(text)], device=self.root_device)
         dist.broadcast(length, src)
         buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self.root_device)
-        buffer = buffer if self.global_rank == src else torch.empty(int(length), dtype=torch.uint8, device=self.root_device)
+        buffer = (
+            buffer if self.global_rank == src else torch.empty(int(length), dtype=torch.uint8, device=self.root_device)
+        )
         dist.broadcast(buffer, src)
         return json.loads(bytes(buffer.tolist()))
 

@@ -10,7 +10,6 @@ import platform
 import shutil
 import socket
 import statistics
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -88,7 +87,9 @@ def _start(job: Job) -> dict[str, Any]:
 
 
 def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
-    results = Threads.run(functools.partial(train_rank, job), job.config["workers"], timeout=job.config["comm"]["timeout"])
+    results = Threads.run(
+        functools.partial(train_rank, job), job.config["workers"], timeout=job.config["comm"]["timeout"]
+    )
     return results[0]
 
 
@@ -98,7 +99,9 @@ def _process_rank(job: Job, rank: int, world_size: int, listener: socket.socket 
     if device.type == "cuda":
         torch.cuda.set_device(device)
     connect = plugins.load("comm", backend).connect
-    comm: Communicator = connect(rank, world_size, device=device, timeout=job.config["comm"]["timeout"], listener=listener)
+    comm: Communicator = connect(
+        rank, world_size, device=device, timeout=job.config["comm"]["timeout"], listener=listener
+    )
     try:
         return train_rank(job, comm)
     finally:
@@ -109,7 +112,9 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     """What one rank does: trains, evaluates, and, being the leader, writes. Collective; the result is the leader's."""
     config, trainer_config = job.config, job.config["trainer"]
     torch.set_num_threads(config["threads"])
-    worker = Worker(comm, Shard.load(job.folder / SHARDS / str(comm.rank)), PRECISIONS[trainer_config["precision"]], config["seed"])
+    worker = Worker(
+        comm, Shard.load(job.folder / SHARDS / str(comm.rank)), PRECISIONS[trainer_config["precision"]], config["seed"]
+    )
     strategy: ExecutionStrategy = plugins.create("strategy", config["strategy"])
     model = build_model(job, worker)
     strategy.setup(worker, model)
@@ -152,7 +157,12 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     callbacks: list[Callback] = [leader]
     if config["checkpoint"]:
         callbacks.append(
-            ModelCheckpoint(job.folder / "checkpoints", "last", every_n_epochs=config["checkpoint_every"], enable_version_counter=False)
+            ModelCheckpoint(
+                job.folder / "checkpoints",
+                "last",
+                every_n_epochs=config["checkpoint_every"],
+                enable_version_counter=False,
+            )
         )
     if is_leader and config["progress_bar"]:
         callbacks.append(RichProgressBar())
@@ -217,10 +227,12 @@ def table(result: dict[str, Any]) -> str:
     """A run's figures as two columns of text."""
     lines = []
     for name, value in result.items():
-        if isinstance(value, dict):
-            value = "  ".join(f"{k} {_short(v)}" for k, v in value.items() if not isinstance(v, list))
-        if value not in ("", None):
-            lines.append(f"  {name:<18} {_short(value)}")
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        text = "  ".join(
+            f"{key} {_short(part)}".strip() for key, part in parts if name != "per_rank" and part is not None
+        )
+        if text:
+            lines.append(f"  {name:<18} {text}")
     return "\n".join(lines)
 
 

@@ -25,14 +25,18 @@ KEY = 11
 class OneProcess(Adjacency):
     """The whole graph as a list of edges, looped over; shares no code with the engine."""
 
-    def __init__(self, edges: list[tuple[int, int, int]], weight: Tensor, features: Tensor | None, num_nodes: int, key: int) -> None:
+    def __init__(
+        self, edges: list[tuple[int, int, int]], weight: Tensor, features: Tensor | None, num_nodes: int, key: int
+    ) -> None:
         """`edges` are (id, source, destination), in the order of ids."""
         self.ids, self.src, self.dst = (list(column) for column in zip(*edges, strict=True)) if edges else ([], [], [])
         self.weight, self.edge_features, self.key, self.num_dst = weight, features, key, num_nodes
         self.edge_ids, self.src_nodes = torch.tensor(self.ids, dtype=torch.int64), torch.arange(num_nodes)
         self.into = [[e for e, d in enumerate(self.dst) if d == v] for v in range(num_nodes)]
         self.in_degree = self._sum(weight[:, None])[:, 0]
-        self.out_degree = torch.stack([weight[[e for e, u in enumerate(self.src) if u == v]].sum() for v in range(num_nodes)])
+        self.out_degree = torch.stack(
+            [weight[[e for e, u in enumerate(self.src) if u == v]].sum() for v in range(num_nodes)]
+        )
 
     def _sum(self, rows: Tensor) -> Tensor:
         return torch.stack([rows[edges].sum(0) for edges in self.into])
@@ -53,7 +57,10 @@ class OneProcess(Adjacency):
                 continue
             # Of equal values the lowest source, then the lowest edge: the first of a stable sort.
             order = sorted(edges, key=lambda e: (self.src[e], self.ids[e]))
-            chosen = [max(order, key=lambda e, f=f: (float(x[self.src[e], f].detach()), -order.index(e))) for f in range(x.shape[1])]
+            chosen = [
+                max(order, key=lambda e, f=f: (float(x[self.src[e], f].detach()), -order.index(e)))
+                for f in range(x.shape[1])
+            ]
             rows.append(torch.stack([x[self.src[e], f] for f, e in enumerate(chosen)]))
         return torch.stack(rows)
 
@@ -76,7 +83,11 @@ def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:
     csc = graph.csc
     destinations = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     edges = [(e, int(u), int(v)) for e, (u, v) in enumerate(zip(csc.indices, destinations, strict=True))]
-    weight = torch.ones(len(edges), dtype=torch.float64) if csc.weight is None else torch.tensor(csc.weight, dtype=torch.float64)
+    weight = (
+        torch.ones(len(edges), dtype=torch.float64)
+        if csc.weight is None
+        else torch.tensor(csc.weight, dtype=torch.float64)
+    )
     features = None if graph.edge_features is None else torch.tensor(graph.edge_features, dtype=torch.float64)
     if model.self_loops:
         looped = {u for _, u, v in edges if u == v}

@@ -47,7 +47,13 @@ def make_graph(n: int, pairs: np.ndarray, weighted: bool) -> Graph:
     rng = np.random.default_rng(len(pairs))
     weight = rng.uniform(0.1, 2.0, len(pairs)) if weighted else None
     csc = CSC.from_edges(pairs[:, 0], pairs[:, 1], n, weight=weight)
-    return Graph(csc, rng.standard_normal((n, WIDTH)), np.zeros(n, np.int64), np.ones(n, np.int8), rng.standard_normal((len(pairs), EDGE_WIDTH)))
+    return Graph(
+        csc,
+        rng.standard_normal((n, WIDTH)),
+        np.zeros(n, np.int64),
+        np.ones(n, np.int8),
+        rng.standard_normal((len(pairs), EDGE_WIDTH)),
+    )
 
 
 def make_model(name: str) -> torch.nn.Module:
@@ -60,7 +66,9 @@ def make_model(name: str) -> torch.nn.Module:
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=25, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
-def test_any_assignment_on_any_grid_gives_one_process_result(model: str, graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
+def test_any_assignment_on_any_grid_gives_one_process_result(
+    model: str, graph: Graph, grid: tuple[int, int, int], seed: int
+) -> None:
     chosen = Grid(*grid)
     node_rank = np.random.default_rng(seed).integers(0, chosen.world_size, graph.num_nodes).astype(np.int32)
     module = make_model(model)

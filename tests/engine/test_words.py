@@ -38,7 +38,8 @@ def counts(shards: list[Shard], comm: Communicator) -> tuple[list[int], dict[tup
 
 
 @pytest.mark.parametrize(
-    "grid", [(4, 1, 1), (8, 1, 1), (4, 2, 1), (2, 2, 1), (2, 3, 1), (2, 2, 2), (1, 1, 4), (1, 1, 8), (3, 2, 1), (2, 1, 2)]
+    "grid",
+    [(4, 1, 1), (8, 1, 1), (4, 2, 1), (2, 2, 1), (2, 3, 1), (2, 2, 2), (1, 1, 4), (1, 1, 8), (3, 2, 1), (2, 1, 2)],
 )
 def test_words_equal_the_formula_where_every_row_is_needed(grid: tuple[int, int, int]) -> None:
     rows, cols, slices = grid
