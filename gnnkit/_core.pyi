@@ -1,5 +1,6 @@
 """The native core: NumPy arrays in, NumPy arrays out. Bad input raises `ValueError` naming the value and its place."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -69,3 +70,12 @@ class Aggregator:
 
     def max_backward(self, grad: _Floats, arg: npt.NDArray[np.int64], out: _Floats, threads: int = 1) -> None:
         """The gradient of `max`, on the transpose: out[u] = sum of grad[v] over edges e = u -> v where arg[v] is e."""
+
+# balance
+def tree_sizes(
+    indptr: _Ids, indices: _Ids, fanouts: Sequence[int], replace: bool, seeds: _Ids, threads: int
+) -> npt.NDArray[np.float64]: ...
+def even_order(
+    costs: npt.NDArray[np.float64], num_workers: int, batch_size: int, window: int, key: int
+) -> npt.NDArray[np.int64]: ...
+def shuffled_order(ids: _Ids, key: int) -> npt.NDArray[np.int64]: ...

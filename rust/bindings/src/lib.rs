@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 
 mod aggregate;
 mod array;
+mod balance;
 mod gather;
 mod graph;
 
@@ -17,6 +18,7 @@ fn value_error(error: gnnkit_core::Error) -> PyErr {
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    balance::register(m)?;
     gather::register(m)?;
     aggregate::register(m)?;
     graph::register(m)

@@ -1,6 +1,7 @@
 //! Graphs, randomness, sampling and aggregation for gnnkit: slices in, `Result` out.
 
 pub mod aggregate;
+pub mod balance;
 pub mod csc;
 pub mod edges;
 pub mod error;

@@ -1,0 +1,84 @@
+"""Which seeds each rank computes at each step of an epoch, and what a seed costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import _core
+from gnnkit.graph import CSC, Floats, Ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """The batches of all ranks: every seed is in one of them, and all ranks make the same number of steps.
+
+    In whole steps each rank has `batch_size` seeds; what is left over is divided evenly in one last step, in which the
+    higher ranks have one seed less, or an empty batch.
+    """
+
+    seeds: npt.NDArray[np.int64]  # [num_seeds] batch after batch: step by step, in each step rank by rank
+    batch_size: int
+    world_size: int
+
+    @property
+    def num_steps(self) -> int:
+        return -(-len(self.seeds) // (self.batch_size * self.world_size))
+
+    def batch(self, step: int, rank: int) -> npt.NDArray[np.int64]:  # [at most batch_size]
+        """The seeds of `rank` at `step`."""
+        per_step = self.batch_size * self.world_size
+        share, extra = divmod(min(per_step, len(self.seeds) - step * per_step), self.world_size)
+        start = step * per_step + rank * share + min(rank, extra)
+        return self.seeds[start : start + share + (rank < extra)]
+
+
+def plan_epoch(
+    seeds: Ids,  # [num_seeds] distinct
+    batch_size: int,
+    *,
+    world_size: int = 1,
+    key: int | None = 0,
+    costs: Floats | None = None,  # [num_seeds] finite
+    window: int = 8,
+    drop_last: bool = False,
+) -> Epoch:
+    """Cuts `seeds` into batches, shuffled by `key` or, where it is None, in the order given.
+
+    The shuffled order follows from the key and the set of seeds. With `costs` the batches of each `window` of steps, of
+    all ranks, get seeds of nearly the same total cost (longest processing time first, with equal counts). The seeds of a
+    window and their numbers per batch stay as they were and a seed is equally likely in each of its batches, so
+    gradients stay unbiased; with a window of 1 the ranks together compute the same seeds at each step as without.
+    `drop_last` leaves out the seeds that do not fill a step. Raises `ValueError` for sizes below 1 and costs that are
+    not finite.
+    """
+    for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
+        if size < 1:
+            raise ValueError(f"{name}={size} must be at least 1")
+    ids = np.ascontiguousarray(seeds, np.int64)
+    order = np.arange(len(ids)) if key is None else _core.shuffled_order(ids, key)
+    if drop_last:
+        order = order[: len(ids) // (batch_size * world_size) * batch_size * world_size]
+    if costs is not None:
+        if len(costs) != len(ids):
+            raise ValueError(f"costs has {len(costs)} entries, expected one for each of {len(ids)} seeds")
+        shuffled = np.ascontiguousarray(costs, np.float64)[order]
+        order = order[_core.even_order(shuffled, world_size, batch_size, window, key or 0)]
+    return Epoch(ids[order], batch_size, world_size)
+
+
+def tree_sizes(
+    graph: CSC, seeds: Ids, fanouts: Sequence[int], *, replace: bool = False, threads: int = 1
+) -> npt.NDArray[np.float64]:  # [num_seeds]
+    """Expected number of edges in the tree that uniform sampling draws for each seed: what a seed costs.
+
+    A node with d in-edges draws s = min(fanout, d) of them at its hop (the fanout if d > 0, with replacement; all where
+    the fanout is -1), so its tree has `t = s (1 + mean of its sources' t at the next hop)` edges. Exact for a seed alone;
+    in a batch a node that recurs is expanded once, so batches have fewer edges, nearly in proportion. One linear pass
+    over the graph per hop but the first and the last. Raises `ValueError` for seeds out of range.
+    """
+    ids = np.ascontiguousarray(seeds, np.int64)
+    return _core.tree_sizes(graph.indptr, graph.indices, list(fanouts), replace, ids, threads)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnkit.graph import CSC
+from gnnkit.sampler.batching import Epoch, plan_epoch, tree_sizes
+
+sizes = st.integers(1, 9)
+
+
+def batches(epoch: Epoch) -> list[list[np.ndarray]]:
+    """The batches of each step."""
+    return [[epoch.batch(step, rank) for rank in range(epoch.world_size)] for step in range(epoch.num_steps)]
+
+
+def imbalance(sums: np.ndarray) -> float:  # [..., world_size]
+    return float((sums.max(-1) / sums.mean(-1)).max())
+
+
+def random_graph(num_nodes: int, num_edges: int, key: int) -> CSC:
+    rng = np.random.default_rng(key)
+    skewed = (num_nodes * rng.random(num_edges) ** 3).astype(np.int64)
+    return CSC.from_edges(rng.integers(0, num_nodes, num_edges), skewed, num_nodes)
+
+
+@given(st.sets(st.integers(0, 10**12)), sizes, sizes, st.none() | st.integers(0, 9), sizes, st.booleans())
+def test_an_epoch_holds_every_seed_once(
+    seeds: set[int], batch_size: int, world_size: int, key: int | None, window: int, even: bool
+) -> None:
+    ids = np.array(sorted(seeds), np.int64)
+    costs = ids % 7 + 0.5 if even else None
+    epoch = plan_epoch(ids, batch_size, world_size=world_size, key=key, costs=costs, window=window)
+    steps = batches(epoch)
+    held = np.concatenate([np.empty(0, np.int64), *(batch for step in steps for batch in step)])
+    np.testing.assert_array_equal(np.sort(held), ids)
+    counts = np.array([[len(batch) for batch in step] for step in steps]).reshape(-1, world_size)
+    assert (counts[:-1] == batch_size).all()
+    assert (np.ptp(counts, axis=1) <= 1).all()
+    assert (np.diff(counts, axis=1) <= 0).all()
+
+
+@given(sizes, sizes, st.integers(0, 200), st.booleans())
+def test_dropping_the_last_step_leaves_whole_ones(batch_size: int, world_size: int, count: int, even: bool) -> None:
+    costs = np.arange(count) % 5.0 if even else None
+    epoch = plan_epoch(np.arange(count), batch_size, world_size=world_size, costs=costs, drop_last=True)
+    assert epoch.num_steps == count // (batch_size * world_size)
+    assert all(len(batch) == batch_size for step in batches(epoch) for batch in step)
+
+
+def test_without_a_key_seeds_keep_their_order() -> None:
+    seeds = np.array([5, 3, 9, 1, 7])
+    np.testing.assert_array_equal(plan_epoch(seeds, 2, key=None).seeds, seeds)
+
+
+def test_the_shuffle_follows_from_the_key_and_the_set_of_seeds() -> None:
+    seeds = np.arange(100)
+    epoch = plan_epoch(seeds, 7, key=3).seeds
+    np.testing.assert_array_equal(plan_epoch(seeds[::-1], 7, key=3).seeds, epoch)
+    assert (plan_epoch(seeds, 7, key=4).seeds != epoch).any()
+
+
+def test_every_order_is_equally_likely() -> None:
+    counts = np.zeros((4, 4))
+    for key in range(4_000):
+        counts[np.arange(4), plan_epoch(np.arange(4), 1, key=key).seeds] += 1
+    chi_square = ((counts - 1_000) ** 2 / 1_000).sum()
+    assert chi_square < 27.9  # 9 degrees of freedom, p = 0.001
+
+
+def test_a_seed_is_equally_likely_in_each_batch_of_an_even_window() -> None:
+    costs = np.array([100.0, 50, 3, 2, 1, 1, 1, 0])
+    places = np.zeros((8, 4))
+    for key in range(2_000):
+        epoch = plan_epoch(np.arange(8), 2, world_size=2, costs=costs, window=2, key=key)
+        places[epoch.seeds, np.arange(8) // 2] += 1
+    chi_square = ((places - 500) ** 2 / 500).sum(axis=1)
+    assert (chi_square < 21).all(), chi_square  # 3 degrees of freedom, p = 0.001 for each of 8
+
+
+def test_even_batches_compute_the_seeds_of_plain_ones_at_each_step() -> None:
+    rng = np.random.default_rng(0)
+    seeds, costs = rng.permutation(10_000)[:1_003], rng.pareto(1.0, 1_003)
+    plain = plan_epoch(seeds, 16, world_size=4, key=5)
+    even = plan_epoch(seeds, 16, world_size=4, key=5, costs=costs, window=1)
+    for step in range(plain.num_steps):
+        of_step = [np.sort(np.concatenate([e.batch(step, rank) for rank in range(4)])) for e in (plain, even)]
+        np.testing.assert_array_equal(*of_step)
+
+
+def test_even_batches_cost_the_same_over_ranks_and_steps() -> None:
+    rng = np.random.default_rng(0)
+    costs = np.minimum(rng.pareto(1.0, 16_384), 900.0)
+    sums = {
+        even: np.array([[costs[batch].sum() for batch in step] for step in batches(epoch)])
+        for even, epoch in (
+            (False, plan_epoch(np.arange(16_384), 256, world_size=8)),
+            (True, plan_epoch(np.arange(16_384), 256, world_size=8, costs=costs)),
+        )
+    }
+    assert imbalance(sums[False]) > 1.1
+    assert imbalance(sums[True].ravel()) < 1.001
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_tree_sizes_are_the_means_of_sampled_trees(replace: bool) -> None:
+    graph = random_graph(40, 300, key=1)
+    fanouts = [3, -1, 2]
+    rng = np.random.default_rng(2)
+
+    def sampled(node: int, hop: int) -> int:
+        sources = graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+        if hop == len(fanouts) or len(sources) == 0:
+            return 0
+        fanout = fanouts[hop]
+        if fanout == -1:
+            drawn = sources
+        elif replace:
+            drawn = rng.choice(sources, fanout)
+        else:
+            drawn = rng.choice(sources, min(fanout, len(sources)), replace=False)
+        return len(drawn) + sum(sampled(int(source), hop + 1) for source in drawn)
+
+    seeds = np.array([0, 3, 39])
+    trees = np.array([[sampled(int(seed), 0) for seed in seeds] for _ in range(300)])
+    error = trees.std(axis=0) / np.sqrt(len(trees))
+    assert (np.abs(trees.mean(axis=0) - tree_sizes(graph, seeds, fanouts, replace=replace)) <= 4 * error + 1e-9).all()
+
+
+def test_tree_sizes_have_the_same_bits_on_any_number_of_threads() -> None:
+    graph = random_graph(50_000, 3_000_000, key=0)
+    seeds = np.arange(0, 50_000, 3)
+    once = tree_sizes(graph, seeds, [15, 10, 5])
+    for threads in (2, 3, 16):
+        np.testing.assert_array_equal(tree_sizes(graph, seeds, [15, 10, 5], threads=threads), once)
+
+
+def test_bad_input_names_the_rule_and_the_value() -> None:
+    seeds = np.arange(4)
+    for name in ("batch_size", "world_size", "window"):
+        with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
+            plan_epoch(seeds, **{"batch_size": 2, name: 0})
+    with pytest.raises(ValueError, match=r"costs\[\d\] = NaN is not finite"):
+        plan_epoch(seeds, 2, costs=np.array([0, 1, np.nan, 2]))
+    with pytest.raises(ValueError, match="costs has 3 entries, expected one for each of 4 seeds"):
+        plan_epoch(seeds, 2, costs=np.ones(3))
+    with pytest.raises(ValueError, match=r"seeds\[1\] = 40 is out of range for 40 nodes"):
+        tree_sizes(random_graph(40, 30, key=0), np.array([0, 40]), [3])
