@@ -3,4 +3,4 @@
 from gnnkit.engine.adjacency import Adjacency as Adjacency
 from gnnkit.engine.adjacency import ShardAdjacency as ShardAdjacency
 from gnnkit.engine.engine import Engine as Engine
-from gnnkit.engine.traffic import Traffic as Traffic
+from gnnkit.engine.tally import Tally as Tally

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.exchange import Route, Slicing
-from gnnkit.engine.traffic import Traffic
+from gnnkit.engine.tally import Tally
 from gnnkit.partition.shard import Shard
 
 Message = Callable[
@@ -35,7 +35,7 @@ class Engine:
         plane_ranks = [other * grid.slices + place for other in range(grid.num_cells)]
         cell_ranks = [cell * grid.slices + other for other in range(grid.slices)]
         plane = comm.split(plane_ranks) if grid.slices > 1 else comm
-        self.traffic = Traffic()
+        self.traffic = Tally()
         self.slicing = (
             Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.traffic) if grid.slices > 1 else None
         )

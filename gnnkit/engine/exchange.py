@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.kernels import EdgeKernels
-from gnnkit.engine.traffic import Step, Traffic
+from gnnkit.engine.tally import Step, Tally
 from gnnkit.graph import CSC, Ids
 
 
@@ -35,7 +35,7 @@ class Route:
         plane: Communicator,
         peers: Sequence[int],
         step: Step,
-        traffic: Traffic,
+        traffic: Tally,
     ) -> None:
         """`rows` [num_rows] are the global ids that this rank holds edges at and `row_cell` their owners' cells; `cell_nodes` the
         ids that its own cell owns, in the order of their rows; `plane` the communicator over cells, `peers` its ranks in the
@@ -128,7 +128,7 @@ class Slicing:
     Columns are the last dimension; of f columns, the first f mod S slices have one more than the others.
     """
 
-    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], traffic: Traffic) -> None:
+    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], traffic: Tally) -> None:
         """`num_owned` is this rank's number of rows, `cell` the communicator over the slice ranks of its cell, `peers` its ranks in
         the numbering of the run."""
         self.cell, self.peers, self.traffic = cell, peers, traffic

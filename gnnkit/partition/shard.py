@@ -39,6 +39,7 @@ class Shard:
     edge_ids: Ids  # [num_held_edges] int64 global edge ids
     in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
     out_degree: Floats  # [num_cell_nodes] float64
+    looped: npt.NDArray[np.bool_]  # [num_cell_nodes] has a loop, whichever cell holds it
     features: Floats  # [num_owned, width]
     labels: Ids  # [num_owned] -1: no label
     split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
@@ -61,7 +62,7 @@ class Shard:
         Loops stand in their owner's cell, so that no layout receives a row for them. Both degrees grow by 1 there, and the
         features of an added loop are the mean of the node's in-edges, as in PyG's `add_self_loops(fill_value="mean")`.
         """
-        missing = ~np.isin(self.cell_nodes, self._looped_nodes())
+        missing = ~self.looped
         added = np.sort(self.cell_nodes[missing])
         sources = _Extended.by(self.sources, self.source_cell, added, self.cell)
         targets = _Extended.by(self.targets, self.target_cell, added, self.cell)
@@ -91,13 +92,9 @@ class Shard:
             edge_ids=_interleave(kept, last, self.edge_ids, self.num_edges + added),
             in_degree=self.in_degree + missing,
             out_degree=self.out_degree + missing,
+            looped=np.ones_like(self.looped),
             edge_features=None if mean is None else _interleave(kept, last, self.edge_features, mean),
         )
-
-    def _looped_nodes(self) -> Ids:  # [num_loops] global ids
-        destinations: Ids = np.repeat(self.targets, np.diff(self.csc.indptr))
-        looped: Ids = destinations[self.sources[self.csc.indices] == destinations]
-        return looped
 
     def save(self, folder: Path) -> None:
         """Writes one `.npy` per array into `folder`, whole or not at all."""
@@ -162,6 +159,7 @@ class _Whole:
     destinations: Ids  # [num_edges]
     by_rank: Ids  # [num_nodes] ordered by (owner, id)
     rank_start: Ids  # [world_size + 1] each rank's range of by_rank
+    looped: npt.NDArray[np.bool_]  # [num_nodes]
     in_degree: Floats  # [num_nodes]
     out_degree: Floats  # [num_nodes]
     mean_edge_features: Floats | None  # [num_nodes, edge_width]
@@ -170,12 +168,15 @@ class _Whole:
     def of(cls, graph: Graph, partition: Partition) -> _Whole:
         csc = graph.csc
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
+        looped = np.zeros(csc.num_nodes, bool)
+        looped[csc.indices[csc.indices == destinations]] = True
         return cls(
             graph,
             partition.grid,
             partition.node_cell,
             destinations,
             *_grouped(partition.node_rank, partition.grid.world_size),
+            looped=looped,
             in_degree=csc.in_degree(),
             out_degree=csc.out_degree(),
             mean_edge_features=_mean_in_edges(csc.indptr, graph.edge_features),
@@ -232,6 +233,7 @@ class _Whole:
             edge_ids=held.edge_ids,
             in_degree=self.in_degree[cell_nodes],
             out_degree=self.out_degree[cell_nodes],
+            looped=self.looped[cell_nodes],
             features=graph.features[owned],
             labels=graph.labels[owned],
             split=graph.split[owned],

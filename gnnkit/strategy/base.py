@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Traffic
+from gnnkit.engine import Adjacency, Tally
 from gnnkit.partition.shard import Shard
 
 
@@ -46,7 +46,7 @@ class ExecutionStrategy(ABC):
     included. Equal worker, seed and epoch give equal batches.
     """
 
-    traffic: Traffic
+    traffic: Tally
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:

@@ -11,35 +11,44 @@ from gnnkit import plugins
 from gnnkit.graph import Graph, Split
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import make_grid, remark
-from gnnkit.partition.shard import cut_all
+from gnnkit.partition.quality import Quality, measure
+from gnnkit.partition.shard import Shard, cut_all
 
 SHARDS = "shards"  # folder in the run folder, one folder in it for each rank
 
 
 def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> dict[str, Any]:
     """Cuts the graph as the leader assigns it, writes every rank's shard, and returns what the run needs to know of it."""
-    graph = plugins.create("dataset", config["dataset"]).load() if graph is None else graph
-    _check(graph)
+    graph = load(config, graph)
+    check_trainable(graph)
     partition = assign(graph, config)
-    nodes, edges, train = [], [], []
-    for shard in cut_all(graph, partition):
+
+    def saved(shard: Shard) -> Shard:
         shard.save(folder / SHARDS / str(shard.rank))
-        nodes.append(len(shard.owned))
-        edges.append(shard.csc.num_edges)
-        train.append(int(np.count_nonzero(shard.split == Split.TRAIN)))
+        return shard
+
+    quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
     grid = partition.grid
-    balance = {"nodes": _imbalance(nodes), "edges": _imbalance(edges), "train_nodes": _imbalance(train)}
-    note = remark(config["partition"]["grid"], grid)
-    summary = (
-        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]} features; "
-        f"{config['partition']['nodes']} on a {grid} grid; max/mean: "
-        + ", ".join(f"{name} {value:.3f}" for name, value in balance.items())
-    )
+    balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     return {
         "grid": [grid.rows, grid.cols, grid.slices],
         "balance": balance,
-        "summary": summary if note is None else f"{summary}\n{note}",
+        "summary": "\n".join([*describe(graph, config, quality), f"max/mean: {_spelt(balance)}"]),
     }
+
+
+def store_partition(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> dict[str, Any]:
+    """Measures the partition and stores it with its report in `folder/partition`; the result is the report."""
+    graph = load(config, graph)
+    quality = measure(graph, assign(graph, config))
+    quality.save(folder / "partition")
+    return {"summary": "\n".join([*describe(graph, config, quality), *quality.table()]), **quality.to_dict()}
+
+
+def load(config: dict[str, Any], graph: Graph | None = None) -> Graph:
+    """The given graph, or that of the configured data set."""
+    loaded: Graph = plugins.create("dataset", config["dataset"]).load() if graph is None else graph
+    return loaded
 
 
 def assign(graph: Graph, config: dict[str, Any]) -> Partition:
@@ -50,7 +59,8 @@ def assign(graph: Graph, config: dict[str, Any]) -> Partition:
     return partition
 
 
-def _check(graph: Graph) -> None:
+def check_trainable(graph: Graph) -> None:
+    """Raises `ValueError` for a graph that nothing can be learnt from."""
     if not np.any(graph.split == Split.TRAIN):
         raise ValueError("dataset: no node is in the training split")
     unlabelled = np.flatnonzero((graph.split != Split.NONE) & (graph.labels < 0))
@@ -58,7 +68,16 @@ def _check(graph: Graph) -> None:
         raise ValueError(f"dataset: node {unlabelled[0]} is in a split and has no label")
 
 
-def _imbalance(counts: list[int]) -> float:
-    """Largest over mean; 1 where there is nothing to share."""
-    total = sum(counts)
-    return max(counts) * len(counts) / total if total else 1.0
+def describe(graph: Graph, config: dict[str, Any], quality: Quality) -> list[str]:
+    """What was planned, for people."""
+    chosen, grid = config["partition"], quality.partition.grid
+    note = remark(chosen["grid"], grid)
+    return [
+        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, "
+        f"{graph.num_classes} classes; {chosen['nodes']} nodes on a {grid} grid",
+        *([note] if note else []),
+    ]
+
+
+def _spelt(balance: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())

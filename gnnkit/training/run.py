@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import logging
 import os
 import platform
 import shutil
@@ -12,7 +13,7 @@ import socket
 import statistics
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +38,7 @@ from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
 from gnnkit.training.module import TrainingModule, accuracies
-from gnnkit.training.plan import SHARDS, plan
+from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
@@ -57,23 +58,34 @@ class Job:
 
 
 def run(
-    config: dict[str, Any], folder: Path, graph: Graph | None = None, model: nn.Module | ModelFactory | None = None
+    config: Mapping[str, Any], folder: Path, graph: Graph | None = None, model: nn.Module | ModelFactory | None = None
 ) -> dict[str, Any]:
     """Runs the job of a settled configuration, on `graph` and `model` where they are given, and writes into `folder`.
 
     Returns what `result.json` holds, and prints it as a short table.
     """
+    config = dict(config)
+    if config["job"] == "partition":
+        result: dict[str, Any] = run_in_child(store_partition, config, folder, graph)
+        print(result.pop("summary"))
+    else:
+        result = _train(config, folder, graph, model)
+        print(table(result))
+    write_atomically(folder / "result.json", json.dumps(result, indent=2).encode())
+    print(f"written to {folder}")
+    return result
+
+
+def _train(
+    config: dict[str, Any], folder: Path, graph: Graph | None, model: nn.Module | ModelFactory | None
+) -> dict[str, Any]:
+    """Plans in a child, then runs the ranks on what it left; the leader's result."""
     try:
         planned = run_in_child(plan, config, folder, graph)
         print(planned["summary"], flush=True)
-        result = _start(Job(config, folder, planned, model)) if config["job"] == "train" else planned["report"]
+        return _start(Job(config, folder, planned, model))
     finally:
         shutil.rmtree(folder / SHARDS, ignore_errors=True)
-    write_atomically(folder / "result.json", json.dumps(result, indent=2).encode())
-    if config["job"] == "train":
-        print(table(result))
-    print(f"written to {folder}")
-    return result
 
 
 def _start(job: Job) -> dict[str, Any]:
@@ -168,24 +180,25 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
         callbacks.append(RichProgressBar())
     ModelCheckpoint.FILE_EXTENSION = ".json"
     loggers = [TensorBoardLogger(job.folder, "", "tensorboard"), CSVLogger(job.folder, "", "csv")]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="lightning")
-        return L.Trainer(
-            accelerator="gpu" if worker.device.type == "cuda" else "cpu",
-            strategy=strategy,
-            devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
-            plugins=[SafeCheckpointIO()],
-            logger=loggers if is_leader else False,
-            callbacks=callbacks,
-            max_epochs=config["max_epochs"],
-            check_val_every_n_epoch=config["check_val_every_n_epoch"],
-            log_every_n_steps=config["log_every_n_steps"],
-            enable_progress_bar=is_leader and config["progress_bar"],
-            enable_checkpointing=config["checkpoint"],
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-        )
+    # Hints of a library that this program sits on are not its user's business; its errors are.
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
+    return L.Trainer(
+        accelerator="gpu" if worker.device.type == "cuda" else "cpu",
+        strategy=strategy,
+        devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
+        plugins=[SafeCheckpointIO()],
+        logger=loggers if is_leader else False,
+        callbacks=callbacks,
+        max_epochs=config["max_epochs"],
+        check_val_every_n_epoch=config["check_val_every_n_epoch"],
+        log_every_n_steps=config["log_every_n_steps"],
+        enable_progress_bar=is_leader and config["progress_bar"],
+        enable_checkpointing=config["checkpoint"],
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
 
 
 def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -> dict[str, Any]:

@@ -91,6 +91,12 @@ def test_any_vertex_cut_gives_one_process_result(model: str, graph: Graph, cells
     on_ranks(graph, partition, module, Threads.run).assert_equals(one_process(graph, module))
 
 
+def test_a_loop_that_another_cell_holds_is_not_added_again() -> None:
+    graph, module = make_graph(2, np.array([[0, 0], [0, 1]]), weighted=False), make_model("gcn")
+    cut = Partition(np.array([0, 1], np.int32), np.array([1, 0], np.int32), Grid(2, 1, 1))
+    on_ranks(graph, cut, module, Threads.run).assert_equals(one_process(graph, module))
+
+
 @functools.cache
 def fixed_case(model: str, directed: bool) -> tuple[Graph, torch.nn.Module, Answer]:
     pairs = np.random.default_rng(1).integers(0, 30, (100, 2))

@@ -13,7 +13,7 @@ Step = Literal["slice", "gather", "reduce"]  # unslicing counts as slice
 
 
 @dataclass(eq=False)
-class Traffic:
+class Tally:
     """What one rank received and sent since the last `reset`.
 
     A word is one number of a row; words count what is received from other ranks, as the formulas do, and bytes what is sent
