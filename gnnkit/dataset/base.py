@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gnnkit.graph import Graph
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import Graph, Ids, Split
 
 
 class Dataset(ABC):
@@ -28,3 +31,14 @@ def blame(what: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
+
+
+def random_split(labels: Ids, train: float, val: float, seed: int) -> npt.NDArray[np.int8]:
+    """The shares `train` and `val` of the labelled nodes, drawn by `seed`, and TEST for the others; NONE without label."""
+    labelled = np.flatnonzero(labels >= 0)
+    order = np.random.default_rng(seed).permutation(labelled)
+    ends = [round(len(order) * train), round(len(order) * (train + val))]
+    split = np.zeros(len(labels), np.int8)
+    for value, nodes in zip((Split.TRAIN, Split.VAL, Split.TEST), np.split(order, ends), strict=True):
+        split[nodes] = value
+    return split

@@ -1,0 +1,313 @@
+"""Python sources to a graph: functions and classes, and who calls, derives from or contains whom.
+
+Names are resolved as Python's scopes and imports say, without running anything; what only a run could tell (a value's
+type, a name bound twice) is left out or taken from the first definition.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+_Import: TypeAlias = tuple[str, str | None]  # module, or a name in it
+_Path: TypeAlias = tuple[str, ...]  # a.b().c as a, b, (), c: a hundredth of the size of a syntax tree
+_CALL = "()"
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A value of a class; of its bases only where it came from `super()`."""
+
+    cls: int
+    bases_only: bool = False
+
+
+# A definition's number, a module's name, a value of a known class, or unknown.
+_Entity: TypeAlias = int | str | _Instance | None
+
+
+@dataclass(slots=True)
+class Definition:
+    """A function or class."""
+
+    name: str
+    module: str
+    words: list[str]  # of its name, arguments and docstring, lower case
+    bases: list[_Path] = field(default_factory=list)
+    members: _Scope | None = None  # classes only
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The names bound in a module, class or function."""
+
+    module: str
+    parent: _Scope | None = None
+    owner: int | None = None  # the definition whose body this is
+    is_class: bool = False
+    names: dict[str, _Import | _Entity] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)  # modules imported with *
+
+    def bind(self, name: str, target: _Import | _Entity) -> None:
+        """A definition goes before an import, an import before a variable, and the first before later ones."""
+        if name not in self.names or _rank(target) > _rank(self.names[name]):
+            self.names[name] = target
+
+
+@dataclass(slots=True)
+class CodeGraph:
+    """Definitions in the order of their modules' names and of their place there, and the edges between them."""
+
+    definitions: list[Definition]
+    edges: list[tuple[int, int]]  # sorted, distinct: the first calls, derives from or contains the second
+
+
+def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
+    """The graph of the modules `name -> source`; a package's own module is named `package.__init__`.
+
+    Modules that do not parse are left out.
+    """
+    program = _Program({name.removesuffix(".__init__") for name in sources})
+    for name in sorted(sources):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the code read, which is not ours to mend
+            try:
+                tree = ast.parse(sources[name])
+            except (SyntaxError, ValueError):
+                continue
+        _Reader(program, name).read(tree)
+    edges = {edge for edge in program.edges() if edge[0] != edge[1]}
+    return CodeGraph(program.definitions, sorted(edges))
+
+
+def split_words(text: str) -> list[str]:
+    """The words of identifiers and prose, split at underscores and camelCase, in lower case."""
+    return [word.lower() for word in _WORD.findall(text) if len(word) > 1]
+
+
+def _rank(target: _Import | _Entity) -> int:
+    if isinstance(target, int | _Instance):
+        return 2
+    return 0 if target is None else 1
+
+
+class _Program:
+    """All modules, and what names and expressions in them mean."""
+
+    def __init__(self, modules: set[str]) -> None:
+        self.known = modules
+        self.modules: dict[str, _Scope] = {}
+        self.definitions: list[Definition] = []
+        self.contained: list[tuple[int, int]] = []  # class or function, definition in its body
+        self.calls: list[tuple[_Scope, _Path]] = []  # where, and what is called
+        self._exports: dict[tuple[str, str], _Entity] = {}
+        self._bases: dict[int, list[int]] = {}
+
+    def edges(self) -> Iterator[tuple[int, int]]:
+        yield from self.contained
+        for number in range(len(self.definitions)):
+            yield from ((number, base) for base in self.bases(number))
+        for scope, path in self.calls:
+            callee = self.evaluate(path, scope)
+            if isinstance(callee, _Instance):
+                callee = self.attribute(callee, "__call__")
+            if isinstance(callee, int) and scope.owner is not None:
+                yield scope.owner, callee
+
+    def bases(self, number: int) -> list[int]:
+        """The base classes of a class that are known."""
+        if number not in self._bases:
+            self._bases[number] = []  # ends a circle of classes
+            members = self.definitions[number].members
+            if members is not None and members.parent is not None:
+                found = [self.evaluate(base, members.parent) for base in self.definitions[number].bases]
+                self._bases[number] = [base for base in found if isinstance(base, int)]
+        return self._bases[number]
+
+    def evaluate(self, path: _Path, scope: _Scope) -> _Entity:
+        """What an expression means, as far as names tell."""
+        inherited = path[:2] == ("super", _CALL)
+        entity = _enclosing_instance(scope) if inherited else self.lookup(path[0], scope)
+        for step in path[2 if inherited else 1 :]:
+            entity = self.result(entity) if step == _CALL else self.attribute(entity, step)
+        return entity
+
+    def result(self, callee: _Entity) -> _Entity:
+        """What a call returns: known for classes only."""
+        return _Instance(callee) if isinstance(callee, int) and self.definitions[callee].members else None
+
+    def lookup(self, name: str, scope: _Scope) -> _Entity:
+        """A name as the scopes around it know it; those of classes only for code directly in them."""
+        place: _Scope | None = scope
+        while place is not None:
+            if place.parent is None:
+                return self.export(place.module, name)
+            if name in place.names and (place is scope or not place.is_class):
+                return self.target(place.names[name])
+            place = place.parent
+        return None
+
+    def attribute(self, entity: _Entity, name: str) -> _Entity:
+        match entity:
+            case str():
+                return self.export(entity, name)
+            case int():
+                return self.member([entity, *self.ancestors(entity)], name)
+            case _Instance(cls=cls, bases_only=bases_only):
+                return self.member([*([] if bases_only else [cls]), *self.ancestors(cls)], name)
+        return None
+
+    def member(self, classes: list[int], name: str) -> _Entity:
+        """A name in the first of the classes that has it."""
+        for cls in classes:
+            members = self.definitions[cls].members
+            if members is not None and name in members.names:
+                return self.target(members.names[name])
+        return None
+
+    def ancestors(self, cls: int) -> list[int]:
+        """The known base classes and theirs, nearest first, each once."""
+        found = [cls]
+        for number in found:
+            found += [base for base in self.bases(number) if base not in found]
+        return found[1:]
+
+    def export(self, module: str, name: str) -> _Entity:
+        """A name of a module: bound there, a module in it, or imported with *."""
+        key = (module, name)
+        if key not in self._exports:
+            self._exports[key] = None  # ends a circle of imports
+            self._exports[key] = self._export(module, name)
+        return self._exports[key]
+
+    def _export(self, module: str, name: str) -> _Entity:
+        scope = self.modules.get(module)
+        if scope is not None and name in scope.names:
+            return self.target(scope.names[name])
+        if f"{module}.{name}" in self.known:
+            return f"{module}.{name}"
+        found = (self.export(star, name) for star in (scope.stars if scope is not None else ()))
+        return next((entity for entity in found if entity is not None), None)
+
+    def target(self, target: _Import | _Entity) -> _Entity:
+        if not isinstance(target, tuple):
+            return target
+        module, name = target
+        return module if name is None else self.export(module, name)
+
+
+class _Reader(ast.NodeVisitor):
+    """Fills a program with the scopes, definitions and calls of one module."""
+
+    def __init__(self, program: _Program, name: str) -> None:
+        self.program = program
+        self.module = name.removesuffix(".__init__")
+        self.package = self.module if name.endswith(".__init__") else self.module.rpartition(".")[0]
+        self.scope = program.modules[self.module] = _Scope(self.module)
+
+    def read(self, tree: ast.Module) -> None:
+        for statement in tree.body:
+            self.visit(statement)
+
+    def visit_FunctionDef(self, node: _Function) -> None:
+        for outside in (*node.decorator_list, node.args, *([node.returns] if node.returns else [])):
+            self.visit(outside)
+        arguments = [a.arg for a in _arguments(node.args)]
+        scope = self.define(node, split_words(" ".join(arguments)))
+        for name in arguments:
+            scope.bind(name, _first_argument(node, self.scope) if name == arguments[0] else None)
+        self.read_body(node, scope)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for outside in (*node.decorator_list, *node.bases, *node.keywords):
+            self.visit(outside)
+        scope = self.define(node, [])
+        definition = self.program.definitions[-1]
+        definition.bases, definition.members = [path for base in node.bases if (path := _path(base))], scope
+        scope.is_class = True
+        self.read_body(node, scope)
+
+    def define(self, node: _Function | ast.ClassDef, words: list[str]) -> _Scope:
+        """Numbers a definition, binds its name, and opens its scope."""
+        number = len(self.program.definitions)
+        words = split_words(node.name) + words + split_words(ast.get_docstring(node, clean=False) or "")
+        self.program.definitions.append(Definition(node.name, self.module, words))
+        self.scope.bind(node.name, number)
+        if self.scope.owner is not None:
+            self.program.contained.append((self.scope.owner, number))
+        return _Scope(self.module, self.scope, number)
+
+    def read_body(self, node: _Function | ast.ClassDef, scope: _Scope) -> None:
+        outer, self.scope = self.scope, scope
+        for statement in node.body:
+            self.visit(statement)
+        self.scope = outer
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if self.scope.owner is not None and (path := _path(node.func)):
+            self.program.calls.append((self.scope, path))
+        self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            self.scope.bind(node.id, None)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            module = alias.name if alias.asname else alias.name.partition(".")[0]
+            self.scope.bind(alias.asname or module, (module, None) if module in self.program.known else None)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        package = self.package.split(".")[: len(self.package.split(".")) + 1 - node.level] if node.level else []
+        module = ".".join([*package, *([node.module] if node.module else [])])
+        for alias in node.names:
+            if alias.name == "*":
+                self.scope.stars.append(module)
+            else:
+                target = (module, alias.name) if module in self.program.known else None
+                self.scope.bind(alias.asname or alias.name, target)
+
+
+def _path(expression: ast.expr) -> _Path | None:
+    """Names, attributes and calls; None for anything else."""
+    steps = []
+    while not isinstance(expression, ast.Name):
+        if isinstance(expression, ast.Attribute):
+            steps.append(expression.attr)
+            expression = expression.value
+        elif isinstance(expression, ast.Call):
+            steps.append(_CALL)
+            expression = expression.func
+        else:
+            return None
+    return (expression.id, *reversed(steps))
+
+
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
+    rest = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest]
+
+
+def _first_argument(node: _Function, scope: _Scope) -> _Entity:
+    """What a method's first argument is: an instance, or the class itself in class methods."""
+    decorators = {name.id for name in node.decorator_list if isinstance(name, ast.Name)}
+    if not scope.is_class or scope.owner is None or "staticmethod" in decorators:
+        return None
+    of_class = "classmethod" in decorators or node.name in ("__new__", "__init_subclass__", "__class_getitem__")
+    return scope.owner if of_class else _Instance(scope.owner)
+
+
+def _enclosing_instance(scope: _Scope) -> _Entity:
+    """What `super()` returns in the methods of a class."""
+    place: _Scope | None = scope
+    while place is not None and not place.is_class:
+        place = place.parent
+    return None if place is None or place.owner is None else _Instance(place.owner, bases_only=True)
