@@ -3,17 +3,124 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
-from gnnkit.graph import CSC, Ids, MiniBatch
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import _core
+from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hop:
+    """What given nodes drew, in global ids; `Sampler.sample` renumbers it into a block."""
+
+    indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
+    sources: Ids  # [num_draws] global ids
+    edge_ids: Ids | None = None  # [num_draws] positions in the CSC; None: not edges of it
+    weight: Floats | None = None  # [num_draws] importance weights
 
 
 class Sampler(ABC):
-    """Draws the neighbourhood of seeds. Equal arguments give equal results, whatever the number of threads."""
+    """Draws the neighbourhood of seeds. Equal arguments give equal results, whatever the number of threads.
+
+    What a node draws follows from the key, the node and, where `redraw` is true, the hop; not from the batch that it is
+    in, unless the sampler says so. So ranks that each answer for their own nodes draw what one process would.
+    """
+
+    num_hops: int = 2  # blocks of a batch
+    redraw: bool = False  # False: a node draws once, when it is first found. True: all nodes found draw at every hop
 
     @abstractmethod
-    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> tuple[Ids, Ids]:
-        """One hop: `indptr` [len(nodes) + 1] and the edge positions drawn for each of `nodes`. Hop 0 is the seeds' own."""
+    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+        """One hop of `nodes`, destinations of `graph`. Hop 0 is the seeds' own.
 
-    @abstractmethod
+        Raises `ValueError` for nodes or hops out of range, naming the value and its place.
+        """
+
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        """All hops of `seeds` (distinct). Raises `ValueError` for seeds out of range."""
+        """All hops of `seeds`. Nodes are numbered in the order in which they are found.
+
+        Raises `ValueError` for seeds out of range or repeated, naming the value and its place.
+        """
+        numbering = _core.Numbering(as_ids("seeds", seeds), graph.num_nodes)
+        known = [len(seeds)]
+        hops: list[Hop] = []
+        for hop in range(self.num_hops):
+            newest = known[-2] if len(known) > 1 else 0
+            drawing = numbering.nodes()[0 if self.redraw else newest :]
+            hops.append(self.draw(graph, drawing.astype(graph.indices.dtype), hop, key=key))
+            locals_ = numbering.add(as_ids("sources", hops[-1].sources))
+            hops[-1] = Hop(hops[-1].indptr, locals_, hops[-1].edge_ids, hops[-1].weight)
+            known.append(len(numbering.nodes()))
+        return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
+
+
+class NativeSampler(Sampler):
+    """A sampler whose draws and batches are made in Rust, without the interpreter's lock."""
+
+    edge_ids: bool = True  # whether blocks say which edges of the CSC theirs are
+
+    @abstractmethod
+    def native(self) -> _core.Sampler:
+        """The same sampler as the core knows it; cheap to make."""
+
+    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+        ids = as_ids("nodes", nodes)
+        return Hop(*self.native().draw(graph, ids, hop, wrap(key)))
+
+    def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
+        ids = as_ids("seeds", seeds)
+        nodes, known, indptr, sources, edge_ids, weight = self.native().sample(graph, ids, wrap(key))
+        rows = Hop(indptr, sources, edge_ids if self.edge_ids else None, weight)
+        return _batch(nodes, known, rows, self.redraw)
+
+
+def as_ids(name: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """`ids` as contiguous int64. Raises `ValueError` unless they are integers in one dimension."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise ValueError(f"{name} must be integers in one dimension, got {array.dtype} of shape {array.shape}")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def wrap(key: int) -> int:
+    """`key` modulo 2^64, as the core takes it."""
+    return int(key) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _join(hops: Sequence[Hop], graph: CSC) -> Hop:
+    """The rows of all hops as those of one."""
+    ends = [0, *accumulate(len(hop.sources) for hop in hops)]
+    indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
+    edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
+    weight = [hop.weight for hop in hops if hop.weight is not None]
+    return Hop(
+        np.concatenate(indptr),
+        np.concatenate([np.empty(0, graph.indices.dtype), *(hop.sources for hop in hops)], dtype=graph.indices.dtype),
+        np.concatenate(edge_ids) if edge_ids else None,
+        np.concatenate(weight) if weight else None,
+    )
+
+
+def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
+    """The blocks of a batch as views of its rows: where nodes draw once, each block is a prefix of all rows."""
+    blocks = []
+    first = 0
+    for num_dst, num_src in pairwise(known):
+        indptr = rows.indptr[first : first + num_dst + 1]
+        edges = slice(indptr[0], indptr[-1])
+        blocks.append(
+            Block(
+                indptr=indptr - indptr[0] if first else indptr,
+                indices=rows.sources[edges],
+                src_nodes=nodes[:num_src],
+                edge_ids=None if rows.edge_ids is None else rows.edge_ids[edges],
+                weight=None if rows.weight is None else rows.weight[edges],
+            )
+        )
+        first += num_dst if redraw else 0
+    return MiniBatch(seeds=nodes[: known[0]], blocks=tuple(reversed(blocks)))

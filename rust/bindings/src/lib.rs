@@ -7,7 +7,9 @@ mod aggregate;
 mod array;
 mod balance;
 mod gather;
+#[macro_use]
 mod graph;
+mod sample;
 
 /// The core's errors are the user's: `ValueError`.
 fn value_error(error: gnnkit_core::Error) -> PyErr {
@@ -21,5 +23,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     balance::register(m)?;
     gather::register(m)?;
     aggregate::register(m)?;
-    graph::register(m)
+    graph::register(m)?;
+    sample::register(m)
 }

@@ -80,4 +80,54 @@ pub enum Error {
     /// Only the edges in their own order have dot products.
     #[error("edge_dot of a transposed aggregator: call it on the original one, with x and grad exchanged")]
     Transposed,
+    /// The edges of a node are not a range of the edges that there are.
+    #[error("indptr[{node}..={}] = {start}, {end} is not a range of {num_edges} edges", node + 1)]
+    EdgeRange {
+        /// Destination of the edges.
+        node: usize,
+        /// `indptr[node]`.
+        start: i64,
+        /// `indptr[node + 1]`.
+        end: i64,
+        /// Edges that there are.
+        num_edges: usize,
+    },
+    /// Ids that must be distinct are not.
+    #[error("{name}[{position}] = {value} repeats {name}[{first}]")]
+    Repeated {
+        /// Which array.
+        name: &'static str,
+        /// Position of the second occurrence.
+        position: usize,
+        /// Position of the first one.
+        first: usize,
+        /// The value.
+        value: i64,
+    },
+    /// A fanout is neither a number of neighbours nor -1.
+    #[error("fanouts[{hop}] = {fanout} is below -1 (-1 means all neighbours)")]
+    Fanout {
+        /// Hop, 0 is the seeds' own.
+        hop: usize,
+        /// The value.
+        fanout: i64,
+    },
+    /// There is no such hop.
+    #[error("hop {hop} is out of range for {num_hops} hops")]
+    Hop {
+        /// Hop asked for.
+        hop: usize,
+        /// Hops that there are.
+        num_hops: usize,
+    },
+    /// Sources are numbered apart from destinations, so a hop cannot follow a hop.
+    #[error(
+        "the graph has {num_sources} sources and {num_nodes} destinations: its sources cannot be the next hop's nodes"
+    )]
+    NotSquare {
+        /// Number of destinations.
+        num_nodes: usize,
+        /// Number of sources.
+        num_sources: usize,
+    },
 }

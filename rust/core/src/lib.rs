@@ -9,6 +9,7 @@ pub mod gather;
 pub mod isa;
 pub mod pool;
 pub mod rng;
+pub mod sample;
 
 pub use aggregate::Aggregator;
 pub use csc::Csc;

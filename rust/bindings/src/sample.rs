@@ -1,0 +1,191 @@
+//! Sampled neighbourhoods.
+
+use std::cell::RefCell;
+
+use gnnkit_core::Error;
+use gnnkit_core::csc::{Id, check_ids};
+use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Numbering, Sampler, Scratch, View};
+use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::graph::PyIds;
+use crate::value_error;
+
+thread_local! {
+    /// Tables that a thread's batches reuse. They live and die with the thread, so a fork inherits no lock.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// The attributes of `gnnkit.graph.CSC`.
+#[derive(FromPyObject)]
+pub struct PyCsc<'py> {
+    indptr: PyReadonlyArray1<'py, i64>,
+    indices: PyIds<'py>,
+    num_sources: usize,
+}
+
+/// Runs the body with a view of the graph, whichever width its ids have.
+macro_rules! with_view {
+    ($graph:expr, $view:ident => $body:expr) => {
+        with_ids!($graph.indices, indices => {
+            let $view = View::new($graph.indptr.as_slice()?, indices, $graph.num_sources).map_err(value_error)?;
+            $body
+        })
+    };
+}
+
+/// indptr, sources, edge ids, weights of one hop.
+type PyHop<'py> = (
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyUntypedArray>,
+    Bound<'py, PyArray1<i64>>,
+    Option<Bound<'py, PyArray1<f32>>>,
+);
+
+/// nodes, known, indptr, indices, edge ids, weights of a batch.
+type PyBatch<'py> = (
+    Bound<'py, PyUntypedArray>,
+    Vec<usize>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyUntypedArray>,
+    Bound<'py, PyArray1<i64>>,
+    Option<Bound<'py, PyArray1<f32>>>,
+);
+
+/// What a native sampler draws; immutable, so that any number of threads may use it.
+#[pyclass(frozen, name = "Sampler", module = "gnnkit._core")]
+pub struct PySampler(pub Sampler);
+
+#[pymethods]
+impl PySampler {
+    /// Uniform neighbours.
+    #[staticmethod]
+    fn neighbor(fanouts: Vec<i64>, replace: bool, redraw: bool, importance: Option<&str>) -> PyResult<Self> {
+        Self::new(Kind::Neighbor { replace }, &fanouts, redraw, importance)
+    }
+
+    /// One hop of `nodes`.
+    fn draw<'py>(
+        &self,
+        py: Python<'py>,
+        graph: PyCsc<'py>,
+        nodes: PyReadonlyArray1<'py, i64>,
+        hop: usize,
+        key: u64,
+    ) -> PyResult<PyHop<'py>> {
+        let nodes = nodes.as_slice()?;
+        with_view!(graph, view => {
+            let drawn = py.detach(|| {
+                let nodes = narrow("nodes", nodes, view.num_nodes())?;
+                SCRATCH.with_borrow_mut(|scratch| self.0.draw(&view, &nodes, hop, key, scratch))
+            });
+            drawn.map(|hop| hop_to_py(py, hop)).map_err(value_error)
+        })
+    }
+
+    /// All hops of `seeds`.
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        graph: PyCsc<'py>,
+        seeds: PyReadonlyArray1<'py, i64>,
+        key: u64,
+    ) -> PyResult<PyBatch<'py>> {
+        let seeds = seeds.as_slice()?;
+        with_view!(graph, view => {
+            let batch = py.detach(|| {
+                let seeds = narrow("seeds", seeds, view.num_nodes())?;
+                SCRATCH.with_borrow_mut(|scratch| self.0.sample(&view, &seeds, key, scratch))
+            });
+            batch.map(|batch| batch_to_py(py, batch)).map_err(value_error)
+        })
+    }
+}
+
+/// Local ids in order of first occurrence.
+#[pyclass(name = "Numbering", module = "gnnkit._core")]
+struct PyNumbering(Numbering);
+
+#[pymethods]
+impl PyNumbering {
+    #[new]
+    fn new(seeds: PyReadonlyArray1<'_, i64>, num_nodes: usize) -> PyResult<Self> {
+        Numbering::new(seeds.as_slice()?, num_nodes)
+            .map(Self)
+            .map_err(value_error)
+    }
+
+    /// The local id of each of `ids`; those that are new come next.
+    fn add<'py>(&mut self, py: Python<'py>, ids: PyReadonlyArray1<'_, i64>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let ids = ids.as_slice()?;
+        let locals = py.detach(|| self.0.add(ids)).map_err(value_error)?;
+        Ok(locals.into_pyarray(py))
+    }
+
+    /// Global ids in order of first occurrence.
+    fn nodes<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        PyArray1::from_slice(py, self.0.nodes())
+    }
+}
+
+impl PySampler {
+    fn new(kind: Kind, fanouts: &[i64], redraw: bool, importance: Option<&str>) -> PyResult<Self> {
+        if fanouts.is_empty() {
+            return Err(PyValueError::new_err(
+                "fanouts=[] names no hop: give one number of neighbours per layer",
+            ));
+        }
+        let fanouts = fanouts
+            .iter()
+            .enumerate()
+            .map(|(hop, &fanout)| Fanout::new(hop, fanout));
+        let importance = match importance {
+            None => None,
+            Some("mean") => Some(Importance::Mean),
+            Some("sum") => Some(Importance::Sum),
+            Some(other) => {
+                return Err(PyValueError::new_err(format!(
+                    "importance={other} must be mean, sum or null"
+                )));
+            }
+        };
+        Ok(Self(Sampler {
+            kind,
+            fanouts: fanouts.collect::<Result<_, _>>().map_err(value_error)?,
+            redraw,
+            importance,
+        }))
+    }
+}
+
+/// Ids below `bound` in the width of the graph's own.
+fn narrow<I: Id>(name: &'static str, ids: &[i64], bound: usize) -> Result<Vec<I>, Error> {
+    check_ids(name, ids, bound, "nodes")?;
+    Ok(ids.iter().map(|id| I::from_index(id.index())).collect())
+}
+
+fn hop_to_py<I: Id + Element>(py: Python<'_>, hop: Hop<I>) -> PyHop<'_> {
+    (
+        hop.indptr.into_pyarray(py),
+        hop.sources.into_pyarray(py).as_untyped().clone(),
+        hop.edge_ids.into_pyarray(py),
+        hop.weight.map(|weight| weight.into_pyarray(py)),
+    )
+}
+
+fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> PyBatch<'_> {
+    (
+        batch.nodes.into_pyarray(py).as_untyped().clone(),
+        batch.known,
+        batch.indptr.into_pyarray(py),
+        batch.indices.into_pyarray(py).as_untyped().clone(),
+        batch.edge_ids.into_pyarray(py),
+        batch.weight.map(|weight| weight.into_pyarray(py)),
+    )
+}
+
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PySampler>()?;
+    m.add_class::<PyNumbering>()
+}

@@ -1,0 +1,191 @@
+//! Sampled neighbourhoods: seeds in, blocks out, the same bits on any number of threads.
+//!
+//! Every draw is a hash of what it is for (see [`crate::rng`]): the batch's key, the node that draws and the number of the draw.
+
+mod floyd;
+mod hop;
+mod law;
+mod numbering;
+mod pages;
+mod table;
+mod view;
+
+pub use hop::{Batch, Hop, Importance};
+use hop::{Edges, Task};
+use law::{Room, Uniform, UniformWithReplacement};
+pub use numbering::Numbering;
+pub use table::DENSE_NODES;
+use table::{Dense, Hashed, Table};
+pub use view::View;
+
+use crate::Error;
+use crate::csc::{Id, check_ids};
+use crate::rng::derive;
+
+/// For how many edges a row memory is set aside before it draws; more is found when needed.
+const TYPICAL_FANOUT: usize = 32;
+
+/// How many in-edges a node draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fanout {
+    /// As many as there are.
+    All,
+    /// At most so many.
+    Most(usize),
+}
+
+impl Fanout {
+    /// From the number that users write; -1 means all.
+    pub fn new(hop: usize, fanout: i64) -> Result<Self, Error> {
+        match fanout {
+            -1 => Ok(Self::All),
+            0.. => Ok(Self::Most(fanout as usize)),
+            _ => Err(Error::Fanout { hop, fanout }),
+        }
+    }
+
+    fn most(self) -> usize {
+        match self {
+            Self::All => usize::MAX,
+            Self::Most(count) => count,
+        }
+    }
+}
+
+/// By which law the nodes of a batch draw.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// Every in-edge equally likely.
+    Neighbor {
+        /// Draws are independent: an edge may come twice, and a node with in-edges always draws the whole fanout.
+        replace: bool,
+    },
+}
+
+/// What a batch is to hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampler {
+    /// The law of the draws.
+    pub kind: Kind,
+    /// [num_hops] from the seeds outward.
+    pub fanouts: Vec<Fanout>,
+    /// `false`: a node draws once, when it is first found, and every layer uses what it drew. `true`: all nodes found so far
+    /// draw anew at every hop, as in DGL.
+    pub redraw: bool,
+    /// Importance weights to return.
+    pub importance: Option<Importance>,
+}
+
+/// Memory that batches reuse; one per thread. Its contents never reach a result.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    dense: Dense,
+    hashed: Hashed,
+    room: Room,
+}
+
+impl Sampler {
+    /// One hop of `nodes`, which may repeat. Hop 0 is the seeds' own.
+    pub fn draw<I: Id>(
+        &self,
+        graph: &View<'_, I>,
+        nodes: &[I],
+        hop: usize,
+        key: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Hop<I>, Error> {
+        check_ids("nodes", nodes, graph.num_nodes(), "nodes")?;
+        if hop >= self.fanouts.len() {
+            return Err(Error::Hop {
+                hop,
+                num_hops: self.fanouts.len(),
+            });
+        }
+        let mut edges = Edges::new(self.importance);
+        let room = &mut scratch.room;
+        let task = hop::Draw {
+            graph,
+            nodes,
+            room,
+            edges: &mut edges,
+        };
+        self.with_law(hop, key, task)?;
+        Ok(Hop {
+            indptr: edges.indptr,
+            sources: edges.sources,
+            edge_ids: edges.edge_ids,
+            weight: edges.weight,
+        })
+    }
+
+    /// All hops of `seeds`, which must be distinct.
+    pub fn sample<I: Id>(
+        &self,
+        graph: &View<'_, I>,
+        seeds: &[I],
+        key: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Batch<I>, Error> {
+        let num_nodes = graph.num_nodes();
+        if graph.num_sources() != num_nodes {
+            return Err(Error::NotSquare {
+                num_nodes,
+                num_sources: graph.num_sources(),
+            });
+        }
+        let room = &mut scratch.room;
+        if num_nodes <= DENSE_NODES {
+            self.sample_with(graph, seeds, key, room, &mut scratch.dense.start(num_nodes))
+        } else {
+            self.sample_with(graph, seeds, key, room, scratch.hashed.start(num_nodes))
+        }
+    }
+
+    fn sample_with<I: Id>(
+        &self,
+        graph: &View<'_, I>,
+        seeds: &[I],
+        key: u64,
+        room: &mut Room,
+        table: &mut impl Table,
+    ) -> Result<Batch<I>, Error> {
+        let mut nodes = numbering::number_seeds(seeds, graph.num_nodes(), table)?;
+        let mut known = vec![nodes.len()];
+        let mut edges = Edges::new(self.importance);
+        for hop in 0..self.fanouts.len() {
+            let newest = if hop == 0 { 0 } else { known[hop - 1] };
+            let rows = if self.redraw { 0 } else { newest }..nodes.len();
+            edges.reserve(rows.len(), rows.len() * self.fanouts[hop].most().min(TYPICAL_FANOUT));
+            let task = hop::Expand {
+                graph,
+                rows,
+                room,
+                edges: &mut edges,
+                nodes: &mut nodes,
+                table,
+            };
+            self.with_law(hop, key, task)?;
+            known.push(nodes.len());
+        }
+        Ok(Batch {
+            nodes,
+            known,
+            indptr: edges.indptr,
+            indices: edges.sources,
+            edge_ids: edges.edge_ids,
+            weight: edges.weight,
+        })
+    }
+
+    /// Runs `task` under the law by which the nodes of `hop` draw.
+    fn with_law(&self, hop: usize, key: u64, task: impl Task) -> Result<(), Error> {
+        let key = if self.redraw { derive(key, hop as u64) } else { key };
+        let fanout = self.fanouts[hop].most();
+        match self.kind {
+            Kind::Neighbor { replace: false } => task.run(&Uniform { key, fanout }),
+            // All neighbours with replacement would be endless: -1 means each of them once.
+            Kind::Neighbor { replace: true } if fanout == usize::MAX => task.run(&Uniform { key, fanout }),
+            Kind::Neighbor { replace: true } => task.run(&UniformWithReplacement { key, fanout }),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Which local id a node has in the batch at hand.
+
+use std::hint::select_unpredictable;
+
+/// The largest number of nodes for which a thread keeps the dense table (8 bytes a node, 256 MiB here); above it, the hashed one.
+pub const DENSE_NODES: usize = 1 << 25;
+
+/// From ids of the graph to positions in the batch, in order of first occurrence.
+pub(crate) trait Table {
+    /// A hint that `id` is inserted soon.
+    fn prefetch(&self, id: usize);
+
+    /// The local id of `id`, which becomes `next` if it has none yet. `None`: there is no such node.
+    fn insert(&mut self, id: usize, next: u32) -> Option<u32>;
+
+    /// Makes room for `additional` more nodes.
+    fn reserve(&mut self, additional: usize);
+}
+
+/// One slot per node: batch << 32 | local id. It is never cleared: a slot of an older batch counts as empty.
+#[derive(Debug, Default)]
+pub(crate) struct Dense {
+    slots: Vec<u64>,
+    epoch: u32,
+}
+
+impl Dense {
+    /// An empty table for ids below `num_nodes`.
+    pub fn start(&mut self, num_nodes: usize) -> DenseBatch<'_> {
+        if self.slots.len() < num_nodes {
+            self.slots = super::pages::zeroed(num_nodes);
+            self.epoch = 0;
+        }
+        if self.epoch == u32::MAX {
+            self.slots.fill(0);
+            self.epoch = 0;
+        }
+        self.epoch += 1;
+        DenseBatch {
+            slots: &mut self.slots[..num_nodes],
+            epoch: u64::from(self.epoch) << 32,
+        }
+    }
+}
+
+/// A [`Dense`] table during one batch.
+pub(crate) struct DenseBatch<'a> {
+    slots: &'a mut [u64],
+    epoch: u64,
+}
+
+impl Table for DenseBatch<'_> {
+    #[inline(always)]
+    fn prefetch(&self, id: usize) {
+        super::view::prefetch(self.slots, id);
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, id: usize, next: u32) -> Option<u32> {
+        let slot = self.slots.get_mut(id)?;
+        // Half of the nodes are new and nothing predicts which: a branch here costs a quarter of the batch.
+        let is_new = *slot & !0xffff_ffff != self.epoch;
+        let local = select_unpredictable(is_new, next, *slot as u32);
+        *slot = self.epoch | u64::from(local);
+        Some(local)
+    }
+
+    #[inline(always)]
+    fn reserve(&mut self, _additional: usize) {}
+}
+
+/// Open addressing for graphs too large for a slot per node; its size follows the batch.
+#[derive(Debug, Default)]
+pub(crate) struct Hashed {
+    slots: Vec<Slot>,
+    epoch: u32,
+    used: usize,
+    num_nodes: usize,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    id: u64,
+    local: u32,
+    epoch: u32,
+}
+
+impl Hashed {
+    /// An empty table for ids below `num_nodes`.
+    pub fn start(&mut self, num_nodes: usize) -> &mut Self {
+        if self.epoch == u32::MAX {
+            self.slots.fill(Slot::default());
+            self.epoch = 0;
+        }
+        self.epoch += 1;
+        self.used = 0;
+        self.num_nodes = num_nodes;
+        self
+    }
+
+    /// The slot that holds `id`, or the empty one where it belongs.
+    #[inline(always)]
+    fn find(&self, id: u64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut at = home(id, self.slots.len());
+        while self.slots[at].epoch == self.epoch && self.slots[at].id != id {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    #[cold]
+    fn grow(&mut self, least: usize) {
+        let size = least.next_power_of_two().max(1024);
+        let old = std::mem::replace(&mut self.slots, super::pages::zeroed(size));
+        for slot in old.into_iter().filter(|slot| slot.epoch == self.epoch) {
+            let at = self.find(slot.id);
+            self.slots[at] = slot;
+        }
+    }
+}
+
+/// Where the search for `id` begins: multiplicative hashing, `size` is a power of two.
+#[inline(always)]
+fn home(id: u64, size: usize) -> usize {
+    let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> 32) as usize & (size - 1)
+}
+
+impl Table for Hashed {
+    #[inline(always)]
+    fn prefetch(&self, id: usize) {
+        super::view::prefetch(&self.slots, home(id as u64, self.slots.len().max(1)));
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, id: usize, next: u32) -> Option<u32> {
+        if id >= self.num_nodes {
+            return None;
+        }
+        let at = self.find(id as u64);
+        let slot = &mut self.slots[at];
+        if slot.epoch != self.epoch {
+            self.used += 1;
+            *slot = Slot {
+                id: id as u64,
+                local: next,
+                epoch: self.epoch,
+            };
+        }
+        Some(slot.local)
+    }
+
+    #[inline(always)]
+    fn reserve(&mut self, additional: usize) {
+        // At most half full, so that searches stay short.
+        let least = 2 * (self.used + additional);
+        if self.slots.len() < least {
+            self.grow(least);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Stream;
+
+    fn first_occurrences(table: &mut impl Table, ids: &[usize]) -> Vec<u32> {
+        let mut next = 0;
+        ids.iter()
+            .map(|&id| {
+                table.reserve(1);
+                let local = table.insert(id, next).unwrap();
+                next += u32::from(local == next);
+                local
+            })
+            .collect()
+    }
+
+    #[test]
+    fn both_tables_number_nodes_by_first_occurrence() {
+        let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
+        let mut stream = Stream::new(3);
+        for batch in 0..4 {
+            let ids: Vec<usize> = (0..5000).map(|_| stream.below(1000 + 500 * batch) as usize).collect();
+            let a = first_occurrences(&mut dense.start(2500), &ids);
+            let b = first_occurrences(hashed.start(2500), &ids);
+            assert_eq!(a, b);
+            assert_eq!(a[0], 0);
+        }
+    }
+
+    #[test]
+    fn nodes_that_do_not_exist_are_refused() {
+        let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
+        let _ = dense.start(10); // a table that is longer than this graph needs
+        assert_eq!(dense.start(5).insert(5, 0), None);
+        let batch = hashed.start(5);
+        batch.reserve(1);
+        assert_eq!(batch.insert(5, 0), None);
+        assert_eq!(batch.insert(usize::MAX, 0), None);
+    }
+
+    #[test]
+    fn epochs_wrap_without_mixing_batches() {
+        let mut dense = Dense {
+            slots: vec![0; 4],
+            epoch: u32::MAX - 1,
+        };
+        assert_eq!(dense.start(4).insert(2, 0), Some(0));
+        let mut batch = dense.start(4);
+        assert_eq!(batch.insert(1, 0), Some(0));
+        assert_eq!(batch.insert(2, 1), Some(1));
+    }
+}

@@ -1,0 +1,118 @@
+"""The inputs that crash other samplers, or that they answer with nodes that do not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gnnkit.graph import CSC
+from gnnkit.sampler import NeighborSampler
+
+
+def ring(num_nodes: int = 1000, dtype: type[np.integer] = np.int64) -> CSC:
+    """In-edges from the two nodes before."""
+    nodes = np.arange(num_nodes)
+    indices = np.stack([(nodes - 1) % num_nodes, (nodes - 2) % num_nodes], axis=1)
+    return CSC(np.arange(0, 2 * num_nodes + 1, 2), indices.ravel().astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([0, 1000], r"seeds\[1\] = 1000 is out of range for 1000 nodes"),
+        ([10**9], r"seeds\[0\] = 1000000000 is out of range"),
+        ([2**40], r"seeds\[0\] = 1099511627776 is out of range"),
+        ([3, 4, -1], r"seeds\[2\] = -1 is out of range"),
+        ([5, 6, 5], r"seeds\[2\] = 5 repeats seeds\[0\]"),
+        ([0.5], "seeds must be integers in one dimension, got float64"),
+        ([[1, 2]], r"seeds must be integers in one dimension, got int64 of shape \(1, 2\)"),
+        (["a"], "seeds must be integers"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_bad_seeds_are_named(seeds: Sequence[object], message: str, dtype: type[np.integer]) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborSampler([2, 2]).sample(ring(dtype=dtype), np.array(seeds), key=1)
+
+
+def test_bad_nodes_and_hops_are_named() -> None:
+    sampler = NeighborSampler([2, 2])
+    with pytest.raises(ValueError, match=r"nodes\[0\] = 1000 is out of range for 1000 nodes"):
+        sampler.draw(ring(), np.array([1000]), 0, key=1)
+    with pytest.raises(ValueError, match="hop 2 is out of range for 2 hops"):
+        sampler.draw(ring(), np.array([0]), 2, key=1)
+
+
+@pytest.mark.parametrize(
+    ("fanouts", "message"),
+    [([5, -2], r"fanouts\[1\] = -2 is below -1"), ([], r"fanouts=\[\] names no hop")],
+)
+def test_bad_fanouts_are_named(fanouts: Sequence[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborSampler(fanouts)
+
+
+def test_bad_importance_is_named() -> None:
+    with pytest.raises(ValueError, match="importance=max must be mean, sum or null"):
+        NeighborSampler([1], importance="max")
+
+
+def test_seeds_of_any_integer_type_and_stride_are_read() -> None:
+    graph, sampler = ring(), NeighborSampler([1, 1])
+    expected = sampler.sample(graph, np.arange(0, 100, 2), key=1).input_nodes
+    for seeds in (np.arange(100)[::2], np.arange(0, 100, 2, dtype=np.uint8), list(range(0, 100, 2))):
+        np.testing.assert_array_equal(sampler.sample(graph, seeds, key=1).input_nodes, expected)
+
+
+def test_graphs_of_other_sources_have_one_hop_only() -> None:
+    graph = CSC(np.array([0, 2]), np.array([4, 3]), num_sources=5)
+    sampler = NeighborSampler([-1, -1])
+    np.testing.assert_array_equal(sampler.draw(graph, np.array([0]), 1, key=1).sources, [4, 3])
+    with pytest.raises(ValueError, match="5 sources and 1 destinations"):
+        sampler.sample(graph, np.array([0]), key=1)
+
+
+@pytest.mark.parametrize(
+    ("array", "position", "value", "message"),
+    [
+        ("indptr", 500, 10**6, r"indptr\[499..=500\] = 998, 1000000 is not a range of 2000 edges"),
+        ("indptr", 500, 3, r"indptr\[499..=500\] = 998, 3 is not a range"),
+        ("indptr", 500, -1, r"indptr\[499..=500\] = 998, -1 is not a range"),
+        ("indptr", 0, -(2**62), r"indptr\[0..=1\] = -4611686018427387904, 2 is not a range"),
+        ("indices", 1000, 1005, r"indices\[1000\] = 1005 is out of range for 1000 nodes"),
+        ("indices", 1000, -7, r"indices\[1000\] = -7 is out of range"),
+        ("indices", 1000, 2**31 - 1, r"indices\[1000\] = 2147483647 is out of range"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_graphs_that_change_after_they_were_checked_are_errors(
+    array: str, position: int, value: int, message: str, dtype: type[np.integer]
+) -> None:
+    graph = ring(dtype=dtype)
+    getattr(graph, array)[position] = value
+    for fanouts in ([2, 2], [-1], [0, 5], [1]):
+        sampler = NeighborSampler(fanouts, redraw=True)
+        if array == "indices" and fanouts in ([1], [0, 5]):
+            sampler.sample(graph, np.arange(1), key=1)  # does not read the edge
+            continue
+        with pytest.raises(ValueError, match=message):
+            sampler.sample(graph, np.arange(1000), key=1)
+        with pytest.raises(ValueError, match=message):
+            sampler.draw(graph, np.arange(1000), 0, key=1)
+
+
+def test_random_garbage_in_a_graph_never_crashes() -> None:
+    random = np.random.default_rng(0)
+    sampler = NeighborSampler([3, 2, 2])
+    for _ in range(300):
+        graph = ring(50, np.int32 if random.random() < 0.5 else np.int64)
+        for _ in range(3):
+            array = graph.indptr if random.random() < 0.5 else graph.indices
+            array[random.integers(len(array))] = random.choice([-(2**31), -1, 0, 49, 50, 51, 2**31 - 1])
+        try:
+            batch = sampler.sample(graph, random.permutation(50)[:20], key=1)
+        except ValueError:
+            continue
+        assert ((batch.input_nodes >= 0) & (batch.input_nodes < 50)).all()

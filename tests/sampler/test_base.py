@@ -1,0 +1,83 @@
+"""What every sampler promises, and what `Sampler` gives to one that only draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gnnkit.graph import CSC, Ids
+from gnnkit.sampler import Hop, NeighborSampler, Sampler
+from gnnkit.testing import check_sampler
+
+
+class FirstNeighbors(Sampler):
+    """A third party's: the first two in-edges of every node, in Python."""
+
+    num_hops = 3
+
+    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+        begin, end = graph.indptr[nodes], graph.indptr[nodes + 1]
+        count = np.minimum(end - begin, 2)
+        indptr = np.concatenate([[0], np.cumsum(count)])
+        edges = np.arange(indptr[-1]) + np.repeat(begin - indptr[:-1], count)
+        return Hop(indptr, graph.indices[edges], edges)
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "neighbor": NeighborSampler([15, 10, 5]),
+    "neighbor, redrawn": NeighborSampler([4, 3, 2], redraw=True),
+    "neighbor, replaced": NeighborSampler([4, 3], replace=True, importance="sum"),
+    "neighbor, all": NeighborSampler([-1, 2], importance="mean"),
+    "neighbor, none": NeighborSampler([3, 0, 3]),
+    "third party": FirstNeighbors(),
+}
+
+each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
+
+
+@each_sampler
+def test_batches_follow_the_contract(sampler: Sampler, graph: CSC) -> None:
+    check_sampler(sampler, graph, np.random.default_rng(1).permutation(graph.num_nodes)[:300])
+
+
+@each_sampler
+@pytest.mark.parametrize(
+    "corner",
+    [
+        CSC(np.zeros(1, np.int64), np.empty(0, np.int32)),
+        CSC(np.zeros(4, np.int64), np.empty(0, np.int64)),
+        CSC(np.array([0, 1]), np.array([0])),
+        CSC(np.array([0, 3, 3]), np.array([1, 1, 1], np.int32)),
+    ],
+    ids=["no nodes", "no edges", "self-loop", "parallel edges"],
+)
+def test_corner_cases_follow_the_contract(sampler: Sampler, corner: CSC) -> None:
+    check_sampler(sampler, corner, np.arange(corner.num_nodes))
+    empty = check_sampler(sampler, corner, np.empty(0, np.int64))
+    assert len(empty.input_nodes) == 0
+
+
+@each_sampler
+def test_keys_are_any_integers(sampler: Sampler, graph: CSC) -> None:
+    for key in (-1, 2**64 + 5, np.int32(3)):
+        assert len(sampler.sample(graph, np.arange(5), key=key).blocks) == sampler.num_hops
+
+
+def test_a_sampler_that_only_draws_numbers_nodes_like_the_native_ones(graph: CSC) -> None:
+    class Wrapped(Sampler):
+        def __init__(self, inner: NeighborSampler) -> None:
+            self.inner, self.num_hops, self.redraw = inner, inner.num_hops, inner.redraw
+
+        def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+            return self.inner.draw(graph, nodes, hop, key=key)
+
+    seeds = np.arange(100)[::-1]
+    for redraw in (False, True):
+        native = NeighborSampler([5, 4, 3], redraw=redraw, importance="sum")
+        pairs = zip(
+            native.sample(graph, seeds, key=3).blocks, Wrapped(native).sample(graph, seeds, key=3).blocks, strict=True
+        )
+        for a, b in pairs:
+            for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
+                np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+                assert getattr(a, name).dtype == getattr(b, name).dtype
