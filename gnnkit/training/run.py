@@ -13,7 +13,7 @@ import socket
 import statistics
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -37,12 +37,12 @@ from gnnkit.sync.base import GradientSync
 from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
+from gnnkit.training.models import ModelFactory, make_model
 from gnnkit.training.module import TrainingModule, accuracies
 from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
-ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 
 _building = threading.Lock()  # torch has one random generator for all threads
 
@@ -146,14 +146,9 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
 
 def build_model(job: Job, worker: Worker) -> nn.Module:
     """The model with the run's initial parameters: equal on all ranks, whatever the precision."""
-    widths = {"in_features": worker.shard.features.shape[1], "num_classes": worker.shard.num_classes}
     with _building:
         torch.manual_seed(worker.seed)
-        if job.model is None:
-            model = plugins.create("model", job.config["model"], **widths)
-        else:
-            model = job.model if isinstance(job.model, nn.Module) else job.model(*widths.values())
-        return model.to(worker.device, worker.dtype)  # type: ignore[no-any-return]
+        return make_model(job.config, job.model, worker.shard).to(worker.device, worker.dtype)
 
 
 def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -> L.Trainer:

@@ -1,0 +1,29 @@
+"""From a configuration, or what the user gave instead, to a model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from gnnkit import plugins
+from gnnkit.graph import Graph
+from gnnkit.partition.shard import Shard
+
+ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
+
+
+def make_model(config: dict[str, Any], given: nn.Module | ModelFactory | None, data: Graph | Shard) -> nn.Module:
+    """A new model for that data: `given`, or else the configured one, which learns the width of edge features if it asks."""
+    widths = {"in_features": data.features.shape[1], "num_classes": data.num_classes}
+    if isinstance(given, nn.Module):
+        return copy.deepcopy(given)  # ranks may be threads
+    if given is not None:
+        return given(*widths.values())
+    if "edge_width" in inspect.signature(plugins.load("model", config["model"]["name"])).parameters:
+        widths["edge_width"] = 0 if data.edge_features is None else data.edge_features.shape[1]
+    model: nn.Module = plugins.create("model", config["model"], **widths)
+    return model
