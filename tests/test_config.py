@@ -117,6 +117,7 @@ def test_python_values_become_overrides_that_compose_to_them() -> None:
         "hidden": 8,
         "num_layers": 2,
         "dropout": 0.5,
+        "aggregator": "mean",
         "options": {"x": text, "y": [1.5, None, True]},
     }
     assert config["trainer"]["lr"] == 1e-3
