@@ -93,3 +93,20 @@ class Numbering:
     def __init__(self, seeds: _Ids, num_nodes: int) -> None: ...
     def add(self, ids: _Ids) -> _Ids: ...
     def nodes(self) -> _Ids: ...
+
+# dropout
+def dropout(
+    x: _Floats, ids: _Ids, p: float, key: int, out: _Floats, gate: _Floats | None = None, threads: int = 1
+) -> None:
+    """Writes x [len(ids), ...] to `out`, each element kept and scaled, or 0 with probability `p` (in steps of 2^-16).
+
+    What is kept follows from `key` (0..2^64-1), the id of the row and the column alone: element j of id i is kept iff the
+    (j mod 4)-th 16 bits, lowest first, of word(derive(key, i), j // 4) are at least t = floor(65536 p + 0.5); the scale is
+    65536 / (65536 - t), rounded to x's type. On 64 bits, wrapping around, with G = 0x9e3779b97f4a7c15:
+
+        mix(z):  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9; z = (z ^ z >> 27) * 0x94d049bb133111eb; return z ^ z >> 31
+        derive(key, i) = mix(key ^ mix(i + G)); word(s, k) = mix(s + G * (k + 1))
+
+    Where `gate` (shaped like x) is given, elements whose gate is 0 or less become 0 too: `gate=x` is a ReLU first. The
+    gradient is the same call on the gradient, with the same gate.
+    """

@@ -239,6 +239,93 @@ def test_bad_edges_are_refused_with_their_place() -> None:
             _core.Aggregator(np.array(indptr, dtype=np.int64), np.array(indices, dtype=np.int64), 3)
 
 
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(z: Array) -> Array:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def kept(key: int, ids: Array, width: int, p: float) -> Array:  # [len(ids), width]
+    columns = np.arange(width, dtype=np.uint64)
+    rows = mix(np.uint64(key) ^ mix(ids.astype(np.int64).view(np.uint64) + GOLDEN))[:, None]
+    words = mix(rows + GOLDEN * (columns // np.uint64(4) + np.uint64(1)))
+    lanes = (words >> (np.uint64(16) * (columns % np.uint64(4)))) & np.uint64(0xFFFF)
+    return lanes >= int(p * 65536 + 0.5)
+
+
+def reference_dropout(x: Array, ids: Array, p: float, key: int) -> Array:
+    threshold = int(p * 65536 + 0.5)
+    scale = x.dtype.type(65536 / (65536 - threshold)) if threshold < 65536 else x.dtype.type(0)
+    return np.where(kept(key, ids, x.shape[1], p), x * scale, x.dtype.type(0))
+
+
+@given(
+    ids=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6),
+    width=st.integers(0, 70),
+    p=st.floats(0, 1),
+    key=st.integers(0, 2**64 - 1),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_dropout_follows_its_definition(ids: list[int], width: int, p: float, key: int, dtype: Any) -> None:
+    rows = np.array(ids, dtype=np.int64)
+    x = normal(np.random.default_rng(0), len(ids), width, dtype=dtype)
+    out = np.full_like(x, 7)
+    _core.dropout(x, rows, p, key, out)
+    np.testing.assert_array_equal(out, reference_dropout(x, rows, p, key))
+    _core.dropout(x, rows, p, key, out, gate=x)
+    np.testing.assert_array_equal(out, reference_dropout(np.maximum(x, 0), rows, p, key))
+
+
+def test_dropout_does_not_depend_on_where_a_row_is_or_who_computes_it() -> None:
+    rng = np.random.default_rng(0)
+    x, ids, order = normal(rng, 3_000, 33, dtype=np.float32), np.arange(3_000, dtype=np.int32), rng.permutation(3_000)
+    out = on_every_thread_count(lambda o, t: _core.dropout(x, ids, 0.4, 9, o, threads=t), x.shape, np.float32)
+    moved = np.empty_like(x)
+    _core.dropout(x[order], ids[order].astype(np.int64), 0.4, 9, moved)
+    assert moved.tobytes() == out[order].tobytes()
+
+
+def test_dropout_keeps_the_expected_share_and_mean_in_every_lane() -> None:
+    ids, p = np.arange(50_000), 0.3
+    x, out = np.ones((50_000, 8)), np.empty((50_000, 8))
+    _core.dropout(x, ids, p, 1, out)
+    share = (out > 0).mean(axis=0)
+    np.testing.assert_allclose(share, 1 - p, atol=5 * np.sqrt(p * (1 - p) / 50_000))
+    pairs = np.corrcoef(out.T)[np.triu_indices(8, 1)]
+    assert np.abs(pairs).max() < 5 / np.sqrt(50_000)
+    np.testing.assert_allclose(out.mean(), 1, atol=5 * np.sqrt(p / (1 - p) / out.size))
+
+
+def test_dropped_infinities_are_zero_and_kept_nan_stays() -> None:
+    x, ids = np.array([[np.inf, np.nan] * 50]), np.array([3])
+    out = np.empty_like(x)
+    _core.dropout(x, ids, 0.5, 0, out)
+    keep = kept(0, ids, 100, 0.5)
+    np.testing.assert_array_equal(out, np.where(keep, x, 0))
+    _core.dropout(x, ids, 1.0, 0, out)
+    np.testing.assert_array_equal(out, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"p": 1.5}, "p = 1.5 is not a probability"),
+        ({"p": float("nan")}, "p = NaN is not a probability"),
+        ({"ids": np.arange(4)}, "x has 6 entries, expected 8"),
+        ({"out": np.zeros((3, 1))}, "out: has 1 columns, x has 2"),
+        ({"gate": np.zeros((2, 2))}, "gate has 4 entries, expected 6"),
+        ({"gate": np.zeros((3, 2), np.float32)}, "gate: must be a NumPy array of dtype"),
+    ],
+)
+def test_wrong_arguments_of_dropout_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+    arguments = {"x": np.zeros((3, 2)), "ids": np.arange(3), "p": 0.5, "key": 0, "out": np.zeros((3, 2)), **change}
+    with pytest.raises(ValueError, match=message):
+        _core.dropout(**arguments)
+
+
 def sums_of_a_large_graph() -> bytes:
     rng = np.random.default_rng(1)
     edges = from_degrees(np.full(4_000, 10), 4_000, rng)

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 mod aggregate;
 mod array;
 mod balance;
+mod dropout;
 mod gather;
 #[macro_use]
 mod graph;
@@ -20,9 +21,10 @@ fn value_error(error: gnnkit_core::Error) -> PyErr {
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    balance::register(m)?;
-    gather::register(m)?;
     aggregate::register(m)?;
+    balance::register(m)?;
+    dropout::register(m)?;
+    gather::register(m)?;
     graph::register(m)?;
     sample::register(m)
 }

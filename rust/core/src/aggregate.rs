@@ -27,16 +27,33 @@ pub trait Float: Copy + Send + Sync + Debug + PartialOrd + Add<Output = Self> + 
     const ZERO: Self;
     /// The maximum of nothing.
     const NEG_INFINITY: Self;
+    /// Not a number.
+    const NAN: Self;
+
+    /// The nearest value.
+    fn of(value: f64) -> Self;
 }
 
 impl Float for f32 {
     const ZERO: Self = 0.0;
     const NEG_INFINITY: Self = Self::NEG_INFINITY;
+    const NAN: Self = Self::NAN;
+
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value as Self
+    }
 }
 
 impl Float for f64 {
     const ZERO: Self = 0.0;
     const NEG_INFINITY: Self = Self::NEG_INFINITY;
+    const NAN: Self = Self::NAN;
+
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value
+    }
 }
 
 /// How the columns of x and of the result divide into heads.
@@ -417,7 +434,7 @@ impl Aggregator {
     }
 }
 
-fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<(), Error> {
+pub(crate) fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<(), Error> {
     if actual == expected {
         return Ok(());
     }
@@ -425,7 +442,7 @@ fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<()
 }
 
 #[inline(always)]
-fn at<T, const W: usize>(x: &[T], start: usize) -> &[T; W] {
+pub(crate) fn at<T, const W: usize>(x: &[T], start: usize) -> &[T; W] {
     x[start..].first_chunk().expect("rows are as long as checked")
 }
 
@@ -540,7 +557,7 @@ impl<R: Reduce> Rows<'_, '_, R> {
 }
 
 #[inline(always)]
-fn at_mut<T, const W: usize>(out: &mut [T], start: usize) -> &mut [T; W] {
+pub(crate) fn at_mut<T, const W: usize>(out: &mut [T], start: usize) -> &mut [T; W] {
     out[start..].first_chunk_mut().expect("rows are as long as checked")
 }
 

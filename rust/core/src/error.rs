@@ -130,4 +130,7 @@ pub enum Error {
         /// Number of sources.
         num_sources: usize,
     },
+    /// A probability outside of [0, 1].
+    #[error("p = {0} is not a probability")]
+    Probability(f64),
 }

@@ -3,6 +3,7 @@
 pub mod aggregate;
 pub mod balance;
 pub mod csc;
+pub mod dropout;
 pub mod edges;
 pub mod error;
 pub mod gather;
@@ -13,4 +14,5 @@ pub mod sample;
 
 pub use aggregate::Aggregator;
 pub use csc::Csc;
+pub use dropout::Dropout;
 pub use error::Error;
