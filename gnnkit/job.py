@@ -32,8 +32,7 @@ def settle(config: Mapping[str, Any]) -> dict[str, Any]:
     _check_trainer(settled["trainer"])
     _replace_auto(settled)
     for kind in plugins.KINDS:
-        if kind in settled:
-            plugins.find(kind, plugins.plugin_name(kind, settled[kind]))
+        plugins.find(kind, plugins.plugin_name(kind, settled[kind]))
     _check_grid(settled)
     return settled
 
@@ -115,10 +114,10 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         if key not in known:
             raise plugins.unknown(str(key), str(key), known)
     for key in known:
-        if key not in config and key != "sampler":
+        if key not in config:
             raise ValueError(f"{key} is missing: do not remove it from the configuration")
     for key in sections:
-        if not isinstance(config.get(key, {}), dict):
+        if not isinstance(config[key], dict):
             raise ValueError(f"{key}={config[key]} must be one of: {', '.join(plugins.options(key))}")
 
 

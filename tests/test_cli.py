@@ -82,7 +82,7 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
     [
         ([], "strategy is missing: choose one with strategy=NAME"),
         ([STRATEGY, "modle=gcn"], "modle is not known: did you mean model?"),
-        ([STRATEGY, "model=gnc"], "model=gnc is not known: did you mean gcn?"),
+        ([STRATEGY, "model=gcnn"], "model=gcnn is not known: did you mean gcn?"),
         ([STRATEGY, "trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean trainer.max_epochs?"),
         ([STRATEGY, "+trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean max_epochs?"),
         ([STRATEGY, "+foo=3"], "foo is not known"),

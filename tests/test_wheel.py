@@ -1,7 +1,10 @@
-"""What is installed is not the checkout: the files of wheel and sdist."""
+"""What is installed is not the checkout: the files of wheel and sdist, and a run from an empty environment."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,6 +14,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def uv() -> str:
+    found = os.environ.get("UV") or shutil.which("uv")
+    return found or pytest.skip("needs uv, to make an empty environment")
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +53,24 @@ def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     rust = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rust").glob("*/src/**/*.rs")}
     assert expected() | rust | {"Cargo.lock", "pyproject.toml", "LICENSE"} <= names
+
+
+def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    python = environment / "bin" / "python"
+    pinned = subprocess.run(
+        [uv, "pip", "freeze", "--python", sys.executable], check=True, capture_output=True, text=True
+    )
+    (tmp_path / "pinned.txt").write_text("\n".join(line for line in pinned.stdout.splitlines() if "==" in line))
+    install = ["pip", "install", "--quiet", "--python", str(python), "--constraints", str(tmp_path / "pinned.txt")]
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
+    subprocess.run([uv, *install, *map(str, built.glob("*.whl"))], check=True)
+
+    command = [python, "-m", "gnnkit", "+strategy=vertex_centric", "partition=2d", "workers=2", "trainer.max_epochs=2"]
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (result,) = tmp_path.glob("outputs/*/*/result.json")
+    assert json.loads(result.read_text())["epochs"] == 2
+    where = subprocess.check_output([python, "-c", "import gnnkit; print(gnnkit.__file__)"], cwd=tmp_path, env=clean)
+    assert Path(where.decode().strip()).is_relative_to(environment)
