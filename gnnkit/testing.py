@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.graph import CSC, Block, Ids, MiniBatch
+from gnnkit.graph import CSC, Block, Graph, Ids, MiniBatch, Split
+from gnnkit.partition import Grid, Partitioner, cut_all
 from gnnkit.sampler.base import Sampler
 
 
@@ -112,3 +115,60 @@ def _check_equal(one: MiniBatch, other: MiniBatch, message: str) -> None:
 
 def _widen(graph: CSC) -> CSC:
     return CSC(graph.indptr, graph.indices.astype(np.int64), graph.weight, graph.num_sources)
+
+
+def check_partitioner(partitioner: Partitioner) -> None:
+    """On graphs with every corner and grids of 1 to 8 ranks: every node has one owner, every edge one cell, and both do not
+    change from call to call. Raises `AssertionError` for the first broken promise.
+
+    The graphs have coordinates, edge weights and edge features, so that any partitioner finds what it needs.
+    """
+    for graph in example_graphs():
+        before = copy.deepcopy(graph)
+        for shape in ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 3, 1), (2, 2, 2)):
+            _check_partition(partitioner, graph, Grid(*shape))
+        for name in ("indptr", "indices"):
+            assert np.array_equal(getattr(graph.csc, name), getattr(before.csc, name)), "the graph must not change"
+
+
+def _check_partition(partitioner: Partitioner, graph: Graph, grid: Grid) -> None:
+    partition, again = partitioner.assign(graph, grid), partitioner.assign(graph, grid)
+    where = f"{graph.num_nodes} nodes on {grid}"
+    assert partition.grid == grid, f"{where}: another grid"
+    assert partition.node_rank.shape == (graph.num_nodes,), f"{where}: one owner for each node"
+    assert partition.node_rank.dtype == np.int32, f"{where}: owners are int32"
+    assert np.array_equal(partition.node_rank, again.node_rank), f"{where}: other owners in the second call"
+    cells = partition.cells_of_edges(graph)
+    assert np.array_equal(cells, again.cells_of_edges(graph)), f"{where}: other cells in the second call"
+    shards = list(cut_all(graph, partition))
+    owned = np.sort(np.concatenate([shard.owned for shard in shards]))
+    assert np.array_equal(owned, np.arange(graph.num_nodes)), f"{where}: every node has one owner"
+    held = np.sort(np.concatenate([shard.edge_ids for shard in shards if shard.slice == 0]))
+    assert np.array_equal(held, np.arange(graph.num_edges)), f"{where}: every edge has one cell"
+
+
+def example_graphs() -> list[Graph]:
+    """Small graphs with every corner: no nodes, no edges, one node, isolated nodes, self-loops, parallel edges, a hub; weights, edge
+    features and coordinates; every split, and nodes without label."""
+    rng = np.random.default_rng(0)
+    hub = (np.r_[np.arange(30), np.zeros(30)], np.r_[np.zeros(30), np.arange(30)])
+    random = rng.integers(0, 20, (2, 60))
+    parallel = np.repeat(rng.integers(0, 9, (2, 8)), 3, axis=1)
+    edges = [((), (), 0), ((), (), 1), ((0, 0), (0, 0), 1), ((), (), 7), (*hub, 30), (*random, 24), (*parallel, 9)]
+    return [_example_graph(np.array(src, np.int64), np.array(dst, np.int64), n) for src, dst, n in edges]
+
+
+def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
+    rng = np.random.default_rng(num_nodes)
+    labels = rng.integers(-1, 3, num_nodes)
+    return Graph.from_edges(
+        src,
+        dst,
+        num_nodes,
+        features=rng.normal(size=(num_nodes, 4)),
+        labels=labels,
+        split=np.where(labels < 0, Split.NONE, rng.integers(0, len(Split), num_nodes)),
+        weight=rng.uniform(0.5, 2, len(src)),
+        edge_features=rng.normal(size=(len(src), 2)),
+        coordinates=rng.normal(size=(num_nodes, 2)),
+    )

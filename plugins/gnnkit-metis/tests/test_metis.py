@@ -1,0 +1,127 @@
+"""METIS as a plugin: what it promises, and what it must survive."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+import pytest
+from gnnkit_metis import Metis, undirected
+
+from gnnkit.__main__ import main
+from gnnkit.config import compose
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.partition.contiguous import Contiguous
+from gnnkit.testing import check_partitioner
+
+
+def lattice(side: int, *, shuffle: bool = True) -> Graph:
+    """A directed lattice whose numbers say nothing about places."""
+    ids = np.random.default_rng(0).permutation(side * side) if shuffle else np.arange(side * side)
+    ids = ids.reshape(side, side)
+    src = np.concatenate([ids[:-1].ravel(), ids[:, :-1].ravel()])
+    dst = np.concatenate([ids[1:].ravel(), ids[:, 1:].ravel()])
+    split = np.zeros(side * side, np.int8)
+    split[: side * side // 4] = Split.TRAIN
+    return Graph.from_edges(src, dst, features=np.ones((side * side, 2)), labels=split.astype(np.int64), split=split)
+
+
+def cut(graph: Graph, owners: np.ndarray) -> int:
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    return int(np.count_nonzero(owners[graph.csc.indices] != owners[dst]))
+
+
+@pytest.mark.parametrize("balance", ["nodes", "edges", "train"])
+def test_metis_keeps_the_promises_of_partitioners(balance: Literal["nodes", "edges", "train"]) -> None:
+    check_partitioner(Metis(balance=balance))
+
+
+def test_the_cut_of_a_lattice_is_near_its_shortest() -> None:
+    graph = lattice(24)
+    shortest = 2 * 24  # two straight lines
+    assert cut(graph, Metis().assign_nodes(graph, 4)) <= 1.5 * shortest
+    assert cut(graph, Contiguous().assign_nodes(graph, 4)) > 10 * shortest
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 7])
+def test_what_is_balanced_is_balanced(num_parts: int) -> None:
+    graph = lattice(24)
+    for balance in ("nodes", "edges", "train"):
+        partitioner = Metis(balance=balance)
+        weight = partitioner._node_weights(graph)
+        load = np.bincount(partitioner.assign_nodes(graph, num_parts), weight, num_parts)
+        assert load.max() <= load.mean() * 1.03 + 2 * weight.max()
+
+
+def test_seeds_repeat_and_differ() -> None:
+    graph = lattice(24)
+    first, again, other = (Metis(seed=seed).assign_nodes(graph, 4) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_contiguous_parts_are_connected_and_need_a_connected_graph() -> None:
+    graph = lattice(12)
+    owners = Metis(contiguous=True).assign_nodes(graph, 5)
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    whole = nx.Graph(zip(graph.csc.indices.tolist(), dst.tolist(), strict=True))
+    assert all(nx.is_connected(whole.subgraph(np.flatnonzero(owners == part).tolist())) for part in range(5))
+    with pytest.raises(ValueError, match="contiguous=True needs a connected graph"):
+        Metis(contiguous=True).assign_nodes(Graph.from_edges([0, 2], [1, 3], 4), 2)
+
+
+def test_the_graph_for_metis_is_simple_and_symmetric() -> None:
+    csc = CSC.from_edges([0, 0, 0, 1, 2, 3], [1, 1, 0, 0, 3, 3], 4)
+    simple, weight = undirected(csc)
+    assert simple.indptr.tolist() == [0, 1, 2, 3, 4]
+    assert simple.indices.tolist() == [1, 0, 3, 2]
+    assert weight.tolist() == [3, 3, 1, 1]
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])
+def test_a_bad_column_is_an_error_and_not_a_crash(column: int) -> None:
+    indices = np.array([3, 0, 1, 2])
+    graph = Graph(CSC(np.arange(5), indices), np.ones((4, 1)), np.zeros(4, np.int64), np.zeros(4, np.int8))
+    indices[2] = column  # behind the back of the graph's own check
+    with pytest.raises(ValueError, match="out of range"):
+        Metis().assign_nodes(graph, 2)
+
+
+@pytest.mark.parametrize(("key", "value"), [("imbalance", 0), ("imbalance", 2), ("seed", -1), ("seed", 2**31 - 1)])
+def test_bad_options_are_refused(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{key}={value} must be"):
+        Metis(**{key: value})  # type: ignore[arg-type]
+
+
+def test_both_spellings_are_one_configuration() -> None:
+    chosen = compose(["strategy=vertex_centric", "partition=metis", "partition.grid=2d"])["partition"]
+    assert chosen["options"] == {"balance": "nodes", "imbalance": 0.03, "contiguous": False, "seed": 0}
+    other = compose(["strategy=vertex_centric", "partition=2d", "partition.nodes=metis"])["partition"]
+    assert {**other, "options": chosen["options"]} == chosen
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [["partition=metis"], ["partition=metis", "partition.grid=2d"], ["partition=2d", "partition.nodes=metis"]],
+    ids=" ".join,
+)
+def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> None:
+    graph = lattice(12)
+    np.savez(
+        tmp_path / "graph.npz",
+        indptr=graph.csc.indptr,
+        indices=graph.csc.indices,
+        x=graph.features,
+        y=graph.labels,
+        **{f"{split.name.lower()}_mask": graph.split == split for split in (Split.TRAIN, Split.VAL, Split.TEST)},
+    )
+    monkeypatch.chdir(tmp_path)
+    common = ["strategy=vertex_centric", "dataset=npz", "dataset.root=graph.npz", "workers=4", "threads=1"]
+    assert main([*common, "comm=threads", "trainer.max_epochs=2", *chosen]) == 0
+    (result,) = tmp_path.glob("outputs/*/*/result.json")
+    run = json.loads(result.read_text())
+    assert (run["nodes"], run["world_size"]) == ("metis", 4)
+    assert run["grid"] == ([4, 1, 1] if len(chosen) == 1 else [2, 2, 1])
