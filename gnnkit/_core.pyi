@@ -27,6 +27,11 @@ def csc_degrees(
     indptr: _Ids, indices: _Ids, num_sources: int, weight: _Floats | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]: ...
 
+# border
+def min_words(
+    indptr: _Ids, indices: _Ids, node_rank: npt.NDArray[np.int32], grid: tuple[int, int, int], max_imbalance: float
+) -> tuple[npt.NDArray[np.int32], int]: ...
+
 # gather
 def gather_rows(source: _Bytes, ids: _Ids, out: _Bytes, threads: int) -> None:
     """Writes row `ids[i]` of `source` [num_rows, row_bytes] to row i of `out` [len(ids), row_bytes]; both C-contiguous."""

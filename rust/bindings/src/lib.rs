@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 mod aggregate;
 mod array;
 mod balance;
+mod border;
 mod dropout;
 mod gather;
 #[macro_use]
@@ -23,6 +24,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     aggregate::register(m)?;
     balance::register(m)?;
+    border::register(m)?;
     dropout::register(m)?;
     gather::register(m)?;
     graph::register(m)?;

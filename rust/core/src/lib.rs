@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod balance;
+pub mod border;
 pub mod csc;
 pub mod dropout;
 pub mod edges;
