@@ -31,16 +31,13 @@ class Partition:
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 
     def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
-        """The cell that holds each edge. A self-loop is always held by its owner's cell, which costs no words."""
+        """The cell that holds each edge. Raises `ValueError` where graph and partition do not match."""
         _check_length("node_rank", self.node_rank, graph.num_nodes)
-        cell = self.node_cell
-        target_cell = np.repeat(cell, np.diff(graph.csc.indptr))
-        if self.edge_cell is None:
-            column_start = cell // self.grid.rows * self.grid.rows
-            return column_start[graph.csc.indices] + target_cell % self.grid.rows
-        _check_length("edge_cell", self.edge_cell, graph.num_edges)
-        destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
-        return np.where(graph.csc.indices == destinations, target_cell, self.edge_cell).astype(np.int32, copy=False)
+        if self.edge_cell is not None:
+            _check_length("edge_cell", self.edge_cell, graph.num_edges)
+            return self.edge_cell
+        row, col = self.node_cell % self.grid.rows, self.node_cell // self.grid.rows
+        return (col * self.grid.rows)[graph.csc.indices] + np.repeat(row, np.diff(graph.csc.indptr))
 
 
 class Partitioner(ABC):

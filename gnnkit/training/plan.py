@@ -10,6 +10,7 @@ import numpy as np
 from gnnkit import plugins
 from gnnkit.graph import Graph, Split
 from gnnkit.partition.base import Partition
+from gnnkit.partition.border import improve_border
 from gnnkit.partition.grid import make_grid, remark
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
@@ -56,7 +57,7 @@ def assign(graph: Graph, config: dict[str, Any]) -> Partition:
     chosen = config["partition"]
     grid = make_grid(chosen["grid"], config["workers"], chosen["replication"])
     partition: Partition = plugins.create("partition", chosen).assign(graph, grid)
-    return partition
+    return improve_border(graph, partition, chosen["border"])
 
 
 def check_trainable(graph: Graph) -> None:
