@@ -3,4 +3,5 @@
 from gnnkit.engine.adjacency import Adjacency as Adjacency
 from gnnkit.engine.adjacency import ShardAdjacency as ShardAdjacency
 from gnnkit.engine.engine import Engine as Engine
+from gnnkit.engine.halo import ForwardPass as ForwardPass
 from gnnkit.engine.tally import Tally as Tally

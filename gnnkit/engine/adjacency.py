@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnnkit.engine.dropout import derive, dropout
 from gnnkit.engine.engine import Engine, Message
+from gnnkit.engine.halo import ForwardPass
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -70,11 +71,20 @@ class ShardAdjacency(Adjacency):
     engine: Engine
     layer: int
     key: int
+    forward: ForwardPass
 
     @classmethod
-    def layers(cls, engine: Engine, num_layers: int, key: int) -> tuple[Adjacency, ...]:
-        """The whole graph, for each layer of a model, in the step of that key."""
-        return tuple(cls(engine, layer, derive(key, layer)) for layer in range(num_layers))
+    def layers(
+        cls, engine: Engine, num_layers: int, key: int, forward: ForwardPass | None = None
+    ) -> tuple[Adjacency, ...]:
+        """The whole graph, for each layer of a model, in the step of that key and for one pass over it."""
+        forward = forward or ForwardPass()
+        return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))
+
+    def _entered(self) -> Engine:
+        """The engine, in the state of this pass."""
+        self.engine.halo.enter(self.forward)
+        return self.engine
 
     @property
     def num_dst(self) -> int:  # type: ignore[override]
@@ -102,17 +112,17 @@ class ShardAdjacency(Adjacency):
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:
-            return self.engine.weighted_sum(x, weight, self.layer)
+            return self._entered().weighted_sum(x, weight, self.layer)
         if reduce == "max":
-            return self.engine.max(x, self.layer)
-        z = self.engine.sum(x, self.layer)
+            return self._entered().max(x, self.layer)
+        z = self._entered().sum(x, self.layer)
         return z / torch.where(self.in_degree == 0, 1, self.in_degree)[:, None] if reduce == "mean" else z
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return self.engine.message_sum(x, message, self.layer)
+        return self._entered().message_sum(x, message, self.layer)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        return self.engine.scores(src, dst, edge, self.layer)
+        return self._entered().scores(src, dst, edge, self.layer)
 
     def softmax(self, scores: Tensor) -> Tensor:
-        return self.engine.softmax(scores, self.layer)
+        return self._entered().softmax(scores, self.layer)

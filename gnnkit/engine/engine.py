@@ -17,6 +17,7 @@ from torch.autograd import Function
 from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.exchange import Route, Slicing
+from gnnkit.engine.halo import Halo
 from gnnkit.engine.tally import Tally
 from gnnkit.partition.shard import Shard
 
@@ -35,15 +36,17 @@ class Engine:
         plane_ranks = [other * grid.slices + place for other in range(grid.num_cells)]
         cell_ranks = [cell * grid.slices + other for other in range(grid.slices)]
         plane = comm.split(plane_ranks) if grid.slices > 1 else comm
-        self.traffic = Tally()
+        self.traffic, self.halo = Tally(), Halo()
         self.slicing = (
-            Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.traffic) if grid.slices > 1 else None
+            Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.traffic, self.halo)
+            if grid.slices > 1
+            else None
         )
         self.sources = Route(
-            shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.traffic
+            shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.traffic, self.halo
         )
         self.targets = Route(
-            shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.traffic
+            shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.traffic, self.halo
         )
         self.edges = HeldEdges(shard.csc, comm.device)
         self.nodes = torch.tensor(np.asarray(shard.owned, np.int64), device=comm.device)
@@ -97,11 +100,13 @@ class Engine:
     def softmax(self, scores: Tensor, layer: int) -> Tensor:  # [held edges, H] -> [held edges, H]
         """Softmax over the in-edges of each destination, wherever they are held."""
         by_destination = self.edges.by_destination
-        with torch.no_grad():
-            largest = by_destination.kernels.max(scores)[0]
-            arrived = self.targets.to_owners(largest, layer)
-            largest = self.targets.spread_rows(self.targets.arrivals.max(arrived)[0], layer)
-            largest = by_destination.spread(largest)
+
+        def maxima() -> Tensor:
+            arrived = self.targets.to_owners(by_destination.kernels.max(scores)[0], layer)
+            return by_destination.spread(self.targets.spread_rows(self.targets.arrivals.max(arrived)[0], layer))
+
+        with torch.no_grad():  # kept: totals last received are sums of powers above the maxima of that time
+            largest = self.halo.keep(maxima)
         powers = (scores - largest).exp()
         totals = self.targets.spread(self.targets.collect(by_destination.sum(powers), layer), layer)
         return powers / by_destination.spread(totals)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.comm import Communicator
+from gnnkit.engine.halo import Halo
 from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.engine.tally import Step, Tally
 from gnnkit.graph import CSC, Ids
@@ -36,11 +37,12 @@ class Route:
         peers: Sequence[int],
         step: Step,
         traffic: Tally,
+        halo: Halo,
     ) -> None:
         """`rows` [num_rows] are the global ids that this rank holds edges at and `row_cell` their owners' cells; `cell_nodes` the
         ids that its own cell owns, in the order of their rows; `plane` the communicator over cells, `peers` its ranks in the
         numbering of the run."""
-        self.plane, self.peers, self.step, self.traffic = plane, peers, step, traffic
+        self.plane, self.peers, self.step, self.traffic, self.halo = plane, peers, step, traffic, halo
         self.num_owned = len(cell_nodes)
         self.held_counts = np.bincount(row_cell, minlength=plane.world_size).tolist()
         counts = plane.all_to_all(
@@ -86,6 +88,12 @@ class Route:
         return arrivals if self.local else self._move(arrivals, self.owned_counts, self.held_counts, "gather", layer)
 
     def _move(self, rows: Tensor, send: list[int], recv: list[int], step: Step, layer: int) -> Tensor:
+        def move() -> Tensor:
+            return self._send(rows, send, recv, step, layer)
+
+        return self.halo.exchange(move, rows, send, recv, self.plane.rank)
+
+    def _send(self, rows: Tensor, send: list[int], recv: list[int], step: Step, layer: int) -> Tensor:
         width = math.prod(rows.shape[1:])
         self.traffic.record(
             layer,
@@ -128,10 +136,10 @@ class Slicing:
     Columns are the last dimension; of f columns, the first f mod S slices have one more than the others.
     """
 
-    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], traffic: Tally) -> None:
+    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], traffic: Tally, halo: Halo) -> None:
         """`num_owned` is this rank's number of rows, `cell` the communicator over the slice ranks of its cell, `peers` its ranks in
         the numbering of the run."""
-        self.cell, self.peers, self.traffic = cell, peers, traffic
+        self.cell, self.peers, self.traffic, self.halo = cell, peers, traffic, halo
         counts = torch.zeros(cell.world_size, dtype=torch.int64, device=cell.device)
         counts[cell.rank] = num_owned
         self.row_counts: list[int] = cell.all_reduce(counts).tolist()  # rows of each slice rank of the cell
@@ -159,7 +167,7 @@ class Slicing:
 
     def once(self, values: Tensor) -> Tensor:
         """Values that every slice rank computes alike from parameters: their gradient is counted once in the sum over ranks."""
-        result: Tensor = _Once.apply(values, self.cell.world_size)
+        result: Tensor = _Once.apply(values, 1 if self.halo.local else self.cell.world_size)
         return result
 
     def columns(self, width: int) -> slice:
@@ -208,6 +216,12 @@ class Slicing:
         return received.view_as(values)
 
     def _move(self, numbers: Tensor, send: list[int], recv: list[int], layer: int) -> Tensor:
+        def move() -> Tensor:
+            return self._send(numbers, send, recv, layer)
+
+        return self.halo.exchange(move, numbers, send, recv, self.cell.rank)
+
+    def _send(self, numbers: Tensor, send: list[int], recv: list[int], layer: int) -> Tensor:
         me = self.peers[self.cell.rank]
         self.traffic.record(layer, "slice", me, self.peers, send, recv, numbers.element_size())
         with self.traffic.timed():
@@ -255,7 +269,8 @@ class _Share(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.slicing.add_up(grad, ctx.layer), None, None
+        alone = ctx.slicing.halo.local  # then nobody else's gradient counts
+        return grad if alone else ctx.slicing.add_up(grad, ctx.layer), None, None
 
 
 class _Once(Function):

@@ -37,6 +37,12 @@ class Batch:
     rows: Tensor  # [k] int64, the output rows that the loss reads
     labels: Tensor  # [k] int64
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
+    synchronise: bool = True  # False: no exchange; the rank steps its own parameters, and `total` counts its own rows
+
+    @property
+    def share(self) -> float:
+        """This rank's part of the rows that the loss reads."""
+        return len(self.rows) / max(self.total, 1)
 
 
 class ExecutionStrategy(ABC):
@@ -47,6 +53,8 @@ class ExecutionStrategy(ABC):
     """
 
     traffic: Tally
+    local_iterations: int = 1  # batches from one synchronisation to the next; above 1 parameters of ranks differ
+    final_average: bool = True  # whether the ranks' parameters are averaged at the end, where they differ
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:

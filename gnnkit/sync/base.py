@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
@@ -21,5 +23,23 @@ class GradientSync(ABC):
         self.comm = comm
 
     @abstractmethod
-    def step(self, module: nn.Module, optimizer: Optimizer) -> None:
-        """After backward: updates the parameters. Collective; parameters are equal on all ranks afterwards."""
+    def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
+        """After backward: updates the parameters. Collective.
+
+        `share` is this rank's part of the rows that the step's loss reads: the weight n_p / sum of n in a weighted mean of the
+        ranks' own mean gradients, which is the sum of their gradients.
+        """
+
+
+def trained(module: nn.Module) -> list[Parameter]:
+    """The parameters that are trained, each with a gradient: zeros where none has reached it."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return parameters
+
+
+def gradients(parameters: list[Parameter]) -> list[Tensor]:
+    """Their gradients, in the same order."""
+    return [p.grad for p in parameters if p.grad is not None]

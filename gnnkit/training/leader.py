@@ -80,6 +80,8 @@ class Leader(Callback):
         )
         states = self._collect(state)
         self.train_loss = sum(state.loss for state in states)
+        if not batch.synchronise:  # each is a mean over the rank's own rows then
+            self.train_loss /= len(states)
         module.log("train_loss", self.train_loss, prog_bar=True, batch_size=1)
         if self._lines is not None:
             self._publish(trainer, states, self._lines)

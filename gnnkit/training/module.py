@@ -68,6 +68,7 @@ class TrainingModule(L.LightningModule):
         return OPTIMIZERS[self.optimizer_name]([group for group in groups if group["params"]], lr=self.lr)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self.batch = batch
         logits = self.model(batch.x, batch.adjacencies)
         loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
         self.local_loss = loss.detach()

@@ -144,6 +144,12 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         gradients = [p.grad for p in self.lightning_module.parameters() if p.grad is not None]
         self._meter.start = time.perf_counter()
         self._meter.square_norm = sum(float(g.square().sum()) for g in gradients)
-        self._sync.step(self.lightning_module, optimizer)
+        self._step(self.lightning_module, optimizer)
         self._meter.end = time.perf_counter()
         return loss
+
+    def _step(self, module: Any, optimizer: Optimizer) -> None:
+        if module.batch.synchronise:
+            self._sync.step(module, optimizer, module.batch.share)
+        else:
+            optimizer.step()

@@ -29,11 +29,12 @@ from torch import Tensor, nn
 from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Split
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
+from gnnkit.sync.reconcile import average_parameters, drift
 from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
@@ -141,7 +142,17 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     leader = Leader(worker, SyncMeter(), job.folder, quiet=bool(trainer_config["progress_bar"]))
     trainer = _trainer(job, worker, module, leader)
     trainer.fit(module, ckpt_path=trainer_config["resume"])
-    return _collect(job, worker, module, leader)
+    drifts = reconcile(module.model, strategy, worker)
+    return _collect(job, worker, module, leader) | drifts
+
+
+def reconcile(model: nn.Module, strategy: ExecutionStrategy, worker: Worker) -> dict[str, float]:
+    """The final weighted average of the ranks' parameters, where they differ; how much they did before and do after. Collective."""
+    before = after = drift(model, worker.comm)
+    if before and strategy.final_average:
+        average_parameters(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+        after = drift(model, worker.comm)
+    return {"drift": before, "final_drift": after}
 
 
 def build_model(job: Job, worker: Worker) -> nn.Module:
@@ -155,7 +166,8 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     """Lightning's trainer. It drives DDP where ranks are processes that all-reduce; else the sync of the config steps."""
     config, comm = job.config["trainer"], worker.comm
     sync: GradientSync = plugins.create("sync", job.config["sync"])
-    if isinstance(sync, AllReduce) and not isinstance(comm, Threads) and comm.world_size > 1:
+    overlapped = isinstance(sync, AllReduce) and not isinstance(comm, Threads) and comm.world_size > 1
+    if overlapped and module.strategy.local_iterations == 1:
         strategy: Any = WrappedStrategy(comm, leader.meter, int(os.environ["LOCAL_RANK"]))
     else:
         sync.setup(module, comm)

@@ -1,0 +1,26 @@
+"""The end of training with workers that drifted: a weighted average of their parameters, which is not gradient synchronisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from gnnkit.comm import Communicator
+
+
+def drift(module: nn.Module, comm: Communicator) -> float:
+    """The largest difference of a parameter between two ranks. Collective; the same on all ranks."""
+    rows = comm.gather(parameters_to_vector(module.parameters()).detach()[None])
+    largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
+    if rows:
+        values = torch.cat(rows)
+        largest[0] = (values.amax(0) - values.amin(0)).max()
+    return float(comm.broadcast(largest, src=0))
+
+
+def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> None:
+    """Replaces the parameters by the ranks' mean, weighted with their numbers of training nodes. Collective; to the same bits."""
+    values = parameters_to_vector(module.parameters()).detach()
+    total = comm.all_reduce(torch.tensor([weight], dtype=values.dtype, device=values.device))
+    vector_to_parameters(comm.all_reduce(values * weight) / total, module.parameters())

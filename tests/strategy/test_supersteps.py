@@ -1,0 +1,114 @@
+"""Supersteps of several local iterations: what moves, what is constant, and what drifts."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Engine, ForwardPass, ShardAdjacency
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition.base import Grid
+from gnnkit.partition.shard import Shard
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.reconcile import drift
+from tests.sync.training import CLASSES, WIDTH, make_model, parameters, shards_on, train
+
+MODEL = make_model()
+GRIDS = [Grid(3, 1, 1), Grid(2, 2, 1), Grid(2, 1, 2), Grid(1, 1, 2)]
+MODELS = {"gcn": GCN, "gat": GAT, "sage-max": functools.partial(GraphSAGE, aggregator="max")}
+
+
+def run(shards: list[Shard], local_iterations: int, comm: Communicator) -> tuple[float, int, Tensor]:
+    """Drift after two supersteps of two, and words received in the last epoch."""
+    module, strategy, _ = train(
+        shards, AllReduce, copy.deepcopy(MODEL), comm, epochs=3, local_iterations=local_iterations
+    )
+    return drift(module, comm), sum(strategy.traffic.words.values()), parameters(module)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_parameters_drift_only_with_local_iterations(grid: Grid) -> None:
+    shards = shards_on(grid)
+    assert all(result[0] == 0 for result in Threads.run(functools.partial(run, shards, 1), grid.world_size))
+    assert all(result[0] > 0 for result in Threads.run(functools.partial(run, shards, 2), grid.world_size))
+
+
+def test_one_rank_is_exact_with_any_number_of_local_iterations() -> None:
+    shards = shards_on(Grid(1, 1, 1))
+    one, three = (Threads.run(functools.partial(run, shards, k), 1)[0][2] for k in (1, 3))
+    assert torch.equal(one, three)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_moves_nothing(
+    grid: Grid, name: str
+) -> None:
+    """And its gradient is that of the rank's own rows, the others' being constants: checked by finite differences."""
+    torch.manual_seed(1)
+    model = MODELS[name](WIDTH, CLASSES, hidden=4).double().eval()  # type: ignore[operator]
+    shards = shards_on(grid)
+
+    def check(comm: Communicator) -> None:
+        own, shard = copy.deepcopy(model), shards[comm.rank]
+        engine = Engine(shard.with_self_loops() if own.self_loops else shard, comm, torch.float64)
+        x = torch.tensor(shard.features)
+
+        def forward(**mode: bool) -> Tensor:
+            adjacencies = ShardAdjacency.layers(engine, own.num_layers, 0, ForwardPass(**mode))
+            logits: Tensor = own(x, adjacencies)
+            return logits
+
+        first = forward(remember=True)
+        engine.traffic.reset()
+        second = forward(local=True)
+        torch.testing.assert_close(second, first, rtol=0, atol=1e-12)
+        second.square().sum().backward()
+        assert not engine.traffic.words
+        for parameter in own.parameters():
+            _check_gradient(parameter, lambda: forward(local=True).square().sum())
+
+    Threads.run(check, grid.world_size)
+
+
+def _check_gradient(parameter: nn.Parameter, loss: object) -> None:
+    """Along one direction; where the loss bends, on one side or the other."""
+    assert parameter.grad is not None
+    direction = torch.ones_like(parameter)
+    slope = float((parameter.grad * direction).sum())
+    values = []
+    with torch.no_grad():
+        for step in (1e-6, -2e-6, 1e-6):
+            parameter += step * direction
+            values.append(float(loss()))  # type: ignore[operator]
+    assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-5)
+
+
+def test_evaluation_between_iterations_changes_nothing() -> None:
+    shards = shards_on(Grid(2, 1, 1))
+
+    def differences(comm: Communicator) -> Tensor:
+        results = []
+        for evaluates in (False, True):
+            module, strategy, _ = train(shards, AllReduce, copy.deepcopy(MODEL), comm, epochs=1, local_iterations=3)
+            if evaluates:
+                module.predict_logits()
+            batch = next(strategy.batches(1))
+            results.append(module.training_step(batch, 0).detach())
+        return results[0] - results[1]
+
+    assert Threads.run(differences, 2) == [0.0, 0.0]
+
+
+def test_the_number_of_local_iterations_is_checked() -> None:
+    with pytest.raises(ValueError, match="local_iterations=0 must be at least 1"):
+        VertexCentric(local_iterations=0)

@@ -1,0 +1,77 @@
+"""Training on the ranks of a partition as the trainer does it, without Lightning."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.model.gcn import GCN
+from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.strategy.base import Worker
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.base import GradientSync
+from gnnkit.training.module import TrainingModule
+
+WIDTH, CLASSES = 5, 3
+sgd = functools.partial(torch.optim.SGD, lr=0.5, momentum=0.9)
+
+
+def make_graph(num_nodes: int = 40) -> Graph:
+    """A random graph; the training nodes lie mostly with the first ranks, none with the last."""
+    rng = np.random.default_rng(3)
+    src, dst = rng.integers(0, num_nodes, (2, 6 * num_nodes))
+    split = np.where(np.arange(num_nodes) < 0.6 * num_nodes, Split.TRAIN, Split.TEST).astype(np.int8)
+    features = rng.standard_normal((num_nodes, WIDTH))
+    return Graph(CSC.from_edges(src, dst, num_nodes), features, rng.integers(0, CLASSES, num_nodes), split)
+
+
+def shards_on(grid: Grid, graph: Graph | None = None) -> list[Shard]:
+    graph = graph or make_graph()
+    owner = (np.arange(graph.num_nodes) * grid.world_size // graph.num_nodes).astype(np.int32)
+    return list(cut_all(graph, Partition(owner, None, grid)))
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return GCN(WIDTH, CLASSES, hidden=4, dropout=0.4).double()
+
+
+def train(
+    shards: list[Shard],
+    sync: Callable[[], GradientSync],
+    model: nn.Module,
+    comm: Communicator,
+    *,
+    epochs: int = 5,
+    local_iterations: int = 1,
+    make_optimizer: Callable[[list[nn.Parameter]], Optimizer] = sgd,
+) -> tuple[nn.Module, VertexCentric, Optimizer]:
+    """The module, the strategy and the optimiser of this rank after some epochs."""
+    strategy = VertexCentric(local_iterations=local_iterations)
+    worker = Worker(comm, shards[comm.rank], torch.float64, 7)
+    strategy.setup(worker, model)
+    module = TrainingModule(model, strategy, worker, optimizer="sgd", lr=0.1, weight_decay=0.0)
+    optimizer, chosen = make_optimizer(list(model.parameters())), sync()
+    chosen.setup(module, comm)
+    for epoch in range(epochs):
+        for batch in strategy.batches(epoch):
+            optimizer.zero_grad()
+            module.training_step(batch, 0).backward()
+            if batch.synchronise:
+                chosen.step(module, optimizer, batch.share)
+            else:
+                optimizer.step()
+    return module, strategy, optimizer
+
+
+def parameters(module: nn.Module) -> Tensor:
+    return parameters_to_vector(module.parameters()).detach()
