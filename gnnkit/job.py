@@ -38,7 +38,14 @@ def settle(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_auto(config: dict[str, Any]) -> None:
+    from gnnkit.training.launcher import external_ranks
+
     gpus = num_gpus()
+    external = external_ranks()
+    if external is not None and config["workers"] not in ("auto", external[1]):
+        raise ValueError(f"workers={config['workers']} but {external[1]} ranks were started")
+    if config["workers"] == "auto" and external is not None:
+        config["workers"] = external[1]
     if config["workers"] == "auto":
         config["workers"] = gpus if gpus > 1 else DEFAULT_WORKERS
     if config["threads"] == "auto":
@@ -60,10 +67,18 @@ def num_gpus() -> int:
 
 def start(config: Mapping[str, Any], folder: str | Path | None = None, **given: Any) -> dict[str, Any]:
     """Runs the job of a settled configuration in a new folder; `given` may hold a `graph` and a `model`."""
-    run_folder = new_run_folder() if folder is None else _make_folder(Path(folder).absolute())
-    (run_folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    from gnnkit.training.run import run
+    from gnnkit.training.launcher import external_ranks
 
+    external = external_ranks()
+    run_folder = None
+    if external is None or external[0] == 0:
+        run_folder = new_run_folder() if folder is None else _make_folder(Path(folder).absolute())
+        (run_folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    from gnnkit.training.run import join, run
+
+    if external is not None:
+        return join(config, run_folder, **given)
+    assert run_folder is not None
     return run(config, run_folder, **given)
 
 

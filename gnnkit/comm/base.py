@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +22,17 @@ class Communicator(ABC):
     rank: int  # within this group
     world_size: int
     device: torch.device
+
+    @classmethod
+    @abstractmethod
+    def connect(
+        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
+    ) -> Communicator:
+        """Joins the run's ranks, whose processes all call it; `timeout` in seconds is the deadline of everything later.
+
+        Address and port of a meeting point stand in MASTER_ADDR and MASTER_PORT. Where gnnkit started the ranks, rank 0 brings
+        the `listener`, a listening socket on loopback.
+        """
 
     @abstractmethod
     def split(self, ranks: Sequence[int]) -> Communicator:
@@ -51,6 +65,15 @@ class Communicator(ABC):
             lengths if here else [0] * self.world_size,
         )
         return list(torch.split(received, lengths)) if here else []
+
+    def share(self, value: Any, *, src: int = 0) -> Any:
+        """Rank `src`'s value, which JSON can hold, on all ranks."""
+        text = json.dumps(value).encode() if self.rank == src else b""
+        length = self.broadcast(torch.tensor([len(text)], device=self.device), src=src)
+        buffer = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
+        if self.rank == src:
+            buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        return json.loads(bytes(self.broadcast(buffer, src=src).tolist()))
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of connections. Not collective; the communicator is not used afterwards."""

@@ -27,11 +27,7 @@ class ProcessGroup(Communicator):
     def connect(
         cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
     ) -> ProcessGroup:
-        """Joins the run's ranks; all of them call it.
-
-        Address and port stand in MASTER_ADDR and MASTER_PORT. Rank 0 of a local run brings the `listener`, a listening socket
-        on loopback: a store that binds for itself listens on all interfaces, whatever address it is given.
-        """
+        # A store that binds for itself listens on all interfaces, whatever address it is given.
         deadline = timedelta(seconds=timeout)
         store = None
         if os.environ.get("GNNKIT_LOCAL"):

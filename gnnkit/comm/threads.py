@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -51,6 +52,14 @@ class Threads(Communicator):
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.world_size, self._meeting = rank, meeting.world_size, meeting
         self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
+
+    @classmethod
+    def connect(
+        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
+    ) -> Threads:
+        """Of one process there is one rank; `run` makes more."""
+        assert world_size == 1
+        return cls(rank, _Meeting(world_size, timeout))
 
     @classmethod
     def run(cls, function: Callable[[Threads], T], world_size: int, *, timeout: float = 120.0) -> list[T]:

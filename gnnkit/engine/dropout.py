@@ -5,6 +5,7 @@ The arithmetic is that of `rust/core/src/dropout.rs`; GPUs run it in torch's 64-
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -48,12 +49,14 @@ class _Dropout(Function):
 
 
 def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
-    if hasattr(_core, "dropout_forward") and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        _core.dropout_forward(x.contiguous().numpy(), ids.numpy(), p, key, out.numpy(), torch.get_num_threads())
+    if x.device.type == "cpu":
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        _core.dropout(x.numpy(), ids.numpy(), p, key, out.numpy(), threads=torch.get_num_threads())
         return out
-    threshold = round(p * 65536)
-    return torch.where(_lanes(ids, x.shape[1], key) >= threshold, x * (65536 / (65536 - threshold)), x.new_zeros(()))
+    threshold = int(65536 * p + 0.5)
+    kept = _lanes(ids, math.prod(x.shape[1:]), key).view_as(x) >= threshold
+    return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
 
 
 def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535

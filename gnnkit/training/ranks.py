@@ -2,7 +2,6 @@
 
 # No `from __future__ import annotations`: DDP reads the annotations of its hook.
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -94,7 +93,7 @@ class WrappedStrategy(DDPStrategy):
             parallel_devices=devices if comm.device.type == "cuda" else [comm.device] * comm.world_size,
             cluster_environment=StartedRanks(comm, local_rank),
         )
-        self._meter = meter
+        self._comm, self._meter = comm, meter
 
     def set_world_ranks(self) -> None:
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
@@ -114,15 +113,7 @@ class WrappedStrategy(DDPStrategy):
         pass
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        text = json.dumps(obj).encode()
-        length = torch.tensor([len(text)], device=self.root_device)
-        dist.broadcast(length, src)
-        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self.root_device)
-        buffer = (
-            buffer if self.global_rank == src else torch.empty(int(length), dtype=torch.uint8, device=self.root_device)
-        )
-        dist.broadcast(buffer, src)
-        return json.loads(bytes(buffer.tolist()))
+        return self._comm.share(obj, src=src)
 
 
 class UnwrappedStrategy(SingleDeviceStrategy):

@@ -44,6 +44,7 @@ from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
+TIMEOUT = 120.0  # seconds, where the backend's configuration names none
 
 _building = threading.Lock()  # torch has one random generator for all threads
 
@@ -80,7 +81,7 @@ def run(
 def _train(
     config: dict[str, Any], folder: Path, graph: Graph | None, model: nn.Module | ModelFactory | None
 ) -> dict[str, Any]:
-    """Plans in a child, then runs the ranks on what it left; the leader's result."""
+    """Plans in a child, then starts the ranks on what it left; the leader's result."""
     try:
         planned = run_in_child(plan, config, folder, graph)
         print(planned["summary"], flush=True)
@@ -89,10 +90,43 @@ def _train(
         shutil.rmtree(folder / SHARDS, ignore_errors=True)
 
 
+def join(
+    config: Mapping[str, Any],
+    folder: Path | None,
+    graph: Graph | None = None,
+    model: nn.Module | ModelFactory | None = None,
+) -> dict[str, Any]:
+    """What one of the ranks does that torchrun or a batch system started; `folder` is the leader's, on a disk that all see.
+
+    The leader plans and then tells the others, which wait no longer than `comm.timeout`.
+    """
+    config, rank = dict(config), int(os.environ["RANK"])
+    message: dict[str, Any] = {}
+    if folder is not None:
+        try:
+            message = {"folder": str(folder), "planned": run_in_child(plan, config, folder, graph)}
+        except ValueError as error:
+            message = {"error": str(error)}
+    comm = _connect(config, rank, int(os.environ["WORLD_SIZE"]), None)
+    try:
+        message = comm.share(message)
+        if "error" in message:
+            raise ValueError(message["error"])
+        result = train_rank(Job(config, Path(message["folder"]), message["planned"], model), comm)
+    finally:
+        comm.close()
+        if folder is not None:
+            shutil.rmtree(folder / SHARDS, ignore_errors=True)
+    if folder is not None:
+        print(table(result))
+        write_atomically(folder / "result.json", json.dumps(result, indent=2).encode())
+    return result
+
+
 def _start(job: Job) -> dict[str, Any]:
     """Starts the ranks; the leader's result."""
     workers, comm = job.config["workers"], job.config["comm"]["name"]
-    if comm == "threads":
+    if issubclass(plugins.load("comm", comm), Threads):
         return launch(functools.partial(_thread_ranks, job), 1)
     if comm == "nccl" and torch.cuda.device_count() < workers:
         raise ValueError(f"comm=nccl needs a GPU for each of workers={workers}, found {torch.cuda.device_count()}")
@@ -101,24 +135,28 @@ def _start(job: Job) -> dict[str, Any]:
 
 def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
     results = Threads.run(
-        functools.partial(train_rank, job), job.config["workers"], timeout=job.config["comm"]["timeout"]
+        functools.partial(train_rank, job), job.config["workers"], timeout=job.config["comm"].get("timeout", TIMEOUT)
     )
     return results[0]
 
 
 def _process_rank(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
-    backend, local_rank = job.config["comm"]["name"], int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    connect = plugins.load("comm", backend).connect
-    comm: Communicator = connect(
-        rank, world_size, device=device, timeout=job.config["comm"]["timeout"], listener=listener
-    )
+    comm = _connect(job.config, rank, world_size, listener)
     try:
         return train_rank(job, comm)
     finally:
         comm.close()
+
+
+def _connect(config: dict[str, Any], rank: int, world_size: int, listener: socket.socket | None) -> Communicator:
+    kind, local_rank = config["comm"]["name"], int(os.environ.get("LOCAL_RANK", rank))
+    device = torch.device("cuda", local_rank) if kind == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    comm: Communicator = plugins.load("comm", kind).connect(
+        rank, world_size, device=device, timeout=config["comm"].get("timeout", TIMEOUT), listener=listener
+    )
+    return comm
 
 
 def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
