@@ -124,7 +124,7 @@ def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
 
 
 def _bag_of_words(texts: list[list[str]], num_words: int) -> Floats:  # [num_nodes, num_words] float32
-    """Counts of the most frequent words, rows divided by their sum; equally frequent ones in alphabetical order."""
+    """Counts of the most frequent words, rows of length 1; equally frequent ones in alphabetical order."""
     totals = Counter(word for text in texts for word in text)
     chosen = sorted(totals, key=lambda word: (-totals[word], word))[:num_words]
     column = {word: number for number, word in enumerate(chosen)}
@@ -133,5 +133,5 @@ def _bag_of_words(texts: list[list[str]], num_words: int) -> Floats:  # [num_nod
         for word in text:
             if word in column:
                 row[column[word]] += 1
-    counts /= np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    counts /= np.maximum(np.linalg.norm(counts, axis=1, keepdims=True), 1)
     return counts

@@ -40,7 +40,7 @@ class GCN(GraphModel):
     self_loops = True
 
     def __init__(
-        self, in_features: int, num_classes: int, hidden: int = 16, num_layers: int = 2, dropout: float = 0.5
+        self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
     ) -> None:
         super().__init__()
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
