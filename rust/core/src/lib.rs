@@ -10,6 +10,7 @@ pub mod error;
 pub mod gather;
 pub mod isa;
 pub mod pool;
+pub mod loader;
 pub mod rng;
 pub mod sample;
 
