@@ -1,6 +1,6 @@
 """The native core: NumPy arrays in, NumPy arrays out. Bad input raises `ValueError` naming the value and its place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -88,11 +88,13 @@ def even_order(
 def shuffled_order(ids: _Ids, key: int) -> npt.NDArray[np.int64]: ...
 
 # sample
+Batch = tuple[_Ids, list[int], _Ids, _Ids, _Ids, _Floats | None]
+
 class Sampler:
     @staticmethod
     def neighbor(fanouts: Sequence[int], replace: bool, redraw: bool, importance: str | None) -> Sampler: ...
     def draw(self, graph: CSC, nodes: _Ids, hop: int, key: int) -> tuple[_Ids, _Ids, _Ids, _Floats | None]: ...
-    def sample(self, graph: CSC, seeds: _Ids, key: int) -> tuple[_Ids, list[int], _Ids, _Ids, _Ids, _Floats | None]: ...
+    def sample(self, graph: CSC, seeds: _Ids, key: int) -> Batch: ...
 
 class Numbering:
     def __init__(self, seeds: _Ids, num_nodes: int) -> None: ...
@@ -115,3 +117,31 @@ def dropout(
     Where `gate` (shaped like x) is given, elements whose gate is 0 or less become 0 too: `gate=x` is a ReLU first. The
     gradient is the same call on the gradient, with the same gate.
     """
+
+# loader
+@final
+class Loader:
+    """One rank's batches of an epoch, made ahead on threads. Step i has the seeds `seeds[offsets[i] : offsets[i + 1]]`
+    and the key `derive(key, i)`; `steps` is (seeds, offsets, first step, key). The rows of `table` [num_rows, row_bytes]
+    are gathered for the input nodes of each batch, into memory that `allocate(num_bytes)` gives: an array of uint8,
+    used again when no view of it is left.
+    """
+
+    def __new__(
+        cls,
+        graph: CSC,
+        sampler: object,
+        steps: tuple[_Ids, Sequence[int], int, int],
+        table: _Bytes | None,
+        allocate: Callable[[int], _Bytes],
+        threads: int,
+        depth: int,
+    ) -> Loader: ...
+    def take(self) -> tuple[Any, _Bytes | None]:
+        """The next batch and the buffer that begins with its rows. What a thread raised is raised here; `RuntimeError`
+        after the last batch, after `close` and after a fork."""
+
+    def close(self) -> None:
+        """Ends the threads, after the batches that they are at."""
+
+def derive(key: int, value: int) -> int: ...

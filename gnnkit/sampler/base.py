@@ -58,6 +58,10 @@ class Sampler(ABC):
             known.append(len(numbering.nodes()))
         return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
 
+    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
+        """What each seed costs, for batches of equal cost; here its number of in-edges."""
+        return np.diff(graph.indptr)[seeds].astype(np.float64)
+
 
 class NativeSampler(Sampler):
     """A sampler whose draws and batches are made in Rust, without the interpreter's lock."""
@@ -73,8 +77,11 @@ class NativeSampler(Sampler):
         return Hop(*self.native().draw(graph, ids, hop, wrap(key)))
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        ids = as_ids("seeds", seeds)
-        nodes, known, indptr, sources, edge_ids, weight = self.native().sample(graph, ids, wrap(key))
+        return self.batch(self.native().sample(graph, as_ids("seeds", seeds), wrap(key)))
+
+    def batch(self, made: _core.Batch) -> MiniBatch:
+        """The blocks of what the core sampled."""
+        nodes, known, indptr, sources, edge_ids, weight = made
         rows = Hop(indptr, sources, edge_ids if self.edge_ids else None, weight)
         return _batch(nodes, known, rows, self.redraw)
 

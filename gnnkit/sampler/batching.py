@@ -20,20 +20,31 @@ class Epoch:
     higher ranks have one seed less, or an empty batch.
     """
 
-    seeds: npt.NDArray[np.int64]  # [num_seeds] batch after batch: step by step, in each step rank by rank
+    order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds: step by step, in each step rank by rank
     batch_size: int
     world_size: int
 
     @property
     def num_steps(self) -> int:
-        return -(-len(self.seeds) // (self.batch_size * self.world_size))
+        return -(-len(self.order) // (self.batch_size * self.world_size))
 
     def batch(self, step: int, rank: int) -> npt.NDArray[np.int64]:  # [at most batch_size]
-        """The seeds of `rank` at `step`."""
+        """The positions of the seeds of `rank` at `step`."""
         per_step = self.batch_size * self.world_size
-        share, extra = divmod(min(per_step, len(self.seeds) - step * per_step), self.world_size)
+        share, extra = divmod(min(per_step, len(self.order) - step * per_step), self.world_size)
         start = step * per_step + rank * share + min(rank, extra)
-        return self.seeds[start : start + share + (rank < extra)]
+        return self.order[start : start + share + (rank < extra)]
+
+    def of_rank(self, rank: int) -> tuple[npt.NDArray[np.int64], list[int]]:
+        """All batches of `rank` one after the other, and where each begins and the last ends [num_steps + 1]."""
+        num_whole = len(self.order) // (self.batch_size * self.world_size)
+        whole = self.order[: num_whole * self.batch_size * self.world_size]
+        own = whole.reshape(num_whole, self.world_size, self.batch_size)[:, rank].ravel()
+        offsets = list(range(0, len(own) + 1, self.batch_size))
+        if self.num_steps > num_whole:
+            own = np.concatenate([own, self.batch(num_whole, rank)])
+            offsets.append(len(own))
+        return own, offsets
 
 
 def plan_epoch(
@@ -67,7 +78,7 @@ def plan_epoch(
             raise ValueError(f"costs has {len(costs)} entries, expected one for each of {len(ids)} seeds")
         shuffled = np.ascontiguousarray(costs, np.float64)[order]
         order = order[_core.even_order(shuffled, world_size, batch_size, window, key or 0)]
-    return Epoch(ids[order], batch_size, world_size)
+    return Epoch(order, batch_size, world_size)
 
 
 def tree_sizes(

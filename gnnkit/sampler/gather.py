@@ -40,11 +40,12 @@ def gather_rows(
     if threads < 1:
         raise ValueError(f"threads={threads} must be at least 1")
     ids = np.require(ids, ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
-    _core.gather_rows(_bytes("source", source), ids, _bytes("out", out), threads)
+    _core.gather_rows(as_bytes("source", source), ids, as_bytes("out", out), threads)
     return out
 
 
-def _bytes(name: str, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_rows, row_bytes]
+def as_bytes(name: str, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_rows, row_bytes]
+    """A view of `rows`. Raises `ValueError` that calls them `name` unless they are C-contiguous."""
     if not rows.flags.c_contiguous:
         raise ValueError(f"{name} must be C-contiguous")
     return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)

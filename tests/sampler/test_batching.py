@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -35,11 +37,16 @@ def test_an_epoch_holds_every_seed_once(
     epoch = plan_epoch(ids, batch_size, world_size=world_size, key=key, costs=costs, window=window)
     steps = batches(epoch)
     held = np.concatenate([np.empty(0, np.int64), *(batch for step in steps for batch in step)])
-    np.testing.assert_array_equal(np.sort(held), ids)
+    np.testing.assert_array_equal(np.sort(held), np.arange(len(ids)))
     counts = np.array([[len(batch) for batch in step] for step in steps]).reshape(-1, world_size)
     assert (counts[:-1] == batch_size).all()
     assert (np.ptp(counts, axis=1) <= 1).all()
     assert (np.diff(counts, axis=1) <= 0).all()
+    for rank in range(world_size):
+        own, offsets = epoch.of_rank(rank)
+        assert len(offsets) == epoch.num_steps + 1
+        for step, (start, stop) in enumerate(pairwise(offsets)):
+            np.testing.assert_array_equal(own[start:stop], steps[step][rank])
 
 
 @given(sizes, sizes, st.integers(0, 200), st.booleans())
@@ -52,20 +59,20 @@ def test_dropping_the_last_step_leaves_whole_ones(batch_size: int, world_size: i
 
 def test_without_a_key_seeds_keep_their_order() -> None:
     seeds = np.array([5, 3, 9, 1, 7])
-    np.testing.assert_array_equal(plan_epoch(seeds, 2, key=None).seeds, seeds)
+    np.testing.assert_array_equal(seeds[plan_epoch(seeds, 2, key=None).order], seeds)
 
 
 def test_the_shuffle_follows_from_the_key_and_the_set_of_seeds() -> None:
     seeds = np.arange(100)
-    epoch = plan_epoch(seeds, 7, key=3).seeds
-    np.testing.assert_array_equal(plan_epoch(seeds[::-1], 7, key=3).seeds, epoch)
-    assert (plan_epoch(seeds, 7, key=4).seeds != epoch).any()
+    shuffled = seeds[plan_epoch(seeds, 7, key=3).order]
+    np.testing.assert_array_equal(seeds[::-1][plan_epoch(seeds[::-1], 7, key=3).order], shuffled)
+    assert (seeds[plan_epoch(seeds, 7, key=4).order] != shuffled).any()
 
 
 def test_every_order_is_equally_likely() -> None:
     counts = np.zeros((4, 4))
     for key in range(4_000):
-        counts[np.arange(4), plan_epoch(np.arange(4), 1, key=key).seeds] += 1
+        counts[np.arange(4), plan_epoch(np.arange(4), 1, key=key).order] += 1
     chi_square = ((counts - 1_000) ** 2 / 1_000).sum()
     assert chi_square < 27.9  # 9 degrees of freedom, p = 0.001
 
@@ -75,7 +82,7 @@ def test_a_seed_is_equally_likely_in_each_batch_of_an_even_window() -> None:
     places = np.zeros((8, 4))
     for key in range(2_000):
         epoch = plan_epoch(np.arange(8), 2, world_size=2, costs=costs, window=2, key=key)
-        places[epoch.seeds, np.arange(8) // 2] += 1
+        places[epoch.order, np.arange(8) // 2] += 1
     chi_square = ((places - 500) ** 2 / 500).sum(axis=1)
     assert (chi_square < 21).all(), chi_square  # 3 degrees of freedom, p = 0.001 for each of 8
 

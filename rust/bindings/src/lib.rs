@@ -11,6 +11,7 @@ mod dropout;
 mod gather;
 #[macro_use]
 mod graph;
+mod loader;
 mod sample;
 
 /// The core's errors are the user's: `ValueError`.
@@ -28,5 +29,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     dropout::register(m)?;
     gather::register(m)?;
     graph::register(m)?;
+    loader::register(m)?;
     sample::register(m)
 }

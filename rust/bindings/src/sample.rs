@@ -20,9 +20,9 @@ thread_local! {
 /// The attributes of `gnnkit.graph.CSC`.
 #[derive(FromPyObject)]
 pub struct PyCsc<'py> {
-    indptr: PyReadonlyArray1<'py, i64>,
-    indices: PyIds<'py>,
-    num_sources: usize,
+    pub indptr: PyReadonlyArray1<'py, i64>,
+    pub indices: PyIds<'py>,
+    pub num_sources: usize,
 }
 
 /// Runs the body with a view of the graph, whichever width its ids have.
@@ -160,7 +160,7 @@ impl PySampler {
 }
 
 /// Ids below `bound` in the width of the graph's own.
-fn narrow<I: Id>(name: &'static str, ids: &[i64], bound: usize) -> Result<Vec<I>, Error> {
+pub(crate) fn narrow<I: Id>(name: &'static str, ids: &[i64], bound: usize) -> Result<Vec<I>, Error> {
     check_ids(name, ids, bound, "nodes")?;
     Ok(ids.iter().map(|id| I::from_index(id.index())).collect())
 }
@@ -174,7 +174,7 @@ fn hop_to_py<I: Id + Element>(py: Python<'_>, hop: Hop<I>) -> PyHop<'_> {
     )
 }
 
-fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> PyBatch<'_> {
+pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> PyBatch<'_> {
     (
         batch.nodes.into_pyarray(py).as_untyped().clone(),
         batch.known,

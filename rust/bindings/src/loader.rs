@@ -1,0 +1,385 @@
+//! Batches sampled, and their rows gathered, ahead of their consumer on threads without the interpreter's lock.
+
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gnnkit_core::csc::Id;
+use gnnkit_core::gather::Rows;
+use gnnkit_core::loader::{Pipeline, Taken};
+use gnnkit_core::rng;
+use gnnkit_core::sample::{Batch, Sampler, Scratch, View};
+use numpy::{Element, PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
+use pyo3::{IntoPyObjectExt, ffi};
+
+use crate::graph::PyIds;
+use crate::sample::{PyCsc, PySampler, batch_to_py, narrow};
+use crate::value_error;
+
+/// How long a consumer waits before it looks for Ctrl-C.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Memory of a NumPy array, for threads that do not hold the interpreter's lock.
+struct Held<T> {
+    start: *mut T,
+    len: usize,
+    array: Py<PyAny>,
+}
+
+// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and `array` keeps it alive.
+unsafe impl<T: Send> Send for Held<T> {}
+// SAFETY: as above; it is written through `&mut` only.
+unsafe impl<T: Sync> Sync for Held<T> {}
+
+impl<T: Element> Held<T> {
+    fn new(array: &PyReadonlyArray1<'_, T>) -> PyResult<Self> {
+        let slice = array.as_slice()?;
+        Ok(Self {
+            start: slice.as_ptr().cast_mut(),
+            len: slice.len(),
+            array: array.as_any().clone().unbind(),
+        })
+    }
+
+    fn as_slice(&self) -> &[T] {
+        // SAFETY: made from a slice of the array. Others may write to it meanwhile; whoever reads ids of users checks them
+        // where they are read (`View`).
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl Held<u8> {
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: only buffers are written, of which nobody else has a view (`Buffers`).
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+/// The edges that native samplers read.
+enum Edges {
+    I32(Held<i32>),
+    I64(Held<i64>),
+}
+
+/// Who draws.
+enum Draws {
+    Native {
+        sampler: Sampler,
+        indptr: Held<i64>,
+        edges: Edges,
+        num_sources: usize,
+    },
+    /// A sampler written in Python, and its graph: the thread takes the interpreter's lock for it.
+    Python { sampler: Py<PyAny>, graph: Py<PyAny> },
+}
+
+/// The rows to gather for the input nodes of each batch.
+struct Table {
+    bytes: Held<u8>,
+    num_rows: usize,
+    row_bytes: usize,
+}
+
+/// Memory for gathered rows. A buffer goes back to work when no view of it is left.
+struct Buffers {
+    allocate: Py<PyAny>,
+    free: Mutex<Vec<Held<u8>>>,
+    lent: Mutex<Vec<Held<u8>>>,
+}
+
+/// What all threads share.
+struct Plan {
+    draws: Draws,
+    seeds: Vec<i64>,
+    offsets: Vec<usize>,
+    key: u64,
+    table: Option<Table>,
+    buffers: Buffers,
+}
+
+enum Drawn {
+    I32(Batch<i32>),
+    I64(Batch<i64>),
+    Python(Py<PyAny>),
+}
+
+struct Made {
+    batch: Drawn,
+    rows: Option<Held<u8>>,
+}
+
+type MadeAhead = Pipeline<PyResult<Made>>;
+
+impl Draws {
+    fn draw(&self, seeds: &[i64], key: u64, scratch: &mut Scratch) -> PyResult<Drawn> {
+        match self {
+            Self::Native {
+                sampler,
+                indptr,
+                edges,
+                num_sources,
+            } => {
+                let indptr = indptr.as_slice();
+                match edges {
+                    Edges::I32(edges) => {
+                        sample(sampler, indptr, edges, *num_sources, seeds, key, scratch).map(Drawn::I32)
+                    }
+                    Edges::I64(edges) => {
+                        sample(sampler, indptr, edges, *num_sources, seeds, key, scratch).map(Drawn::I64)
+                    }
+                }
+            }
+            Self::Python { sampler, graph } => attached(|py| {
+                let seeds = PyArray1::from_slice(py, seeds);
+                let named = [("key", key)].into_py_dict(py)?;
+                let batch = sampler.bind(py).call_method("sample", (graph, seeds), Some(&named))?;
+                Ok(Drawn::Python(batch.unbind()))
+            }),
+        }
+    }
+}
+
+fn sample<I: Id + Element>(
+    sampler: &Sampler,
+    indptr: &[i64],
+    edges: &Held<I>,
+    num_sources: usize,
+    seeds: &[i64],
+    key: u64,
+    scratch: &mut Scratch,
+) -> PyResult<Batch<I>> {
+    let view = View::new(indptr, edges.as_slice(), num_sources).map_err(value_error)?;
+    let seeds = narrow("seeds", seeds, view.num_nodes()).map_err(value_error)?;
+    sampler.sample(&view, &seeds, key, scratch).map_err(value_error)
+}
+
+/// Runs `work` with the interpreter's lock, unless the interpreter is going away.
+fn attached<T>(work: impl FnOnce(Python<'_>) -> PyResult<T>) -> PyResult<T> {
+    Python::try_attach(work).unwrap_or_else(|| Err(PyRuntimeError::new_err("the interpreter is shutting down")))
+}
+
+impl Plan {
+    fn make(&self, step: usize, scratch: &mut Scratch) -> PyResult<Made> {
+        let seeds = &self.seeds[self.offsets[step]..self.offsets[step + 1]];
+        let batch = self.draws.draw(seeds, rng::derive(self.key, step as u64), scratch)?;
+        let rows = self
+            .table
+            .as_ref()
+            .map(|table| self.gather(table, &batch))
+            .transpose()?;
+        Ok(Made { batch, rows })
+    }
+
+    fn gather(&self, table: &Table, batch: &Drawn) -> PyResult<Held<u8>> {
+        match batch {
+            Drawn::I32(batch) => self.gather_rows(table, &batch.nodes),
+            Drawn::I64(batch) => self.gather_rows(table, &batch.nodes),
+            Drawn::Python(batch) => match attached(|py| input_nodes(batch.bind(py)))? {
+                Edges::I32(nodes) => self.gather_rows(table, nodes.as_slice()),
+                Edges::I64(nodes) => self.gather_rows(table, nodes.as_slice()),
+            },
+        }
+    }
+
+    fn gather_rows<I: Id>(&self, table: &Table, nodes: &[I]) -> PyResult<Held<u8>> {
+        let rows = Rows::new(table.bytes.as_slice(), table.num_rows, table.row_bytes).map_err(value_error)?;
+        let num_bytes = nodes.len() * table.row_bytes;
+        let mut buffer = self.buffers.take(num_bytes)?;
+        let out = &mut buffer.as_mut_slice()[..num_bytes];
+        rows.gather(nodes, out, 1).map_err(value_error)?;
+        Ok(buffer)
+    }
+}
+
+/// `batch.input_nodes` of a batch that was made in Python.
+fn input_nodes(batch: &Bound<'_, PyAny>) -> PyResult<Edges> {
+    held_ids(&batch.getattr("input_nodes")?.extract()?)
+}
+
+fn held_ids(ids: &PyIds<'_>) -> PyResult<Edges> {
+    Ok(match ids {
+        PyIds::I32(ids) => Edges::I32(Held::new(ids)?),
+        PyIds::I64(ids) => Edges::I64(Held::new(ids)?),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Buffers {
+    /// A buffer that nobody else sees, of `num_bytes` or more.
+    fn take(&self, num_bytes: usize) -> PyResult<Held<u8>> {
+        let mut free = lock(&self.free);
+        if let Some(fits) = free.iter().position(|buffer| buffer.len >= num_bytes) {
+            return Ok(free.swap_remove(fits));
+        }
+        let too_small = free.pop(); // given up for the larger one
+        drop(free); // before the interpreter's lock: whoever has that one waits for this one
+        drop(too_small);
+        attached(|py| {
+            let array = self.allocate.bind(py).call1((num_bytes + num_bytes / 8,))?;
+            Held::new(&array.extract()?)
+        })
+    }
+
+    /// The whole of `buffer` as an array; views of it keep it from being written to.
+    fn lend(&self, py: Python<'_>, buffer: Held<u8>) -> Py<PyAny> {
+        let array = buffer.array.clone_ref(py);
+        lock(&self.lent).push(buffer);
+        array
+    }
+
+    /// Frees the lent buffers of which no view is left.
+    fn recycle(&self, py: Python<'_>) {
+        // SAFETY: `array` is alive, and `py` says that nobody changes its count meanwhile.
+        let unseen = |buffer: &mut Held<u8>| unsafe { ffi::Py_REFCNT(buffer.array.bind(py).as_ptr()) } == 1;
+        let unseen: Vec<_> = lock(&self.lent).extract_if(.., unseen).collect();
+        lock(&self.free).extend(unseen);
+    }
+}
+
+/// Seeds, offsets, first step, key: step i has the seeds `seeds[offsets[i]..offsets[i + 1]]` and the key `derive(key, i)`.
+#[derive(FromPyObject)]
+struct PySteps<'py>(PyReadonlyArray1<'py, i64>, Vec<usize>, usize, u64);
+
+/// A batch as `Sampler.sample` of `gnnkit._core` or of a sampler in Python returns it, and the buffer that begins with its rows.
+type PyMade = (Py<PyAny>, Option<Py<PyAny>>);
+
+/// An epoch's batches of one rank, in order.
+#[pyclass(frozen, name = "Loader", module = "gnnkit._core")]
+struct PyLoader {
+    plan: Arc<Plan>,
+    ahead: Mutex<Option<Arc<MadeAhead>>>,
+}
+
+#[pymethods]
+impl PyLoader {
+    #[new]
+    #[pyo3(signature = (graph, sampler, steps, table, allocate, threads, depth))]
+    fn new(
+        graph: Bound<'_, PyAny>,
+        sampler: Bound<'_, PyAny>,
+        steps: PySteps<'_>,
+        table: Option<PyReadonlyArray2<'_, u8>>,
+        allocate: Py<PyAny>,
+        threads: usize,
+        depth: usize,
+    ) -> PyResult<Self> {
+        let PySteps(seeds, offsets, first_step, key) = steps;
+        let seeds = seeds.as_slice()?.to_vec();
+        let bounds = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+        if !bounds || offsets.last().is_none_or(|&last| last > seeds.len()) || threads == 0 || depth == 0 {
+            return Err(PyValueError::new_err(
+                "offsets must rise to at most the number of seeds, threads and depth be positive",
+            ));
+        }
+        let num_steps = offsets.len() - 1;
+        let plan = Arc::new(Plan {
+            draws: draws(&graph, &sampler)?,
+            seeds,
+            offsets,
+            key,
+            table: table.map(|table| held_table(&table)).transpose()?,
+            buffers: Buffers {
+                allocate,
+                free: Mutex::default(),
+                lent: Mutex::default(),
+            },
+        });
+        let worker = |_| {
+            let plan = Arc::clone(&plan);
+            let mut scratch = Scratch::default();
+            move |step| plan.make(step, &mut scratch)
+        };
+        let workers = (0..threads.min(depth)).map(worker).collect();
+        let ahead = Pipeline::start(first_step..num_steps, depth, workers)?;
+        Ok(Self {
+            plan,
+            ahead: Mutex::new(Some(Arc::new(ahead))),
+        })
+    }
+
+    /// The next batch. Raises `RuntimeError` after the last one, after `close` and after a fork.
+    fn take(&self, py: Python<'_>) -> PyResult<PyMade> {
+        let ended = || PyRuntimeError::new_err("there are no more batches");
+        let ahead = lock(&self.ahead).clone().ok_or_else(ended)?;
+        if !ahead.is_own_process() {
+            return Err(PyRuntimeError::new_err(
+                "this iterator was made before a fork, which its threads do not survive: make a new one of the loader",
+            ));
+        }
+        self.plan.buffers.recycle(py);
+        let made = loop {
+            match py.detach(|| ahead.take(PATIENCE)) {
+                Taken::Next(Ok(made)) => break made?,
+                Taken::Next(Err(panic)) => resume_unwind(panic),
+                Taken::Pending => py.check_signals()?,
+                Taken::End => return Err(ended()),
+            }
+        };
+        py.detach(|| drop(ahead));
+        let batch = match made.batch {
+            Drawn::I32(batch) => batch_to_py(py, batch).into_py_any(py)?,
+            Drawn::I64(batch) => batch_to_py(py, batch).into_py_any(py)?,
+            Drawn::Python(batch) => batch,
+        };
+        Ok((batch, made.rows.map(|rows| self.plan.buffers.lend(py, rows))))
+    }
+
+    /// Ends the threads, after the batches that they are at.
+    fn close(&self, py: Python<'_>) {
+        let ahead = lock(&self.ahead).take();
+        py.detach(|| drop(ahead));
+    }
+}
+
+impl Drop for PyLoader {
+    fn drop(&mut self) {
+        // The threads may need the lock to end.
+        Python::attach(|py| self.close(py));
+    }
+}
+
+fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws> {
+    let Ok(native) = sampler.cast::<PySampler>() else {
+        return Ok(Draws::Python {
+            sampler: sampler.clone().unbind(),
+            graph: graph.clone().unbind(),
+        });
+    };
+    let csc: PyCsc<'_> = graph.extract()?;
+    Ok(Draws::Native {
+        sampler: native.get().0.clone(),
+        indptr: Held::new(&csc.indptr)?,
+        edges: held_ids(&csc.indices)?,
+        num_sources: csc.num_sources,
+    })
+}
+
+fn held_table(table: &PyReadonlyArray2<'_, u8>) -> PyResult<Table> {
+    let slice = table.as_slice()?;
+    Ok(Table {
+        bytes: Held {
+            start: slice.as_ptr().cast_mut(),
+            len: slice.len(),
+            array: table.as_any().clone().unbind(),
+        },
+        num_rows: table.shape()[0],
+        row_bytes: table.shape()[1],
+    })
+}
+
+/// The key of `value` under `key`: chained by seed, epoch, step.
+#[pyfunction]
+fn derive(key: u64, value: u64) -> u64 {
+    rng::derive(key, value)
+}
+
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyLoader>()?;
+    m.add_function(wrap_pyfunction!(derive, m)?)
+}

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnkit import _core
+from gnnkit.graph import CSC, Graph
+from gnnkit.sampler import Hop, LoadedBatch, Loader, NeighborSampler, Sampler
+
+NUM_NODES = 300
+FANOUTS = [4, 3]
+
+
+def random_graph(id_type: type = np.int32) -> Graph:
+    rng = np.random.default_rng(1)
+    src, dst = rng.integers(0, NUM_NODES, (2, 2_500))
+    csc = CSC.from_edges(src, (dst * rng.random(2_500)).astype(np.int64), NUM_NODES)
+    return Graph(
+        CSC(csc.indptr, csc.indices.astype(id_type)),
+        rng.random((NUM_NODES, 5), np.float32),
+        rng.integers(0, 7, NUM_NODES),
+        np.ones(NUM_NODES, np.int8),
+        rng.random((2_500, 2), np.float32),
+    )
+
+
+GRAPH = random_graph()
+
+
+class PythonSampler(Sampler):
+    """All in-edges, as a third party would write it; `fail_at` is a node that raises."""
+
+    def __init__(self, fail_at: int = -1, delay: float = 0.0) -> None:
+        self.fail_at = fail_at
+        self.delay = delay
+
+    def draw(self, graph: CSC, nodes: np.ndarray, hop: int, *, key: int) -> Hop:
+        time.sleep(self.delay)
+        if self.fail_at in nodes:
+            raise OverflowError(f"node {self.fail_at} is too much")
+        ranges = [np.arange(graph.indptr[node], graph.indptr[node + 1]) for node in nodes]
+        edges = np.concatenate([np.empty(0, np.int64), *ranges])
+        indptr = np.concatenate([[0], np.cumsum([len(r) for r in ranges])]).astype(np.int64)
+        return Hop(indptr, graph.indices[edges], edges)
+
+
+class Overriding(NeighborSampler):
+    """Native draws, but batches of its own."""
+
+    def sample(self, graph: CSC, seeds: np.ndarray, *, key: int) -> Any:
+        return super().sample(graph, seeds[::-1], key=key)
+
+
+def loader(**changes: Any) -> Loader:
+    return Loader(**{"graph": GRAPH, "sampler": NeighborSampler(FANOUTS), "batch_size": 32, "seed": 3} | changes)
+
+
+def leaves(batch: LoadedBatch) -> list[np.ndarray]:
+    tree = batch.arrays()
+    return [array for part in (tree, *tree["blocks"]) for name, array in part.items() if name != "blocks"]
+
+
+def content(batches: Iterator[LoadedBatch] | Loader) -> list[list[list[Any]]]:
+    return [[array.tolist() for array in leaves(batch)] for batch in batches]
+
+
+def loader_threads() -> int:
+    names = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread of somebody else that has just ended
+            names += (task / "comm").read_text().startswith("gnnkit-loader")
+    return names
+
+
+def in_fresh_python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+MAKE = """
+import os, sys, time
+import numpy as np
+from gnnkit.graph import CSC
+from gnnkit.sampler import Loader, NeighborSampler, Sampler
+class Python(Sampler):
+    def draw(self, graph, nodes, hop, *, key):
+        return NeighborSampler([3, 3]).draw(graph, nodes, hop, key=key)
+rng = np.random.default_rng(0)
+csc = CSC.from_edges(rng.integers(0, 1000, 5000), rng.integers(0, 1000, 5000), 1000)
+def loader(sampler=NeighborSampler([3, 3])):
+    return Loader(csc, sampler, None, 8, features=np.ones((1000, 4), np.float32), threads=3)
+"""
+
+
+@pytest.mark.parametrize("sampler", [NeighborSampler(FANOUTS), PythonSampler(), Overriding(FANOUTS)], ids=type)
+def test_batches_are_what_the_sampler_gives_for_the_planned_seeds(sampler: Sampler) -> None:
+    own = loader(sampler=sampler, rank=1, world_size=3, threads=2)
+    epoch = own.plan(0)
+    key = _core.derive(_core.derive(3, 0), 1)
+    for step, batch in enumerate(own):
+        positions = epoch.batch(step, 1)
+        expected = sampler.sample(GRAPH.csc, own.seeds[positions], key=_core.derive(key, step))
+        np.testing.assert_array_equal(batch.positions, positions)
+        np.testing.assert_array_equal(batch.seeds, expected.seeds)
+        for block, other in zip(batch.blocks, expected.blocks, strict=True):
+            np.testing.assert_array_equal(block.indices, other.indices)
+            np.testing.assert_array_equal(block.edge_ids, other.edge_ids)
+        np.testing.assert_array_equal(batch.x, GRAPH.features[batch.input_nodes])
+        np.testing.assert_array_equal(batch.y, GRAPH.labels[batch.seeds])
+    assert step + 1 == len(own) == epoch.num_steps
+
+
+def test_threads_depth_and_id_type_do_not_show() -> None:
+    expected = content(loader(threads=1, prefetch=1))
+    for threads, prefetch in [(2, 1), (3, 2), (16, 40)]:
+        assert content(loader(threads=threads, prefetch=prefetch)) == expected
+    assert content(loader(graph=random_graph(np.int64), threads=2)) == expected
+    assert content(loader(seed=4)) != expected
+
+
+def test_epochs_differ_and_repeat() -> None:
+    first, second = loader(), loader()
+    epochs = [content(first) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    second.set_epoch(1)
+    assert content(second) == epochs[1]
+    second.set_epoch(2)
+    assert content(second) == epochs[2]
+
+
+@pytest.mark.parametrize("batching", ["plain", "balanced"])
+@pytest.mark.parametrize("seeds", [np.arange(7, 250), GRAPH.labels == 2, np.array([5, 3]), np.array([], int)])
+def test_ranks_make_equal_steps_over_every_seed_once(batching: str, seeds: np.ndarray) -> None:
+    ranks = [list(loader(seeds=seeds, batching=batching, rank=rank, world_size=3)) for rank in range(3)]
+    assert len({len(batches) for batches in ranks}) == 1
+    held = [batch.seeds for batches in ranks for batch in batches]
+    ids = np.flatnonzero(seeds) if seeds.dtype == bool else np.sort(seeds)
+    np.testing.assert_array_equal(np.sort(np.concatenate([ids[:0], *held])), ids)
+    for batches in ranks:
+        assert all(len(batch.x) == len(batch.input_nodes) and len(batch.blocks) == 2 for batch in batches)
+
+
+def test_ranks_together_draw_what_one_would() -> None:
+    def drawn(batches: list[LoadedBatch]) -> dict[int, list[int]]:
+        """The edges that each seed drew."""
+        hops = [(batch.seeds, batch.blocks[-1]) for batch in batches]
+        return {
+            int(seed): block.edge_ids[block.indptr[i] : block.indptr[i + 1]].tolist()
+            for seeds, block in hops
+            for i, seed in enumerate(seeds)
+        }
+
+    alone = loader(batch_size=32)
+    ranks = zip(*(loader(batch_size=8, rank=rank, world_size=4) for rank in range(4)), strict=True)
+    for together, single in zip(ranks, alone, strict=True):
+        assert drawn(list(together)) == drawn([single])
+
+
+def test_a_batch_stays_as_it_is_while_it_is_held() -> None:
+    batches = list(loader(threads=2, prefetch=2))
+    views = [torch.from_dlpack(batch.x) for batch in batches]
+    expected = [GRAPH.features[batch.input_nodes] for batch in batches]
+    del batches
+    gc.collect()
+    for _ in loader(threads=2, prefetch=2):
+        pass
+    for view, rows in zip(views, expected, strict=True):
+        np.testing.assert_array_equal(view, rows)
+
+
+def test_memory_is_used_again_once_a_batch_is_dropped() -> None:
+    places = [batch.x.ctypes.data for batch in loader(batch_size=4, threads=1, prefetch=2)]
+    assert len(set(places)) < len(places) / 2
+
+
+@pytest.mark.parametrize("batching", ["plain", "balanced"])
+def test_a_loader_resumes_to_the_bit(batching: str) -> None:
+    def make() -> Loader:
+        return loader(batching=batching, rank=1, world_size=2, threads=2)
+
+    whole = make()
+    expected = [content(whole), content(whole)]
+    for epoch, step in [(0, 0), (0, 1), (0, 4), (0, 5), (1, 2), (1, 5)]:
+        before = make()
+        for _ in range(epoch):
+            content(before)
+        taken = content(islice(before, step))
+        after = make()
+        after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+        if (epoch, step) == (1, 5):
+            assert after.state_dict()["epoch"] == 2
+        elif (epoch, step) == (0, 5):
+            assert content(after) == expected[1]
+        else:
+            after.set_epoch(epoch)  # that it is at already
+            assert taken + content(after) == expected[epoch]
+
+
+def test_a_state_of_other_batches_is_refused() -> None:
+    state = loader(world_size=2).state_dict()
+    with pytest.raises(ValueError, match="saved with world_size=2, this loader has world_size=1"):
+        loader().load_state_dict(state)
+    with pytest.raises(ValueError, match="saved with seeds="):
+        loader(seeds=np.arange(9)).load_state_dict(loader().state_dict())
+
+
+def test_an_error_in_a_thread_is_raised_by_the_iterator() -> None:
+    failing = loader(sampler=PythonSampler(fail_at=17), threads=2)
+    with pytest.raises(OverflowError, match="node 17 is too much"):
+        list(failing)
+    assert loader_threads() == 0
+
+
+def test_a_graph_that_is_corrupted_later_is_an_error_that_names_the_place() -> None:
+    graph = random_graph()
+    own = loader(graph=graph)
+    graph.csc.indices[:] = NUM_NODES
+    with pytest.raises(ValueError, match=r"indices\[\d+\] = 300 is out of range for 300 nodes"):
+        list(own)
+
+
+@pytest.mark.parametrize("sampler", [NeighborSampler(FANOUTS), PythonSampler()], ids=type)
+def test_no_thread_is_left_of_an_iterator_that_ends_is_closed_or_dropped(sampler: Sampler) -> None:
+    own = loader(sampler=sampler, batch_size=4, threads=3)
+    assert len(list(own)) == len(own)
+    assert loader_threads() == 0
+    half = iter(own)
+    next(half)
+    half.close()
+    assert loader_threads() == 0
+    half = iter(own)
+    next(half)
+    assert loader_threads() > 0
+    del half
+    assert loader_threads() == 0
+    never_begun = iter(own)
+    assert loader_threads() == 0
+    del never_begun
+
+
+def test_python_samplers_overlap_with_their_consumer() -> None:
+    own = loader(sampler=PythonSampler(delay=0.05), batch_size=100, threads=2, prefetch=2)
+    started = time.monotonic()
+    for _ in own:
+        time.sleep(0.1)
+    assert time.monotonic() - started < 3 * 0.2 + 0.15
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other() -> None:
+    own = loader()
+    pairs = list(zip(own, own, strict=True))
+    again = loader()
+    assert content(iter([pair[0] for pair in pairs])) == content(again)
+    assert content(iter([pair[1] for pair in pairs])) == content(again)
+
+
+def test_an_iterator_may_move_to_another_thread() -> None:
+    iterator = iter(loader())
+    first = next(iterator)
+    rest: list[LoadedBatch] = []
+    consumer = threading.Thread(target=lambda: rest.extend(iterator))
+    consumer.start()
+    consumer.join()
+    assert content(iter([first, *rest])) == content(loader())
+
+
+def test_a_loader_survives_a_fork_and_an_iterator_says_that_it_does_not() -> None:
+    code = f"""{MAKE}
+own = loader()
+half = iter(own)
+next(half)
+child = os.fork()
+if child == 0:
+    try:
+        next(half)
+    except RuntimeError as error:
+        assert "fork" in str(error)
+        assert len(list(own)) == 125
+        sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert len(list(half)) == 124
+"""
+    done = in_fresh_python(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("sampler", ["NeighborSampler([3, 3])", "Python()"])
+def test_the_interpreter_ends_with_an_iterator_in_use(sampler: str) -> None:
+    held = f"{MAKE}\nhalf = iter(loader({sampler}))\nnext(half)\ncycle = [half]\ncycle.append(cycle)\ndel half"
+    done = in_fresh_python(held)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_wait_for_a_batch() -> None:
+    code = f"""{MAKE}
+class Slow(Python):
+    def draw(self, graph, nodes, hop, *, key):
+        print("drawing", flush=True)
+        time.sleep(2)
+        return super().draw(graph, nodes, hop, key=key)
+next(iter(loader(Slow())))
+"""
+    running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    assert running.returncode == -signal.SIGINT
+
+
+def test_it_works_without_torch() -> None:
+    done = in_fresh_python(f"{MAKE}\nfor batch in loader(): batch.arrays()\nassert 'torch' not in sys.modules")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tensors_share_the_memory_of_arrays() -> None:
+    batch = next(iter(loader()))
+    tensors = batch.to_torch()
+    assert tensors["x"].data_ptr() == batch.x.ctypes.data
+    assert [set(block) for block in tensors["blocks"]] == [{"indptr", "indices", "src_nodes", "edge_ids"}] * 2
+    assert torch.equal(batch.to("cpu", non_blocking=True)["y"], torch.from_numpy(batch.y))
+
+
+def test_half_precision_features_arrive_as_they_are() -> None:
+    half = GRAPH.features.astype(np.float16)
+    assert next(iter(loader(features=half))).to_torch()["x"].dtype == torch.float16
+    brain = torch.from_numpy(GRAPH.features).to(torch.bfloat16)
+    batch = next(iter(loader(features=brain.view(torch.uint16).numpy())))
+    assert torch.equal(torch.from_numpy(batch.x).view(torch.bfloat16), brain[batch.input_nodes])
+
+
+def test_features_come_from_a_mapped_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", GRAPH.features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert content(loader(features=mapped)) == content(loader())
+
+
+def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
+    def imbalance(**changes: Any) -> float:
+        ranks = [loader(batch_size=16, world_size=4, rank=rank, **changes) for rank in range(4)]
+        edges = np.array([[len(batch.blocks[0].indices) for batch in own] for own in ranks])[:, :-1]
+        return float((edges.max(0) / edges.mean(0)).mean())
+
+    degree = np.diff(GRAPH.csc.indptr).astype(float)
+    assert imbalance(batching="balanced") < imbalance() - 0.05
+    assert content(loader(batching="balanced", costs=degree)) != content(loader(batching="balanced"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"threads": 0}, "threads=0 must be at least 1"),
+        ({"prefetch": 0}, "prefetch=0 must be at least 1"),
+        ({"window": -1}, "window=-1 must be at least 1"),
+        ({"rank": 2, "world_size": 2}, "rank=2 is out of range for world_size=2"),
+        ({"batching": "even"}, "batching=even must be plain or balanced"),
+        ({"seeds": [3, 300]}, r"seeds\[1\] = 300 is out of range for 300 nodes"),
+        ({"seeds": [-1]}, r"seeds\[0\] = -1 is out of range"),
+        ({"seeds": [3, 4, 3]}, r"seeds\[2\] = 3 repeats seeds\[0\]"),
+        ({"seeds": [0.5]}, "seeds must be integers"),
+        ({"seeds": np.ones(4, bool)}, r"the mask of seeds has shape \(4,\), expected \(300,\)"),
+        ({"features": np.ones((4, 2))}, "features must have a row of fixed size for each of 300 nodes"),
+        ({"features": np.ones((300, 4))[:, ::2]}, "features must be C-contiguous"),
+        ({"labels": np.array([None] * 300)}, "labels must have a row of fixed size"),
+        ({"costs": np.ones(3)}, "costs has shape"),
+        ({"batching": "balanced", "costs": np.full(300, np.nan)}, r"costs\[\d+\] = NaN is not finite"),
+    ],
+)
+def test_bad_arguments_name_the_rule_and_the_value(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        next(iter(loader(**changes)))
