@@ -44,6 +44,7 @@ from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
+CHECKPOINTS = "checkpoints"  # folder in the run folder
 TIMEOUT = 120.0  # seconds, where the backend's configuration names none
 
 _building = threading.Lock()  # torch has one random generator for all threads
@@ -181,6 +182,8 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     trainer = _trainer(job, worker, module, leader)
     trainer.fit(module, ckpt_path=trainer_config["resume"])
     drifts = reconcile(module.model, strategy, worker)
+    if trainer_config["checkpoint"]:
+        trainer.save_checkpoint(job.folder / CHECKPOINTS / "last.json")  # the final parameters
     return _collect(job, worker, module, leader) | drifts
 
 
@@ -215,7 +218,7 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     if config["checkpoint"]:
         callbacks.append(
             ModelCheckpoint(
-                job.folder / "checkpoints",
+                job.folder / CHECKPOINTS,
                 "last",
                 every_n_epochs=config["checkpoint_every"],
                 enable_version_counter=False,

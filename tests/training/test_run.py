@@ -1,0 +1,226 @@
+"""Whole runs: real processes, real backends, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnnkit
+from gnnkit.graph import CSC, Graph
+from gnnkit.training import checkpoint
+
+KEYS = [
+    "strategy",
+    "partition",
+    "nodes",
+    "grid",
+    "world_size",
+    "dataset",
+    "model",
+    "epochs",
+    "train_loss",
+    "val_accuracy",
+    "test_accuracy",
+    "seconds_per_epoch",
+    "words_gathered",
+    "words_reduced",
+    "bytes_sent",
+    "balance",
+    "versions",
+    "seed",
+]
+
+
+def small_graph(num_nodes: int = 60) -> Graph:
+    """Three classes that the features tell apart, more edges within than between."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, num_nodes)
+    src, dst = rng.integers(0, num_nodes, (2, 6 * num_nodes))
+    kept = (labels[src] == labels[dst]) | (rng.random(len(src)) < 0.2)
+    csc = CSC.from_edges(np.r_[src[kept], dst[kept]], np.r_[dst[kept], src[kept]], num_nodes)
+    features = np.eye(3, 8, dtype=np.float32)[labels] + rng.standard_normal((num_nodes, 8)).astype(np.float32)
+    split = rng.choice(np.array([1, 2, 3], np.int8), num_nodes, p=[0.4, 0.2, 0.4])
+    return Graph(csc, features, labels, split)
+
+
+def train(tmp_path: Path, name: str = "run", **keys: Any) -> tuple[dict[str, Any], Path]:
+    trainer = {"max_epochs": 8, "precision": 64, **keys.pop("trainer", {})}
+    result = gnnkit.train(small_graph(), strategy="vertex_centric", trainer=trainer, folder=tmp_path / name, **keys)
+    return result, tmp_path / name
+
+
+def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -> None:
+    result, folder = train(tmp_path, partition="2d", workers=4)
+    assert json.loads((folder / "result.json").read_text()) == result
+    assert [key for key in KEYS if key not in result] == []
+    assert result["grid"] == [2, 2, 1]
+    assert result["test_accuracy"] > 0.6
+    predictions, graph = np.load(folder / "predictions.npy"), small_graph()
+    assert predictions.shape == (graph.num_nodes,)
+    tested = graph.split == 3
+    assert (predictions == graph.labels)[tested].mean() == pytest.approx(result["test_accuracy"])
+    state = checkpoint.load(folder / "checkpoints/last.json")
+    assert state["epoch"] == 8
+    assert torch.isfinite(state["state_dict"]["model.convs.0.weight"]).all()
+    lines = [json.loads(line) for line in (folder / "workers.jsonl").read_text().splitlines()]
+    assert [line["rank"] for line in lines[:4]] == [0, 1, 2, 3]
+    assert len(lines) == 8 * 4
+    assert sum(line["loss"] for line in lines[-4:]) == pytest.approx(result["train_loss"])
+    assert all(line["memory"] > 0 and line["seconds_compute"] > 0 for line in lines)
+    assert not (folder / "shards").exists()
+    assert list((folder / "tensorboard").rglob("events*"))
+    assert "val_accuracy" in (folder / "csv/metrics.csv").read_text() or result["epochs"] < 10
+
+
+def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) -> None:
+    single, _ = train(tmp_path, "one", workers=1, model="sage")
+    for name, keys in {
+        "gloo": {"workers": 3, "partition": "1d"},
+        "grid": {"workers": 4, "partition": {"name": "2d", "nodes": "hash"}},
+        "threads": {"workers": 5, "comm": "threads", "partition": "3d"},
+    }.items():
+        result, _ = train(tmp_path, name, model="sage", **keys)
+        assert result["train_loss"] == pytest.approx(single["train_loss"], rel=1e-10)
+        assert result["test_accuracy"] == single["test_accuracy"]
+
+
+def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path) -> None:
+    whole, _ = train(tmp_path, "whole", workers=2)
+    _, half = train(tmp_path, "half", workers=2, trainer={"max_epochs": 4, "checkpoint_every": 2})
+    resumed, _ = train(
+        tmp_path, "rest", workers=2, trainer={"resume": str(half / "checkpoints/last.json"), "checkpoint_every": 2}
+    )
+    assert resumed["train_loss"] == whole["train_loss"]
+
+
+def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
+    rows = np.arange(3)
+    graph = Graph(
+        CSC.from_edges(rows, (rows + 1) % 3, 3), np.eye(3, dtype=np.float32), rows, np.array([1, 2, 3], np.int8)
+    )
+    result = gnnkit.train(
+        graph, strategy="vertex_centric", partition="1d", workers=4, trainer={"max_epochs": 2}, folder=tmp_path / "run"
+    )
+    assert np.isfinite(result["train_loss"])
+
+
+@pytest.mark.parametrize("broken", ["cut short", "flipped", "missing tensors"])
+def test_a_broken_checkpoint_is_named(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "state.json"
+    checkpoint.save({"x": torch.ones(3), 7: (1, [2.5, None, "a"])}, path)
+    loaded = checkpoint.load(path)
+    assert torch.equal(loaded.pop("x"), torch.ones(3))
+    assert loaded == {7: (1, [2.5, None, "a"])}
+    tensors = next(tmp_path.glob("state-*.safetensors"))
+    if broken == "cut short":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif broken == "flipped":
+        content = bytearray(tensors.read_bytes())
+        content[-1] ^= 1
+        tensors.write_bytes(content)
+    else:
+        tensors.unlink()
+    with pytest.raises(ValueError, match=r"checkpoint .*state\.json"):
+        checkpoint.load(path)
+
+
+def command(tmp_path: Path, *overrides: str) -> tuple[list[str], dict[str, Any]]:
+    small_graph(400).save(tmp_path / "graph")
+    code = (
+        "import sys, gnnkit, numpy as np; from pathlib import Path; from gnnkit.graph import Graph;"
+        f"gnnkit.train(Graph.load(Path({str(tmp_path / 'graph')!r})), strategy='vertex_centric', workers=3,"
+        f"folder={str(tmp_path / 'run')!r}, overrides=sys.argv[1:])"
+    )
+    return [sys.executable, "-c", code, *overrides], {"cwd": tmp_path, "text": True, "stderr": subprocess.PIPE}
+
+
+def ranks_of(pid: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(text) for text in found.stdout.split()]
+
+
+def started(process: subprocess.Popen[str], folder: Path) -> list[int]:
+    """The ranks, once all of them train."""
+    deadline = time.monotonic() + 120
+    while not (folder / "workers.jsonl").exists() or not (folder / "workers.jsonl").read_text():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return ranks_of(process.pid)
+
+
+def test_a_killed_rank_ends_the_run_and_is_the_one_named(tmp_path: Path) -> None:
+    argv, options = command(tmp_path, "trainer.max_epochs=1000000")
+    with subprocess.Popen(argv, **options) as process:
+        ranks = started(process, tmp_path / "run")
+        assert len(ranks) == 3
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "SIGKILL" in errors
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+
+
+def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
+    argv, options = command(tmp_path, "trainer.max_epochs=1000000", "trainer.checkpoint_every=1")
+    with subprocess.Popen(argv, **options) as process:
+        ranks = started(process, tmp_path / "run")
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    if (tmp_path / "run/checkpoints/last.json").exists():
+        checkpoint.load(tmp_path / "run/checkpoints/last.json")
+    assert not (tmp_path / "run/shards").exists()
+
+
+def test_ranks_listen_on_loopback_only_and_never_unpickle(tmp_path: Path) -> None:
+    argv, options = command(tmp_path, "trainer.max_epochs=1000000")
+    argv[2] = "import pickle; pickle.loads = pickle.load = None;" + argv[2]
+    with subprocess.Popen(argv, **options) as process:
+        ranks = started(process, tmp_path / "run")
+        sockets = {os.readlink(f) for rank in ranks for f in Path(f"/proc/{rank}/fd").iterdir() if f.is_symlink()}
+        lines = [
+            line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+        ]
+        listening = [line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
+        process.kill()
+        process.communicate(timeout=30)
+    assert listening
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    assert {address.split(":")[0] for address in listening} <= loopback
+
+
+def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
+    argv, options = command(tmp_path, "trainer.max_epochs=2")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    argv[2] = argv[2].replace("workers=3,", "")
+    environments = [
+        os.environ
+        | {
+            "RANK": str(r),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(r),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        | {"GLOO_SOCKET_IFNAME": "lo"}
+        for r in range(2)
+    ]
+    processes = [subprocess.Popen(argv, **options, env=environment) for environment in environments]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
