@@ -12,6 +12,7 @@ from torch import Tensor
 from gnnkit.engine.dropout import derive, dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.halo import ForwardPass
+from gnnkit.engine.local import LocalEdges
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -54,6 +55,16 @@ class Adjacency(ABC):
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
         """Softmax over all in-edges of each destination."""
+
+    @property
+    def local(self) -> LocalEdges:
+        """The held edges as a graph of this rank's own rows and its halo. Raises `ValueError` where a rank does not hold all
+        in-edges of its rows."""
+        raise ValueError(f"{type(self).__name__} does not serve layers written for one process")
+
+    def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
+        """The rows that `local` joins: the given ones, then those of other ranks."""
+        raise ValueError(f"{type(self).__name__} does not serve layers written for one process")
 
     def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
         """Dropout of the layer's input, keyed by global node id: the same on any number of ranks."""
@@ -126,3 +137,10 @@ class ShardAdjacency(Adjacency):
 
     def softmax(self, scores: Tensor) -> Tensor:
         return self._entered().softmax(scores, self.layer)
+
+    @property
+    def local(self) -> LocalEdges:
+        return self.engine.local
+
+    def with_halo(self, x: Tensor) -> Tensor:
+        return self._entered().with_halo(x, self.layer)

@@ -7,6 +7,7 @@ gradients; rows are cut into columns. Where the two meet, in a weighted sum, the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.exchange import Route, Slicing
 from gnnkit.engine.halo import Halo
+from gnnkit.engine.local import LocalEdges
 from gnnkit.engine.tally import Tally
 from gnnkit.partition.shard import Shard
 
@@ -31,6 +33,7 @@ class Engine:
     every layer and step; `layer` is for counting."""
 
     def __init__(self, shard: Shard, comm: Communicator, dtype: torch.dtype) -> None:
+        self.shard, self.dtype = shard, dtype
         grid, rank = shard.grid, shard.rank
         cell, place = divmod(rank, grid.slices)
         plane_ranks = [other * grid.slices + place for other in range(grid.num_cells)]
@@ -59,6 +62,21 @@ class Engine:
         mine = slice(first, first + len(shard.owned))
         self.in_degree = torch.tensor(shard.in_degree[mine], dtype=dtype, device=comm.device)
         self.out_degree = torch.tensor(shard.out_degree[mine], dtype=dtype, device=comm.device)
+
+    @cached_property
+    def local(self) -> LocalEdges:
+        """This rank's edges as a graph of its own. Raises `ValueError` where other ranks hold in-edges of its rows."""
+        if self.slicing or not self.targets.local:
+            raise ValueError(
+                f"partition.grid={self.shard.grid} spreads the in-edges of a node over ranks, which a layer written for one "
+                "process cannot serve: use partition.grid=1d, one column and one slice"
+            )
+        weight = self.edges.weight(self.dtype)
+        return LocalEdges.of(self.shard, None if weight is None else weight[:, 0], self.nodes.device)
+
+    def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned + num_halo, ...]
+        """The rows of `local`: this rank's own, then the halo."""
+        return torch.cat([x, self.sources.spread(x, layer).index_select(0, self.local.halo)])
 
     def sum(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
         """Sums over the in-edges of the owned nodes, times the graph's weights."""

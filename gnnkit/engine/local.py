@@ -1,0 +1,30 @@
+"""The edges of one rank as a graph of its own, for layers that were written for one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.partition.shard import Shard
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalEdges:
+    """All in-edges of the rows that a rank owns, among its own rows and behind them the halo: other ranks' rows that it reads."""
+
+    edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst; a loop has both equal
+    weight: Tensor | None  # [held edges] the graph's own
+    halo: Tensor  # [num_halo] int64, positions in the rank's gathered sources
+
+    @classmethod
+    def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> LocalEdges:
+        """Only for shards that hold every in-edge of the owned rows and no other edges."""
+        own = np.isin(shard.sources, shard.owned)
+        row = np.cumsum(~own) - 1 + len(shard.owned)
+        row[own] = np.searchsorted(shard.owned, shard.sources[own])
+        target = np.repeat(np.searchsorted(shard.owned, shard.targets), np.diff(shard.csc.indptr))
+        edge_index = np.stack([row[shard.csc.indices], target])
+        return cls(torch.from_numpy(edge_index).to(device), weight, torch.from_numpy(np.flatnonzero(~own)).to(device))

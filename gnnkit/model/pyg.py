@@ -1,0 +1,130 @@
+"""Layers of PyTorch Geometric, unmodified. It need not be installed: its classes are known by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency
+from gnnkit.model.base import GraphModel
+
+BIPARTITE = (
+    "SAGEConv", "GATConv", "GATv2Conv", "GINConv", "GINEConv", "GraphConv", "TransformerConv", "ResGatedGraphConv",
+)  # fmt: skip
+NORMALIZED = ("GCNConv", "TAGConv")  # with normalize=False: the normalised weights are the whole graph's, from us
+WHOLE_GRAPH = (
+    "BatchNorm", "BatchNorm1d", "SyncBatchNorm", "HeteroBatchNorm", "InstanceNorm", "InstanceNorm1d", "GraphNorm",
+    "GraphSizeNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm",
+)  # fmt: skip
+
+
+class PyG(GraphModel):
+    """PyG's layers one after the other, on layouts with one grid column and one slice: the halo is gathered before each.
+
+    What is no convolution (`nn.ReLU()`, `nn.Linear`, ...) works on rows; `nn.Dropout` is keyed by global ids and so exact on any
+    number of ranks, while dropout inside a convolution is torch's own, different on every rank. Edge features go to layers that
+    were made for them, edge weights to GraphConv, GCNConv and TAGConv. GCNConv and TAGConv are made with `normalize=False` and
+    then equal theirs with `normalize=True` on the whole graph: degrees across ranks come from here.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        """Raises `ValueError` naming a layer that one rank cannot compute for itself."""
+        super().__init__()
+        for layer in layers:
+            _check(layer)
+        self.layers = nn.ModuleList(layers)
+        self.num_layers = max(sum(map(_is_convolution, layers)), 1)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        hop = 0
+        for layer in self.layers:
+            adjacency = adjacencies[min(hop, len(adjacencies) - 1)]
+            if _is_convolution(layer):
+                x, hop = _convolve(layer, x, adjacency), hop + 1
+            elif isinstance(layer, nn.Dropout):
+                x = adjacency.dropout(x, layer.p, training=self.training)
+            else:
+                x = layer(x)
+        return x
+
+
+def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
+    if _is(conv, NORMALIZED):
+        edge_index, weight = _normalized(conv, x, adjacency)
+        return (_tag if _is(conv, ("TAGConv",)) else _square)(conv, x, adjacency, edge_index, weight)
+    local = adjacency.local
+    options: dict[str, Any] = {}
+    if _is(conv, ("GINEConv",)) or getattr(conv, "edge_dim", None) is not None:
+        options["edge_attr"] = adjacency.edge_features
+    elif _is(conv, ("GraphConv",)):
+        options["edge_weight"] = local.weight
+    out: Tensor = conv((adjacency.with_halo(x), x), local.edge_index, **options)
+    return out
+
+
+def _square(conv: nn.Module, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
+    """For layers that refuse bipartite input; what they compute for the halo is dropped."""
+    out: Tensor = conv(adjacency.with_halo(x), edge_index, weight)
+    return out[: adjacency.num_dst]
+
+
+def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
+    """TAGConv's hops, each with a halo of its own; as its `forward`, which exchanges nothing between them."""
+    out: Tensor = conv.lins[0](x)
+    for lin in conv.lins[1:]:
+        x = conv.propagate(edge_index, x=adjacency.with_halo(x), edge_weight=weight)[: adjacency.num_dst]
+        out = out + lin(x)
+    return out if conv.bias is None else out + conv.bias
+
+
+def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
+    """PyG's `gcn_norm` with degrees of the whole graph: edges, with a loop at every node for GCNConv, and their weights."""
+    local, degree = adjacency.local, adjacency.in_degree
+    edge_index = local.edge_index
+    weight = x.new_ones(edge_index.shape[1]) if local.weight is None else local.weight
+    if _is(conv, ("GCNConv",)):
+        lacks = torch.ones(adjacency.num_dst, dtype=torch.bool, device=x.device)
+        lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
+        fill = 2.0 if conv.improved else 1.0
+        edge_index = torch.cat([edge_index, lacks.nonzero().T.expand(2, -1)], 1)
+        weight = torch.cat([weight, weight.new_full((int(lacks.sum()),), fill)])
+        degree = degree + fill * lacks
+    inverse = torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
+    source, destination = edge_index
+    return edge_index, adjacency.with_halo(inverse)[source, 0] * weight * inverse[destination, 0]
+
+
+def _check(layer: nn.Module) -> None:
+    name = type(layer).__name__
+    for part in layer.modules():
+        if _is(part, WHOLE_GRAPH) or (_is(part, ("LayerNorm",)) and getattr(part, "mode", "node") == "graph"):
+            raise ValueError(
+                f"model: {type(part).__name__} needs statistics of the whole graph, a rank has its own rows only"
+            )
+    if not _is_convolution(layer):
+        return
+    if not _is(layer, (*BIPARTITE, *NORMALIZED)):
+        raise ValueError(
+            f"model: {name} is not one of the layers of PyG that work: {', '.join((*BIPARTITE, *NORMALIZED))}"
+        )
+    if _is(layer, NORMALIZED) and layer.normalize:
+        raise ValueError(
+            f"model: {name}(normalize=True) needs degrees of the whole graph: use normalize=False, we normalise"
+        )
+    if getattr(layer, "flow", "source_to_target") != "source_to_target":
+        raise ValueError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")
+
+
+def _is_convolution(layer: nn.Module) -> bool:
+    return "MessagePassing" in _names(layer)
+
+
+def _is(layer: nn.Module, names: Sequence[str]) -> bool:
+    return any(name in names for name in _names(layer))
+
+
+def _names(layer: nn.Module) -> Iterator[str]:
+    return (base.__name__ for base in type(layer).__mro__)
