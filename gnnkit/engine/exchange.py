@@ -146,12 +146,12 @@ class Slicing:
 
     def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
         """My columns of the whole cell's rows."""
-        result: Tensor = _Slice.apply(x, self, layer) if self.cell.world_size > 1 else x
+        result: Tensor = _Slice.apply(x, self, layer)
         return result
 
     def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
         """All `width` columns of my rows."""
-        result: Tensor = _Unslice.apply(z, self, width, layer) if self.cell.world_size > 1 else z
+        result: Tensor = _Unslice.apply(z, self, width, layer)
         return result
 
     def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> di
         return shard
 
     quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
+    report = quality.to_dict()
+    (folder / "coordination.json").write_text(json.dumps({key: report[key] for key in ("regions", "peers")}))
     grid = partition.grid
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     return {

@@ -41,6 +41,7 @@ from gnnkit.training.leader import Leader
 from gnnkit.training.models import ModelFactory, make_model
 from gnnkit.training.module import TrainingModule, accuracies
 from gnnkit.training.plan import SHARDS, plan, store_partition
+from gnnkit.training.predict import predict
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
@@ -70,6 +71,9 @@ def run(
     config = dict(config)
     if config["job"] == "partition":
         result: dict[str, Any] = run_in_child(store_partition, config, folder, graph)
+        print(result.pop("summary"))
+    elif config["job"] == "plan":
+        result = run_in_child(predict, config, graph, model)
         print(result.pop("summary"))
     else:
         result = _train(config, folder, graph, model)

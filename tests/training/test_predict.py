@@ -1,0 +1,99 @@
+"""job=plan: what it predicts is what the engine counts, to the word, for every layout and model."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.graph import CSC, Graph
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.quality import measure
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.training.predict import step_volume
+
+WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
+MODELS = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": functools.partial(GAT, heads=3, edge_width=EDGE_WIDTH),
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+}
+GRIDS = [
+    (1, 1, 1),
+    (4, 1, 1),
+    (4, 2, 1),
+    (2, 2, 1),
+    (2, 2, 2),
+    (1, 1, 4),
+    (3, 2, 1),
+    (2, 1, 3),
+]  # 1d to feature-parallel
+
+
+def make_graph(n: int = 37) -> Graph:
+    rng = np.random.default_rng(4)
+    src, dst = rng.integers(0, n, (2, 5 * n))
+    features, labels = rng.standard_normal((n, WIDTH)), rng.integers(0, CLASSES, n)
+    return Graph(CSC.from_edges(src, dst, n), features, labels, np.ones(n, np.int8), rng.random((5 * n, EDGE_WIDTH)))
+
+
+def counted(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[dict[Any, int], int, int]:
+    """Words of each layer and step, messages, and bytes of one training step."""
+    model, shard = copy.deepcopy(model), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
+    layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
+    model(torch.tensor(shard.features), layers).sum().backward()
+    words: dict[Any, int] = {}
+    for (layer, step, _), number in engine.traffic.words.items():
+        words[layer, step] = words.get((layer, step), 0) + number
+    return words, sum(engine.traffic.messages.values()), engine.traffic.bytes_sent
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_words_and_messages_planned_are_those_counted(name: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
+    graph = make_graph()
+    for shape in GRIDS:
+        grid = Grid(*shape)
+        owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
+        partition = Partition(owner, None, grid)
+        planned, _ = step_volume(graph, model, measure(graph, partition))
+        results = Threads.run(functools.partial(counted, list(cut_all(graph, partition)), model), grid.world_size)
+        for rank, (words, messages, sent) in enumerate(results):
+            expected = {key: int(per_rank[rank]) for key, per_rank in planned.words.items() if per_rank[rank]}
+            assert words == expected, (grid, rank)
+            assert messages == planned.messages[rank], (grid, rank)
+            assert sent == planned.words_sent[rank] * 8, (grid, rank)
+
+
+def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
+    result = gnnkit.train(
+        make_graph(),
+        strategy="vertex_centric",
+        partition="2d",
+        workers=4,
+        overrides=["job=plan"],
+        folder=tmp_path / "run",
+    )
+    assert set(result["layouts"]) == {"chosen", "1d", "1.5d", "2d", "3d", "feature-parallel"}
+    assert result["layouts"]["chosen"] == result["layouts"]["2d"]
+    least = min(layout["words"]["max"] for layout in result["layouts"].values())
+    assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
+    assert result["layouts"]["feature-parallel"]["words"]["gathered"] == [0] * 4
