@@ -159,14 +159,12 @@ def _check_trainer(trainer: Mapping[str, Any]) -> None:
 
 
 def _check_grid(config: Mapping[str, Any]) -> None:
-    from gnnkit.partition.border import check_border
     from gnnkit.partition.grid import make_grid
 
     chosen = config["partition"]
     if chosen["border"] not in BORDERS:
         raise plugins.unknown(f"partition.border={chosen['border']}", str(chosen["border"]), BORDERS)
     make_grid(chosen["grid"], config["workers"], chosen["replication"])
-    check_border(chosen["border"])
 
 
 def _num_cores() -> int:

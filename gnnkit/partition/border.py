@@ -13,16 +13,13 @@ from gnnkit.partition.base import Partition
 NAMES = ("none", "min_words")
 
 
-def check_border(border: str | None) -> None:
-    """Raises `ValueError` for a `partition.border` that there is not."""
-    if border is not None and border not in NAMES:
-        raise ValueError(f"partition.border={border} must be one of {', '.join(NAMES)}")
-
-
 def improve_border(graph: Graph, partition: Partition, border: str | None) -> Partition:
-    """The partition after `partition.border`: none (or None) leaves it as it is, `min_words` is the function here."""
-    check_border(border)
-    return min_words(graph, partition) if border == "min_words" else partition
+    """The partition after `partition.border`: "none" (or None) leaves it as it is, "min_words" is the function here."""
+    if border is None or border == "none":
+        return partition
+    if border != "min_words":
+        raise ValueError(f"partition.border={border} must be one of {', '.join(NAMES)}")
+    return min_words(graph, partition)
 
 
 def min_words(graph: Graph, partition: Partition, max_imbalance: float = 1.1) -> Partition:

@@ -147,7 +147,7 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
             held.append(shard.csc.num_edges)
             train.append(np.count_nonzero(shard.split == Split.TRAIN))
             if shard.slice == 0:
-                copies.append(len(np.unique(np.concatenate([shard.cell_nodes, shard.sources, shard.targets]))))
+                copies.append(_num_distinct(graph.num_nodes, shard.cell_nodes, shard.sources, shard.targets))
             yield shard
 
     traffic = Traffic.of(seen())
@@ -168,6 +168,14 @@ def max_over_mean(values: npt.NDArray[Any]) -> float:
     """Largest over mean, 1 where all are 0."""
     mean = values.mean()
     return float(values.max() / mean) if mean else 1.0
+
+
+def _num_distinct(num_nodes: int, *groups: Ids) -> int:
+    """Number of different nodes in all groups together."""
+    present = np.zeros(num_nodes, bool)
+    for nodes in groups:
+        present[nodes] = True
+    return int(np.count_nonzero(present))
 
 
 def _crossing(graph: Graph, partition: Partition) -> tuple[int, npt.NDArray[np.bool_]]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from partition_cases import GRIDS, graphs, partitions, random_graph
 
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid, Partition, check_border, improve_border, measure, min_words
+from gnnkit.partition import Grid, Partition, improve_border, measure, min_words
 from gnnkit.partition.contiguous import Contiguous
 
 
@@ -51,7 +51,7 @@ def test_border_is_none_or_min_words() -> None:
     improved = improve_border(graph, partition, "min_words")
     assert measure(graph, improved).words.sum() < measure(graph, partition).words.sum()
     with pytest.raises(ValueError, match=r"partition\.border=max_words must be one of none, min_words"):
-        check_border("max_words")
+        improve_border(graph, partition, "max_words")
     vertex_cut = Partition(partition.node_rank, np.zeros(400, np.int32), partition.grid)
     with pytest.raises(ValueError, match=r"partition\.border=min_words needs a partitioner of nodes"):
         improve_border(graph, vertex_cut, "min_words")

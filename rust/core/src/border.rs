@@ -56,7 +56,7 @@ pub fn min_words<I: Id>(
     for _ in 0..MAX_PASSES {
         let moved = (0..csc.num_nodes()).filter(|&node| regions.improve(node)).count();
         moves += moved;
-        if moved == 0 {
+        if moved == 0 || moved < csc.num_nodes() / 1000 {
             break;
         }
     }
@@ -91,21 +91,26 @@ impl Axis {
         &self.count[node * self.width..][..self.width]
     }
 
-    /// How many more other places all nodes need if `node` goes to `to`. `others` are the nodes that count its edges, and
-    /// how many; its `loops` go with it.
-    fn change(&self, node: usize, to: usize, loops: u32, others: &[(usize, u32)]) -> i64 {
-        let from = self.place[node] as usize;
-        if from == to {
-            return 0;
+    /// For each place `to`: how many more other places all nodes need if `node` goes there. `neighbours` are the nodes
+    /// that count its edges; its `loops` go with it.
+    fn changes<I: Id>(&self, node: usize, loops: u32, neighbours: &[I]) -> Vec<i32> {
+        if self.width == 1 {
+            return vec![0];
         }
-        let own = self.counts(node);
-        let mut change = i64::from(own[from] > loops) - i64::from(own[to] > 0);
-        for &(other, edges) in others {
+        let (from, own) = (self.place[node] as usize, self.counts(node));
+        let mut left = i32::from(own[from] > loops);
+        let mut changes: Vec<i32> = own.iter().map(|&edges| -i32::from(edges > 0)).collect();
+        for (other, edges) in distinct(neighbours, node) {
             let (counts, place) = (self.counts(other), self.place[other] as usize);
-            change += i64::from(counts[to] == 0 && place != to);
-            change -= i64::from(counts[from] == edges && place != from);
+            for (change, &edges) in changes.iter_mut().zip(counts) {
+                *change += i32::from(edges == 0);
+            }
+            changes[place] -= i32::from(counts[place] == 0); // its own place costs nothing
+            left -= i32::from(counts[from] == edges && place != from);
         }
-        change
+        changes.iter_mut().for_each(|change| *change += left);
+        changes[from] = 0;
+        changes
     }
 
     fn relocate<I: Id>(&mut self, node: usize, to: usize, others: &[I]) {
@@ -180,14 +185,13 @@ impl<'a, I: Id> Regions<'a, I> {
         if regions.is_empty() {
             return false;
         }
-        let sources = distinct(self.sources.neighbors(node), node);
-        let destinations = distinct(self.destinations.neighbors(node), node);
         let loops = self.loops(node);
+        let rows = self.rows.changes(node, loops, self.sources.neighbors(node));
+        let cols = self.cols.changes(node, loops, self.destinations.neighbors(node));
         let mut best = (0, None);
         for cell in regions {
             let (row, col) = self.grid.place(cell);
-            let change =
-                self.rows.change(node, row, loops, &sources) + self.cols.change(node, col, loops, &destinations);
+            let change = rows[row] + cols[col];
             if change < best.0 && self.fits(node, cell, loops) {
                 best = (change, Some(cell));
             }
