@@ -54,6 +54,7 @@ class ExecutionStrategy(ABC):
 
     traffic: Tally
     local_iterations: int = 1  # batches from one synchronisation to the next; above 1 parameters of ranks differ
+    equals_one_process: bool = False  # whether the result is that of one rank with the whole graph
     final_average: bool = True  # whether the ranks' parameters are averaged at the end, where they differ
 
     @abstractmethod

@@ -27,6 +27,7 @@ class VertexCentric(ExecutionStrategy):
         if local_iterations < 1:
             raise ValueError(f"local_iterations={local_iterations} must be at least 1")
         self.local_iterations, self.final_average = local_iterations, final_average
+        self.equals_one_process = local_iterations == 1
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         shard = worker.shard.with_self_loops() if getattr(model, "self_loops", False) else worker.shard

@@ -18,6 +18,9 @@ class GradientSync(ABC):
     A rank's loss is its sum over the global number of rows, so the exact gradient is the sum of the ranks' gradients.
     """
 
+    asynchronous = False  # True: the result depends on when ranks arrive
+    exact = True  # False: not the gradient of one process
+
     def setup(self, module: nn.Module, comm: Communicator) -> None:
         """Called once on every rank, before the first step; all ranks hold equal parameters."""
         self.comm = comm

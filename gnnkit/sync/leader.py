@@ -26,6 +26,7 @@ class Leader(GradientSync):
         if average not in ("weighted", "mean"):
             raise ValueError(f"average={average} must be weighted or mean")
         self.average = average
+        self.exact = average == "weighted"
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         parameters = trained(module)

@@ -12,11 +12,12 @@ from gnnkit import plugins
 from gnnkit.graph import Graph, Split
 from gnnkit.partition.base import Partition
 from gnnkit.partition.border import improve_border
-from gnnkit.partition.grid import make_grid, remark
+from gnnkit.partition.grid import Grid, make_grid, remark
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 
 SHARDS = "shards"  # folder in the run folder, one folder in it for each rank
+WHOLE = "whole"  # in it, for job=verify: the whole graph
 
 
 def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> dict[str, Any]:
@@ -30,6 +31,9 @@ def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> di
         return shard
 
     quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
+    if config["job"] == "verify":
+        whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
+        next(iter(cut_all(graph, whole))).save(folder / SHARDS / WHOLE)
     report = quality.to_dict()
     (folder / "coordination.json").write_text(json.dumps({key: report[key] for key in ("regions", "peers")}))
     grid = partition.grid

@@ -43,6 +43,7 @@ from gnnkit.training.module import TrainingModule, accuracies
 from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.predict import predict
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
+from gnnkit.training.verify import verify_rank
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
 CHECKPOINTS = "checkpoints"  # folder in the run folder
@@ -166,6 +167,8 @@ def _connect(config: dict[str, Any], rank: int, world_size: int, listener: socke
 
 def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     """What one rank does: trains, evaluates, and, being the leader, writes. Collective; the result is the leader's."""
+    if job.config["job"] == "verify":
+        return verify_rank(job.config, job.folder / SHARDS, functools.partial(build_model, job), comm)
     config, trainer_config = job.config, job.config["trainer"]
     torch.set_num_threads(config["threads"])
     worker = Worker(

@@ -1,0 +1,121 @@
+"""job=verify: a few training steps on the ranks against one process that runs the same algorithm, in float64."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from gnnkit import plugins
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.partition.shard import Shard
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.sync.base import GradientSync
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.plan import WHOLE
+
+EPOCHS = 3
+TOLERANCE = 1e-10
+LEARNING_RATE = 0.1
+
+MakeModel = Callable[[Worker], nn.Module]
+
+
+def verify_rank(config: dict[str, Any], shards: Path, make_model: MakeModel, comm: Communicator) -> dict[str, Any]:
+    """Trains on the ranks; the leader then trains alone and compares. Collective; the result is the leader's.
+
+    Where the strategy promises the result of one process, the reference is one rank that holds the whole graph, else all
+    ranks as threads of this process. Optimiser: SGD, whose parameters show the gradients.
+    """
+    torch.set_num_threads(config["threads"])
+    strategy, sync = _create(config)
+    if sync.asynchronous:
+        raise ValueError(f"job=verify needs a synchronous mode, sync={config['sync']['name']} depends on time")
+    found = _trained(config, shards, make_model, comm)
+    if comm.rank != 0:
+        return {}
+    ranks = 1 if strategy.equals_one_process and sync.exact else comm.world_size
+    folders = [shards / WHOLE] if ranks == 1 else [shards / str(rank) for rank in range(ranks)]
+    expected = Threads.run(functools.partial(_trained_on, config, folders, make_model), ranks, timeout=_FOREVER)[0]
+    reference = "one rank with the whole graph" if ranks == 1 else f"{ranks} ranks as threads of one process"
+    return _compared(found, expected) | {"reference": reference, "note": _note(make_model, comm, shards, config)}
+
+
+_FOREVER = 1e6  # seconds; the reference has no peers that could be lost
+
+
+def _create(config: dict[str, Any]) -> tuple[ExecutionStrategy, GradientSync]:
+    return plugins.create("strategy", config["strategy"]), plugins.create("sync", config["sync"])
+
+
+def _trained(config: dict[str, Any], shards: Path, make_model: MakeModel, comm: Communicator) -> dict[str, Tensor]:
+    return _steps(config, Worker(comm, Shard.load(shards / str(comm.rank)), torch.float64, config["seed"]), make_model)
+
+
+def _trained_on(
+    config: dict[str, Any], folders: list[Path], make_model: MakeModel, comm: Communicator
+) -> dict[str, Tensor]:
+    return _steps(config, Worker(comm, Shard.load(folders[comm.rank]), torch.float64, config["seed"]), make_model)
+
+
+def _steps(config: dict[str, Any], worker: Worker, make_model: MakeModel) -> dict[str, Tensor]:
+    """What is compared, on the leader: of every step, then at the end."""
+    strategy, sync = _create(config)
+    model = make_model(worker)
+    strategy.setup(worker, model)
+    module = TrainingModule(model, strategy, worker, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
+    sync.setup(module, worker.comm)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    losses, gradients = [], []
+    model.train()
+    for epoch in range(EPOCHS):
+        for batch in strategy.batches(epoch):
+            before = parameters_to_vector(model.parameters()).detach().clone()
+            losses.append(_step(module, sync, optimizer, batch))
+            gradients.append((before - parameters_to_vector(model.parameters()).detach()) / LEARNING_RATE)
+    return {
+        "loss": worker.comm.all_reduce(torch.stack(losses)),
+        "gradients": torch.stack(gradients),
+        "parameters": parameters_to_vector(model.parameters()).detach(),
+        "logits": _ordered(module.predict_logits(), worker),
+    }
+
+
+def _step(module: TrainingModule, sync: GradientSync, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    optimizer.zero_grad()
+    loss = module.training_step(batch, 0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    if batch.synchronise:
+        sync.step(module, optimizer, batch.share)
+    else:
+        optimizer.step()
+    return loss.detach()
+
+
+def _ordered(logits: Tensor, worker: Worker) -> Tensor:  # [num_nodes, num_classes]
+    """All ranks' rows by node, on the leader."""
+    nodes = worker.comm.gather(torch.tensor(np.asarray(worker.shard.owned, np.int64), device=worker.device))
+    rows = worker.comm.gather(logits)
+    return torch.cat(rows)[torch.argsort(torch.cat(nodes))] if rows else logits
+
+
+def _compared(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Any]:
+    differences, verified = {}, True
+    for name, reference in expected.items():
+        differences[name] = float((found[name].cpu() - reference).abs().max())
+        verified &= differences[name] <= TOLERANCE * max(1.0, float(reference.abs().max()))
+    return {"job": "verify", "verified": verified, "largest_difference": differences, "tolerance": TOLERANCE}
+
+
+def _note(make_model: MakeModel, comm: Communicator, shards: Path, config: dict[str, Any]) -> str | None:
+    worker = Worker(comm, Shard.load(shards / "0"), torch.float64, config["seed"])
+    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in make_model(worker).modules()):
+        return "the model has torch's own Dropout, which no two layouts repeat: it is exact with p=0 only"
+    return None

@@ -1,0 +1,61 @@
+"""job=verify finds what is equal to one process, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.sync.all_reduce import AllReduce
+from tests.training.test_predict import make_graph
+
+
+def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
+    chosen = {"workers": 4, "comm": "threads", "partition": "2d", **keys}
+    return gnnkit.train(
+        make_graph(), strategy="vertex_centric", overrides=["job=verify", *overrides], folder=folder / "run", **chosen
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reference"),
+    [
+        ([], "one rank with the whole graph"),
+        (["strategy.local_iterations=2"], "4 ranks as threads of one process"),
+        (["sync=leader", "sync.average=mean"], "4 ranks as threads of one process"),
+    ],
+)
+def test_runs_equal_one_process(tmp_path: Path, overrides: list[str], reference: str) -> None:
+    result = verify(tmp_path, *overrides, model="gat")
+    assert result["verified"], result
+    assert result["reference"] == reference
+    assert set(result["largest_difference"]) == {"logits", "loss", "gradients", "parameters"}
+
+
+class TorchDropout(nn.Module):
+    """A model whose noise depends on the rows that a rank has."""
+
+    num_layers = 1
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear, self.noise = nn.Linear(in_features, num_classes), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor, adjacencies: list[Adjacency]) -> Tensor:
+        return adjacencies[0].aggregate(self.linear(self.noise(x)))
+
+
+def test_noise_that_is_not_keyed_is_found_and_explained(tmp_path: Path) -> None:
+    result = verify(tmp_path, model=TorchDropout)
+    assert not result["verified"]
+    assert "torch's own Dropout" in result["note"]
+
+
+def test_asynchronous_modes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AllReduce, "asynchronous", True)
+    with pytest.raises(ValueError, match="job=verify needs a synchronous mode, sync=all_reduce"):
+        verify(tmp_path)
