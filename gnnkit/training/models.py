@@ -17,7 +17,17 @@ ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 
 
 def make_model(config: dict[str, Any], given: nn.Module | ModelFactory | None, data: Graph | Shard) -> nn.Module:
-    """A new model for that data: `given`, or else the configured one, which learns the width of edge features if it asks."""
+    """A new model for that data: `given`, or else the configured one, which learns the width of edge features if it asks.
+
+    Raises `ValueError` for a module that does not say how many adjacencies it reads.
+    """
+    model = _make(config, given, data)
+    if not isinstance(getattr(model, "num_layers", None), int):
+        raise ValueError(f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads")
+    return model
+
+
+def _make(config: dict[str, Any], given: nn.Module | ModelFactory | None, data: Graph | Shard) -> nn.Module:
     widths = {"in_features": data.features.shape[1], "num_classes": data.num_classes}
     if isinstance(given, nn.Module):
         return copy.deepcopy(given)  # ranks may be threads

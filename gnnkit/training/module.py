@@ -33,7 +33,11 @@ class EpochBatches:
 
 
 class TrainingModule(L.LightningModule):
-    """Classifies nodes: cross-entropy over the rows that the strategy hands out."""
+    """Classifies nodes: cross-entropy over the rows that the strategy hands out.
+
+    A model that is a LightningModule itself may bring its own `configure_optimizers`, and its own `training_step(batch, index)`,
+    which returns this rank's part of the loss: its sum over `batch.rows`, divided by `batch.total`.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,9 @@ class TrainingModule(L.LightningModule):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # strategies make batches where they are needed
 
-    def configure_optimizers(self) -> Optimizer:
+    def configure_optimizers(self) -> Any:
+        if (own := _own(self.model, "configure_optimizers")) is not None:
+            return own()
         named = getattr(self.model, "decayed_parameters", self.model.parameters)
         decayed = list(named())
         chosen = {id(parameter) for parameter in decayed}
@@ -69,6 +75,10 @@ class TrainingModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch
+        if (own := _own(self.model, "training_step")) is not None:
+            loss: Tensor = own(batch, batch_idx)
+            self.local_loss = loss.detach()
+            return loss
         logits = self.model(batch.x, batch.adjacencies)
         loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
         self.local_loss = loss.detach()
@@ -87,6 +97,14 @@ class TrainingModule(L.LightningModule):
         logits: Tensor = self.model(batch.x, batch.adjacencies)
         self.model.train(training)
         return logits
+
+
+def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:
+    """The user's method of a LightningModule, where it has one."""
+    if not isinstance(model, L.LightningModule) or getattr(type(model), name) is getattr(L.LightningModule, name):
+        return None
+    method: Callable[..., Any] = getattr(model, name)
+    return method
 
 
 def accuracies(logits: Tensor, worker: Worker) -> dict[str, float]:

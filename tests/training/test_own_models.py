@@ -1,0 +1,119 @@
+"""Models that users bring from Python: modules, functions and LightningModules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import SAGEConv
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.graph import Graph
+from gnnkit.model.pyg import PyG
+from gnnkit.strategy.base import Batch
+
+WIDTH, CLASSES = 4, 3
+
+
+class Plain(nn.Module):
+    num_layers = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        return self.linear(x + adjacencies[0].aggregate(x, reduce="mean"))
+
+
+class Own(L.LightningModule):
+    """Its own optimiser, with a schedule, and its own loss."""
+
+    num_layers = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = Plain()
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        return self.plain(x, adjacencies)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        logits = self(batch.x, batch.adjacencies)[batch.rows]
+        return F.multi_margin_loss(logits, batch.labels, reduction="sum") / batch.total
+
+
+class Unsaid(nn.Module):
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        return x
+
+
+def seeded(make: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+def by_layers(in_features: int, num_classes: int) -> nn.Module:
+    return PyG([SAGEConv(in_features, 5), nn.ReLU(), nn.Dropout(0.3), SAGEConv(5, num_classes)])
+
+
+def make_graph() -> Graph:
+    rng = np.random.default_rng(0)
+    return Graph.from_edges(
+        rng.integers(0, 30, 90),
+        rng.integers(0, 30, 90),
+        30,
+        features=rng.normal(size=(30, WIDTH)),
+        labels=np.arange(30) % CLASSES,
+        split=1 + np.arange(30) % 3,
+    )
+
+
+def train(model: Any, folder: Path, workers: int) -> dict[str, Any]:
+    trainer = {"max_epochs": 3, "precision": 64, "checkpoint": False}
+    keys = {"strategy": "vertex_centric", "comm": "threads", "workers": workers, "threads": 1, "trainer": trainer}
+    return gnnkit.train(make_graph(), model=model, folder=folder, **keys)
+
+
+@pytest.mark.parametrize("model", [seeded(Plain), seeded(Own), by_layers], ids=["module", "lightning", "function"])
+def test_a_users_model_gives_the_same_loss_on_any_number_of_ranks(model: Any, tmp_path: Path) -> None:
+    one, many = (train(model, tmp_path / str(workers), workers) for workers in (1, 3))
+    assert many["train_loss"] == pytest.approx(one["train_loss"], abs=1e-12)
+    assert many["world_size"] == 3
+
+
+def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: Path) -> None:
+    graph, model = make_graph(), seeded(Own).double()
+    dst = torch.from_numpy(np.repeat(np.arange(30), np.diff(graph.csc.indptr)))
+    src = torch.from_numpy(graph.csc.indices.astype(np.int64))
+    x = torch.from_numpy(graph.features)
+    degree = torch.bincount(dst, minlength=30).clamp(min=1)[:, None]
+    mean = torch.zeros_like(x).index_add_(0, dst, x[src]) / degree
+    rows, labels = torch.from_numpy(graph.split == 1), torch.from_numpy(graph.labels)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.multi_margin_loss(model.plain.linear(x + mean)[rows], labels[rows])
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    result = train(seeded(Own), tmp_path / "run", 2)
+    assert result["train_loss"] == pytest.approx(float(loss.detach()), abs=1e-12)
+
+
+def test_a_model_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model=Unsaid needs an attribute num_layers"):
+        train(Unsaid(), tmp_path / "run", 1)
