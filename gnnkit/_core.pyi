@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.graph import CSC
+from gnnkit.sampler.base import Reading
 
 _Ids = npt.NDArray[np.integer[Any]]
 _Floats = npt.NDArray[np.floating[Any]]
@@ -93,8 +94,25 @@ Batch = tuple[_Ids, list[int], _Ids, _Ids, _Ids, _Floats | None]
 class Sampler:
     @staticmethod
     def neighbor(fanouts: Sequence[int], replace: bool, redraw: bool, importance: str | None) -> Sampler: ...
-    def draw(self, graph: CSC, nodes: _Ids, hop: int, key: int) -> tuple[_Ids, _Ids, _Ids, _Floats | None]: ...
-    def sample(self, graph: CSC, seeds: _Ids, key: int) -> Batch: ...
+    @staticmethod
+    def weighted(fanouts: Sequence[int], replace: bool, redraw: bool, importance: str | None) -> Sampler: ...
+    @staticmethod
+    def balanced(
+        fanouts: Sequence[int], least: int, most: int | None, redraw: bool, importance: str | None
+    ) -> Sampler: ...
+    @staticmethod
+    def labor(fanouts: Sequence[int], redraw: bool, importance: str | None) -> Sampler: ...
+    @staticmethod
+    def metropolis_hastings(
+        fanouts: Sequence[int], walks: tuple[int, int, float], redraw: bool, importance: str | None
+    ) -> Sampler: ...
+    @staticmethod
+    def cluster(num_hops: int) -> Sampler: ...
+    def draw(self, reading: Reading, nodes: _Ids, hop: int, key: int) -> tuple[_Ids, _Ids, _Ids, _Floats | None]: ...
+    def sample(self, reading: Reading, seeds: _Ids, key: int) -> Batch: ...
+
+def visited(reading: Reading, starts: _Ids, walks: tuple[int, int, float], key: int) -> _Ids: ...
+def water_fill(degrees: _Ids, budget: int, least: int, most: int | None) -> npt.NDArray[np.int64]: ...
 
 class Numbering:
     def __init__(self, seeds: _Ids, num_nodes: int) -> None: ...
@@ -129,7 +147,7 @@ class Loader:
 
     def __new__(
         cls,
-        graph: CSC,
+        graph: Reading | CSC,
         sampler: object,
         steps: tuple[_Ids, Sequence[int], int, int],
         table: _Bytes | None,

@@ -44,7 +44,7 @@ class Split(IntEnum):
         return np.select(masks, [Split.TRAIN, Split.VAL, Split.TEST], Split.NONE).astype(np.int8)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class CSC:
     """In-edges by destination: node v reads from `indices[indptr[v]:indptr[v + 1]]`.
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -63,26 +64,41 @@ class Sampler(ABC):
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What a native sampler reads."""
+
+    csc: CSC
+    wanted: Floats | None = None  # [num_sources] float64 finite and not negative: by how much each node is wanted
+    cluster: Ids | None = None  # [num_sources] int64 cluster of each node
+
+
 class NativeSampler(Sampler):
     """A sampler whose draws and batches are made in Rust, without the interpreter's lock."""
 
     edge_ids: bool = True  # whether blocks say which edges of the CSC theirs are
+    draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
 
     @abstractmethod
     def native(self) -> _core.Sampler:
         """The same sampler as the core knows it; cheap to make."""
 
+    def reading(self, graph: CSC) -> Reading:
+        """What it reads of `graph`."""
+        return Reading(graph)
+
     def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
         ids = as_ids("nodes", nodes)
-        return Hop(*self.native().draw(graph, ids, hop, wrap(key)))
+        indptr, sources, edge_ids, weight = self.native().draw(self.reading(graph), ids, hop, wrap(key))
+        return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight)
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        return self.batch(self.native().sample(graph, as_ids("seeds", seeds), wrap(key)))
+        return self.batch(self.native().sample(self.reading(graph), as_ids("seeds", seeds), wrap(key)))
 
     def batch(self, made: _core.Batch) -> MiniBatch:
         """The blocks of what the core sampled."""
         nodes, known, indptr, sources, edge_ids, weight = made
-        rows = Hop(indptr, sources, edge_ids if self.edge_ids else None, weight)
+        rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight)
         return _batch(nodes, known, rows, self.redraw)
 
 

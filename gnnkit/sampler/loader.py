@@ -208,9 +208,10 @@ class Loader:
     def _start(self, epoch: int, steps: tuple[Ids, list[int], int]) -> _core.Loader:
         """The threads that make the batches of `epoch`: seeds, where each batch begins, and the first step."""
         key = _core.derive(wrap(self.seed), epoch)
+        sampler = self.sampler
         return _core.Loader(
-            self.csc,
-            self.sampler.native() if _is_native(self.sampler) else self.sampler,
+            sampler.reading(self.csc) if _is_native(sampler) else self.csc,
+            sampler.native() if _is_native(sampler) else sampler,
             (*steps, _core.derive(key, _DRAWS)),
             None if self.features is None else as_bytes("features", self.features),
             self._allocate,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gnnkit.graph import CSC
-from gnnkit.sampler import NeighborSampler
+from gnnkit.sampler import BalancedSampler, FullSampler, NeighborSampler, WeightedSampler
+from gnnkit.sampler.balanced import water_fill
 
 
 def ring(num_nodes: int = 1000, dtype: type[np.integer] = np.int64) -> CSC:
@@ -101,6 +102,50 @@ def test_graphs_that_change_after_they_were_checked_are_errors(
             sampler.sample(graph, np.arange(1000), key=1)
         with pytest.raises(ValueError, match=message):
             sampler.draw(graph, np.arange(1000), 0, key=1)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(("value", "text"), [(-1.0, "-1"), (np.nan, "NaN"), (np.inf, "inf")])
+def test_bad_weights_are_named(replace: bool, value: float, text: str) -> None:
+    plain = ring()
+    for dtype in (np.float32, np.float64):
+        graph = CSC(plain.indptr, plain.indices, np.ones(2000, dtype))
+        assert graph.weight is not None
+        graph.weight[7] = value
+        sampler = WeightedSampler([1], replace=replace)
+        sampler.sample(graph, np.arange(3), key=1)  # does not read the edge
+        with pytest.raises(ValueError, match=rf"weight\[7\] = {text} is not a finite number of at least 0"):
+            sampler.sample(graph, np.arange(10), key=1)
+
+
+def test_weights_that_sum_to_infinity_are_an_error() -> None:
+    graph = CSC(np.array([0, 2, 2]), np.array([1, 1]), np.full(2, 1e308))
+    with pytest.raises(ValueError, match="edges into node 0 sum to infinity"):
+        WeightedSampler([1], replace=True).draw(graph, np.array([0]), 0, key=1)
+    assert len(WeightedSampler([1]).draw(graph, np.array([0]), 0, key=1).sources) == 1
+
+
+def test_nodes_without_positive_weights_draw_nothing() -> None:
+    graph = CSC(np.array([0, 2, 4]), np.array([1, 1, 0, 1]), np.array([0.0, 0.0, 1.0, 0.0]))
+    for replace in (False, True):
+        for fanout, expected in ((1, [0, 0, 1]), (-1, [0, 0, 1]), (0, [0, 0, 0])):
+            hop = WeightedSampler([fanout], replace=replace, importance="sum").draw(graph, np.arange(2), 0, key=1)
+            assert hop.indptr.tolist() == expected
+            assert hop.edge_ids is not None
+            assert (hop.edge_ids == 2).all()
+
+
+def test_bad_options_are_named() -> None:
+    with pytest.raises(ValueError, match=r"least=3, sampler\.most=2"):
+        BalancedSampler([1], least=3, most=2)
+    with pytest.raises(ValueError, match="budget=-1"):
+        water_fill(np.array([1, 2]), -1)
+    with pytest.raises(ValueError, match=r"degrees\[1\] = -2 is out of range"):
+        water_fill(np.array([1, -2]), 1)
+    with pytest.raises(ValueError, match="alpha=inf must be finite"):
+        WeightedSampler([1], alpha=np.inf)
+    with pytest.raises(ValueError, match="num_hops=0"):
+        FullSampler(0)
 
 
 def test_random_garbage_in_a_graph_never_crashes() -> None:

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from gnnkit.graph import CSC, Ids
-from gnnkit.sampler import Hop, NeighborSampler, Sampler
+from gnnkit.sampler import (
+    BalancedSampler,
+    ClusterSampler,
+    FullSampler,
+    Hop,
+    LaborSampler,
+    Loader,
+    MetropolisHastingsSampler,
+    NeighborSampler,
+    Sampler,
+    WeightedSampler,
+)
 from gnnkit.testing import check_sampler
 
 
@@ -29,6 +40,16 @@ SAMPLERS: dict[str, Sampler] = {
     "neighbor, replaced": NeighborSampler([4, 3], replace=True, importance="sum"),
     "neighbor, all": NeighborSampler([-1, 2], importance="mean"),
     "neighbor, none": NeighborSampler([3, 0, 3]),
+    "weighted": WeightedSampler([5, 4], importance="sum"),
+    "weighted, replaced": WeightedSampler([5, 4], replace=True, alpha=0.5, importance="mean"),
+    "balanced": BalancedSampler([6, 4, 3], most=20, importance="sum"),
+    "balanced, redrawn": BalancedSampler([4, 3], redraw=True),
+    "labor": LaborSampler([6, 5, 4], importance="mean"),
+    "labor, redrawn": LaborSampler([6, -1], redraw=True),
+    "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5, importance="sum"),
+    "metropolis_hastings, plain": MetropolisHastingsSampler([5, 4], alpha=0.0, redraw=True),
+    "cluster": ClusterSampler(np.arange(2_000) // 100),
+    "full": FullSampler(2),
     "third party": FirstNeighbors(),
 }
 
@@ -36,11 +57,13 @@ each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLER
 
 
 @each_sampler
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_batches_follow_the_contract(sampler: Sampler, graph: CSC) -> None:
     check_sampler(sampler, graph, np.random.default_rng(1).permutation(graph.num_nodes)[:300])
 
 
 @each_sampler
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 @pytest.mark.parametrize(
     "corner",
     [
@@ -52,9 +75,27 @@ def test_batches_follow_the_contract(sampler: Sampler, graph: CSC) -> None:
     ids=["no nodes", "no edges", "self-loop", "parallel edges"],
 )
 def test_corner_cases_follow_the_contract(sampler: Sampler, corner: CSC) -> None:
+    if isinstance(sampler, ClusterSampler):
+        sampler = ClusterSampler(np.zeros(corner.num_nodes, np.int64))
     check_sampler(sampler, corner, np.arange(corner.num_nodes))
     empty = check_sampler(sampler, corner, np.empty(0, np.int64))
     assert len(empty.input_nodes) == 0
+
+
+@each_sampler
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_loaders_make_the_same_batches_on_any_number_of_threads(sampler: Sampler, graph: CSC) -> None:
+    weighted = CSC(graph.indptr, graph.indices, np.arange(graph.num_edges, dtype=np.float32))
+    one, three = (
+        [batch.arrays() for batch in Loader(weighted, sampler, np.arange(500), 100, threads=threads, prefetch=threads)]
+        for threads in (1, 3)
+    )
+    assert len(one) == 5
+    for a, b in zip(one, three, strict=True):
+        for x, y in zip(a["blocks"], b["blocks"], strict=True):
+            assert x.keys() == y.keys()
+            for name in x:
+                np.testing.assert_array_equal(x[name], y[name])
 
 
 @each_sampler

@@ -4,19 +4,20 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gnnkit_core::Error;
 use gnnkit_core::csc::Id;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::loader::{Pipeline, Taken};
 use gnnkit_core::rng;
-use gnnkit_core::sample::{Batch, Sampler, Scratch, View};
+use gnnkit_core::sample::{Batch, Extra, Sampler, Scratch, View, Weights};
 use numpy::{Element, PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use pyo3::{IntoPyObjectExt, ffi};
 
-use crate::graph::PyIds;
-use crate::sample::{PyCsc, PySampler, batch_to_py, narrow};
+use crate::graph::{PyIds, PyWeight};
+use crate::sample::{PyReading, PySampler, batch_to_py, narrow};
 use crate::value_error;
 
 /// How long a consumer waits before it looks for Ctrl-C.
@@ -64,16 +65,82 @@ enum Edges {
     I64(Held<i64>),
 }
 
+/// What native samplers read of a graph.
+struct Reading {
+    indptr: Held<i64>,
+    edges: Edges,
+    num_sources: usize,
+    weight: Option<Weight>,
+    wanted: Option<Held<f64>>,
+    cluster: Option<Held<i64>>,
+}
+
+enum Weight {
+    F32(Held<f32>),
+    F64(Held<f64>),
+}
+
+impl Reading {
+    fn new(reading: &PyReading<'_>) -> PyResult<Self> {
+        let csc = &reading.csc;
+        let weight = match &csc.weight {
+            None => None,
+            Some(PyWeight::F32(weight)) => Some(Weight::F32(Held::new(weight)?)),
+            Some(PyWeight::F64(weight)) => Some(Weight::F64(Held::new(weight)?)),
+        };
+        Ok(Self {
+            indptr: Held::new(&csc.indptr)?,
+            edges: held_ids(&csc.indices)?,
+            num_sources: csc.num_sources,
+            weight,
+            wanted: reading.wanted.as_ref().map(Held::new).transpose()?,
+            cluster: reading.cluster.as_ref().map(Held::new).transpose()?,
+        })
+    }
+
+    fn extra(&self) -> Extra<'_> {
+        Extra {
+            weight: self.weight.as_ref().map(|weight| match weight {
+                Weight::F32(weight) => Weights::F32(weight.as_slice()),
+                Weight::F64(weight) => Weights::F64(weight.as_slice()),
+            }),
+            wanted: self.wanted.as_ref().map(Held::as_slice),
+            cluster: self.cluster.as_ref().map(Held::as_slice),
+        }
+    }
+
+    fn sample(&self, sampler: &Sampler, seeds: &[i64], key: u64, scratch: &mut Scratch) -> Result<Drawn, Error> {
+        match &self.edges {
+            Edges::I32(edges) => self.sample_as(edges, sampler, seeds, key, scratch).map(Drawn::I32),
+            Edges::I64(edges) => self.sample_as(edges, sampler, seeds, key, scratch).map(Drawn::I64),
+        }
+    }
+
+    fn sample_as<I: Id + Element>(
+        &self,
+        edges: &Held<I>,
+        sampler: &Sampler,
+        seeds: &[i64],
+        key: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Batch<I>, Error> {
+        let view = View::new(self.indptr.as_slice(), edges.as_slice(), self.num_sources)?.with(self.extra())?;
+        let seeds = narrow("seeds", seeds, view.num_nodes())?;
+        sampler.sample(&view, &seeds, key, scratch)
+    }
+}
+
 /// Who draws.
 enum Draws {
     Native {
         sampler: Sampler,
-        indptr: Held<i64>,
-        edges: Edges,
-        num_sources: usize,
+        reading: Reading,
     },
     /// A sampler written in Python, and its graph: the thread takes the interpreter's lock for it.
-    Python { sampler: Py<PyAny>, graph: Py<PyAny> },
+    Python {
+        sampler: Py<PyAny>,
+        graph: Py<PyAny>,
+    },
 }
 
 /// The rows to gather for the input nodes of each batch.
@@ -116,22 +183,7 @@ type MadeAhead = Pipeline<PyResult<Made>>;
 impl Draws {
     fn draw(&self, seeds: &[i64], key: u64, scratch: &mut Scratch) -> PyResult<Drawn> {
         match self {
-            Self::Native {
-                sampler,
-                indptr,
-                edges,
-                num_sources,
-            } => {
-                let indptr = indptr.as_slice();
-                match edges {
-                    Edges::I32(edges) => {
-                        sample(sampler, indptr, edges, *num_sources, seeds, key, scratch).map(Drawn::I32)
-                    }
-                    Edges::I64(edges) => {
-                        sample(sampler, indptr, edges, *num_sources, seeds, key, scratch).map(Drawn::I64)
-                    }
-                }
-            }
+            Self::Native { sampler, reading } => reading.sample(sampler, seeds, key, scratch).map_err(value_error),
             Self::Python { sampler, graph } => attached(|py| {
                 let seeds = PyArray1::from_slice(py, seeds);
                 let named = [("key", key)].into_py_dict(py)?;
@@ -140,20 +192,6 @@ impl Draws {
             }),
         }
     }
-}
-
-fn sample<I: Id + Element>(
-    sampler: &Sampler,
-    indptr: &[i64],
-    edges: &Held<I>,
-    num_sources: usize,
-    seeds: &[i64],
-    key: u64,
-    scratch: &mut Scratch,
-) -> PyResult<Batch<I>> {
-    let view = View::new(indptr, edges.as_slice(), num_sources).map_err(value_error)?;
-    let seeds = narrow("seeds", seeds, view.num_nodes()).map_err(value_error)?;
-    sampler.sample(&view, &seeds, key, scratch).map_err(value_error)
 }
 
 /// Runs `work` with the interpreter's lock, unless the interpreter is going away.
@@ -351,12 +389,9 @@ fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws
             graph: graph.clone().unbind(),
         });
     };
-    let csc: PyCsc<'_> = graph.extract()?;
     Ok(Draws::Native {
         sampler: native.get().0.clone(),
-        indptr: Held::new(&csc.indptr)?,
-        edges: held_ids(&csc.indices)?,
-        num_sources: csc.num_sources,
+        reading: Reading::new(&graph.extract()?)?,
     })
 }
 

@@ -4,12 +4,15 @@ use std::cell::RefCell;
 
 use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
-use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Numbering, Sampler, Scratch, View};
+use gnnkit_core::sample::{
+    Batch, Extra, Fanout, Hop, Importance, Kind, Limits, Numbering, Sampler, Scratch, View, Weights, water_fill,
+};
+use gnnkit_core::walk::Walks;
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::graph::PyIds;
+use crate::graph::{PyIds, PyWeight};
 use crate::value_error;
 
 thread_local! {
@@ -23,16 +26,56 @@ pub struct PyCsc<'py> {
     pub indptr: PyReadonlyArray1<'py, i64>,
     pub indices: PyIds<'py>,
     pub num_sources: usize,
+    pub weight: Option<PyWeight<'py>>,
 }
 
-/// Runs the body with a view of the graph, whichever width its ids have.
+/// The attributes of `gnnkit.sampler.base.Reading`.
+#[derive(FromPyObject)]
+pub struct PyReading<'py> {
+    pub csc: PyCsc<'py>,
+    pub wanted: Option<PyReadonlyArray1<'py, f64>>,
+    pub cluster: Option<PyReadonlyArray1<'py, i64>>,
+}
+
+impl PyReading<'_> {
+    fn extra(&self) -> PyResult<Extra<'_>> {
+        let weight = match &self.csc.weight {
+            None => None,
+            Some(PyWeight::F32(weight)) => Some(Weights::F32(weight.as_slice()?)),
+            Some(PyWeight::F64(weight)) => Some(Weights::F64(weight.as_slice()?)),
+        };
+        Ok(Extra {
+            weight,
+            wanted: self.wanted.as_ref().map(|wanted| wanted.as_slice()).transpose()?,
+            cluster: self.cluster.as_ref().map(|cluster| cluster.as_slice()).transpose()?,
+        })
+    }
+}
+
+/// Runs the body with a view of what is read, whichever width its ids have.
 macro_rules! with_view {
-    ($graph:expr, $view:ident => $body:expr) => {
-        with_ids!($graph.indices, indices => {
-            let $view = View::new($graph.indptr.as_slice()?, indices, $graph.num_sources).map_err(value_error)?;
+    ($reading:expr, $view:ident => $body:expr) => {
+        with_ids!($reading.csc.indices, indices => {
+            let csc = View::new($reading.csc.indptr.as_slice()?, indices, $reading.csc.num_sources);
+            let extra = $reading.extra()?;
+            let $view = csc.and_then(|csc| csc.with(extra)).map_err(value_error)?;
             $body
         })
     };
+}
+
+/// length, num_walks, alpha.
+#[derive(FromPyObject)]
+struct PyWalks(usize, usize, f64);
+
+impl From<PyWalks> for Walks {
+    fn from(PyWalks(length, num_walks, alpha): PyWalks) -> Self {
+        Self {
+            length,
+            num_walks,
+            alpha,
+        }
+    }
 }
 
 /// indptr, sources, edge ids, weights of one hop.
@@ -65,17 +108,59 @@ impl PySampler {
         Self::new(Kind::Neighbor { replace }, &fanouts, redraw, importance)
     }
 
+    /// In proportion to weights.
+    #[staticmethod]
+    fn weighted(fanouts: Vec<i64>, replace: bool, redraw: bool, importance: Option<&str>) -> PyResult<Self> {
+        Self::new(Kind::Weighted { replace }, &fanouts, redraw, importance)
+    }
+
+    /// As equal a number of neighbours per node as degrees allow.
+    #[staticmethod]
+    fn balanced(
+        fanouts: Vec<i64>,
+        least: usize,
+        most: Option<usize>,
+        redraw: bool,
+        importance: Option<&str>,
+    ) -> PyResult<Self> {
+        let most = most.unwrap_or(usize::MAX);
+        Self::new(Kind::Balanced(Limits { least, most }), &fanouts, redraw, importance)
+    }
+
+    /// Nodes of a hop share sources.
+    #[staticmethod]
+    fn labor(fanouts: Vec<i64>, redraw: bool, importance: Option<&str>) -> PyResult<Self> {
+        Self::new(Kind::Labor, &fanouts, redraw, importance)
+    }
+
+    /// The nodes that walks visit most.
+    #[staticmethod]
+    fn metropolis_hastings(
+        fanouts: Vec<i64>,
+        walks: PyWalks,
+        redraw: bool,
+        importance: Option<&str>,
+    ) -> PyResult<Self> {
+        Self::new(Kind::MetropolisHastings(walks.into()), &fanouts, redraw, importance)
+    }
+
+    /// All edges between the clusters of the seeds.
+    #[staticmethod]
+    fn cluster(num_hops: usize) -> PyResult<Self> {
+        Self::new(Kind::Cluster, &vec![-1; num_hops], false, None)
+    }
+
     /// One hop of `nodes`.
     fn draw<'py>(
         &self,
         py: Python<'py>,
-        graph: PyCsc<'py>,
+        reading: PyReading<'py>,
         nodes: PyReadonlyArray1<'py, i64>,
         hop: usize,
         key: u64,
     ) -> PyResult<PyHop<'py>> {
         let nodes = nodes.as_slice()?;
-        with_view!(graph, view => {
+        with_view!(reading, view => {
             let drawn = py.detach(|| {
                 let nodes = narrow("nodes", nodes, view.num_nodes())?;
                 SCRATCH.with_borrow_mut(|scratch| self.0.draw(&view, &nodes, hop, key, scratch))
@@ -88,12 +173,12 @@ impl PySampler {
     fn sample<'py>(
         &self,
         py: Python<'py>,
-        graph: PyCsc<'py>,
+        reading: PyReading<'py>,
         seeds: PyReadonlyArray1<'py, i64>,
         key: u64,
     ) -> PyResult<PyBatch<'py>> {
         let seeds = seeds.as_slice()?;
-        with_view!(graph, view => {
+        with_view!(reading, view => {
             let batch = py.detach(|| {
                 let seeds = narrow("seeds", seeds, view.num_nodes())?;
                 SCRATCH.with_borrow_mut(|scratch| self.0.sample(&view, &seeds, key, scratch))
@@ -185,7 +270,48 @@ pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> P
     )
 }
 
+/// The nodes that walks stand on, [num_starts * num_walks * (length + 1)], the start first.
+#[pyfunction]
+fn visited<'py>(
+    py: Python<'py>,
+    reading: PyReading<'py>,
+    starts: PyReadonlyArray1<'py, i64>,
+    walks: PyWalks,
+    key: u64,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let starts = starts.as_slice()?;
+    let walks = Walks::from(walks);
+    with_view!(reading, view => {
+        let visited = py.detach(|| walks.visited(&view, &narrow("starts", starts, view.num_nodes())?, key));
+        visited.map(|visited| visited.into_pyarray(py).as_untyped().clone()).map_err(value_error)
+    })
+}
+
+/// Numbers of draws per node, as equal as `degrees` allow.
+#[pyfunction(name = "water_fill")]
+fn water_fill_py<'py>(
+    py: Python<'py>,
+    degrees: PyReadonlyArray1<'py, i64>,
+    budget: usize,
+    least: usize,
+    most: Option<usize>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let degrees = degrees.as_slice()?;
+    check_ids("degrees", degrees, usize::MAX >> 1, "neighbours").map_err(value_error)?;
+    let counts = py.detach(|| {
+        let degrees: Vec<usize> = degrees.iter().map(|degree| degree.index()).collect();
+        let most = most.unwrap_or(usize::MAX);
+        water_fill(&degrees, budget, Limits { least, most })
+            .into_iter()
+            .map(|count| count as i64)
+            .collect::<Vec<_>>()
+    });
+    Ok(counts.into_pyarray(py))
+}
+
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<PySampler>()?;
-    m.add_class::<PyNumbering>()
+    m.add_class::<PyNumbering>()?;
+    m.add_function(wrap_pyfunction!(visited, m)?)?;
+    m.add_function(wrap_pyfunction!(water_fill_py, m)?)
 }

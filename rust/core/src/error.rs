@@ -104,6 +104,22 @@ pub enum Error {
         /// The value.
         value: i64,
     },
+    /// A weight is negative, NaN or infinite.
+    #[error("{name}[{position}] = {value} is not a finite number of at least 0")]
+    Weight {
+        /// Which array.
+        name: &'static str,
+        /// Position of the value.
+        position: usize,
+        /// The value.
+        value: f64,
+    },
+    /// Weights that are finite one by one are not so together.
+    #[error("the weights of the edges into node {node} sum to infinity")]
+    WeightSum {
+        /// Destination of the edges.
+        node: usize,
+    },
     /// A fanout is neither a number of neighbours nor -1.
     #[error("fanouts[{hop}] = {fanout} is below -1 (-1 means all neighbours)")]
     Fanout {

@@ -9,10 +9,11 @@ pub mod edges;
 pub mod error;
 pub mod gather;
 pub mod isa;
-pub mod pool;
 pub mod loader;
+pub mod pool;
 pub mod rng;
 pub mod sample;
+pub mod walk;
 
 pub use aggregate::Aggregator;
 pub use csc::Csc;

@@ -91,14 +91,16 @@ impl<I: Id> Edges<I> {
         &mut self,
         graph: &View<'_, I>,
         law: &L,
+        first: usize,
         nodes: &[I],
         room: &mut Room,
     ) -> Result<Range<usize>, Error> {
         let begin = self.edge_ids.len();
-        for node in nodes {
+        for (at, node) in (first..).zip(nodes) {
             let node = node.index();
             let edges = graph.edges(node)?;
             let row = Row {
+                at,
                 node,
                 start: edges.start,
                 degree: edges.len(),
@@ -106,15 +108,19 @@ impl<I: Id> Edges<I> {
             let drawn = self.edge_ids.len();
             law.draw(&row, room, &mut self.edge_ids)?;
             let picks = &self.edge_ids[drawn..];
-            picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+            if !L::DRAWS_NODES {
+                picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+            }
             self.indptr.push(self.edge_ids.len() as i64);
             if let (Some(weight), Some(importance)) = (&mut self.weight, self.importance) {
                 let scale = match importance {
-                    Importance::Mean => 1.0 / row.degree as f64,
+                    Importance::Mean => 1.0 / law.total(&row, room),
                     Importance::Sum => 1.0,
                 };
-                let inverse = |&edge| law.inverse_expectation(&row, edge, picks.len(), room);
-                weight.extend(picks.iter().map(|edge| (scale * inverse(edge)) as f32));
+                for &edge in picks {
+                    let inverse = law.inverse_expectation(&row, edge, picks.len(), room)?;
+                    weight.push((scale * inverse) as f32);
+                }
             }
         }
         Ok(begin..self.edge_ids.len())
@@ -122,11 +128,14 @@ impl<I: Id> Edges<I> {
 
     /// Reads the sources of drawn `edges`; calls `ask` with each.
     #[inline(always)]
-    fn gather(&mut self, graph: &View<'_, I>, edges: Range<usize>, mut ask: impl FnMut(usize)) {
-        debug_assert_eq!(self.sources.len(), edges.start);
+    fn gather<L: Law>(&mut self, graph: &View<'_, I>, edges: Range<usize>, mut ask: impl FnMut(usize)) {
         let indices = graph.indices();
         self.sources.extend(self.edge_ids[edges].iter().map(|&edge| {
-            let source = load(&indices[edge as usize]);
+            let source = if L::DRAWS_NODES {
+                I::from_index(edge as usize)
+            } else {
+                load(&indices[edge as usize])
+            };
             ask(source.index());
             source
         }));
@@ -134,7 +143,10 @@ impl<I: Id> Edges<I> {
 }
 
 /// Work that needs the law by which nodes draw.
-pub(crate) trait Task {
+pub(crate) trait Task<I> {
+    /// The nodes that draw.
+    fn nodes(&self) -> &[I];
+
     fn run<L: Law>(self, law: &L) -> Result<(), Error>;
 }
 
@@ -146,7 +158,11 @@ pub(crate) struct Draw<'a, I> {
     pub edges: &'a mut Edges<I>,
 }
 
-impl<I: Id> Task for Draw<'_, I> {
+impl<I: Id> Task<I> for Draw<'_, I> {
+    fn nodes(&self) -> &[I] {
+        self.nodes
+    }
+
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
         let Self {
             graph,
@@ -158,10 +174,10 @@ impl<I: Id> Task for Draw<'_, I> {
         for first in (0..nodes.len()).step_by(BLOCK) {
             let next = (first + BLOCK).min(nodes.len());
             ask(graph, &nodes[next..]);
-            let drawn = edges.draw(graph, law, &nodes[first..next], room)?;
-            edges.gather(graph, std::mem::replace(&mut asked, drawn), |_| ());
+            let drawn = edges.draw(graph, law, first, &nodes[first..next], room)?;
+            edges.gather::<L>(graph, std::mem::replace(&mut asked, drawn), |_| ());
         }
-        edges.gather(graph, asked, |_| ());
+        edges.gather::<L>(graph, asked, |_| ());
         match edges
             .sources
             .iter()
@@ -183,7 +199,11 @@ pub(crate) struct Expand<'a, I, T> {
     pub table: &'a mut T,
 }
 
-impl<I: Id, T: Table> Task for Expand<'_, I, T> {
+impl<I: Id, T: Table> Task<I> for Expand<'_, I, T> {
+    fn nodes(&self) -> &[I] {
+        &self.nodes[self.rows.clone()]
+    }
+
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt") {
@@ -215,12 +235,12 @@ impl<I: Id, T: Table> Expand<'_, I, T> {
         for first in rows.clone().step_by(BLOCK) {
             let next = (first + BLOCK).min(rows.end);
             ask(graph, &nodes[next..rows.end]);
-            let drawn = edges.draw(graph, law, &nodes[first..next], room)?;
-            edges.gather(graph, asked.clone(), |source| table.prefetch(source));
+            let drawn = edges.draw(graph, law, first - rows.start, &nodes[first..next], room)?;
+            edges.gather::<L>(graph, asked.clone(), |source| table.prefetch(source));
             number(graph, edges, read, nodes, table)?;
             (asked, read) = (drawn, asked);
         }
-        edges.gather(graph, asked.clone(), |source| table.prefetch(source));
+        edges.gather::<L>(graph, asked.clone(), |source| table.prefetch(source));
         number(graph, edges, read, nodes, table)?;
         number(graph, edges, asked, nodes, table)
     }

@@ -1,12 +1,19 @@
 //! What a node draws among its in-edges.
 
+use std::collections::BinaryHeap;
+
 use super::floyd::{Bits, distinct};
+use super::visits::Visits;
+use super::weighted::Arrival;
 use crate::Error;
 use crate::rng::{Stream, derive};
+use crate::walk::Walker;
 
 /// One node that draws.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
+    /// Position among the nodes that draw in this hop.
+    pub at: usize,
     /// Global id.
     pub node: usize,
     /// Its first in-edge.
@@ -19,20 +26,35 @@ pub(crate) struct Row {
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub bits: Bits,
+    pub arrivals: BinaryHeap<Arrival>,
+    /// When the first edge arrives that the last row did not draw.
+    pub next_arrival: f64,
+    /// Sums of the weights of the last row's edges.
+    pub sums: Vec<f64>,
+    pub walkers: Vec<Walker>,
+    /// Nodes that the last row's walks stood on, and at which step.
+    pub path: Vec<(usize, usize)>,
+    pub visits: Vec<Visits>,
 }
 
 /// The rule by which nodes draw. What a row draws follows from the row alone, so rows may be drawn in any order by any thread.
 pub(crate) trait Law: Sync {
-    /// An upper bound of what `draw` appends.
-    fn most(&self, row: &Row) -> usize;
+    /// Whether it draws nodes themselves instead of positions of edges.
+    const DRAWS_NODES: bool = false;
 
     /// Appends the positions of the edges drawn.
     fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error>;
 
     /// 1 / the expected number of times that `edge` is drawn, after `draw` of the same row appended `drawn` edges.
-    fn inverse_expectation(&self, row: &Row, edge: i64, drawn: usize, room: &Room) -> f64 {
+    fn inverse_expectation(&self, row: &Row, edge: i64, drawn: usize, room: &Room) -> Result<f64, Error> {
         let _ = (edge, room);
-        row.degree as f64 / drawn as f64
+        Ok(row.degree as f64 / drawn as f64)
+    }
+
+    /// What a sum is divided by to give the mean.
+    fn total(&self, row: &Row, room: &Room) -> f64 {
+        let _ = room;
+        row.degree as f64
     }
 }
 
@@ -43,11 +65,6 @@ pub(crate) struct Uniform {
 }
 
 impl Law for Uniform {
-    #[inline(always)]
-    fn most(&self, row: &Row) -> usize {
-        row.degree.min(self.fanout)
-    }
-
     #[inline(always)]
     fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
         draw_distinct(self.key, self.fanout, row, room, out);
@@ -76,15 +93,10 @@ pub(crate) struct UniformWithReplacement {
 
 impl Law for UniformWithReplacement {
     #[inline(always)]
-    fn most(&self, row: &Row) -> usize {
-        if row.degree == 0 { 0 } else { self.fanout }
-    }
-
-    #[inline(always)]
     fn draw(&self, row: &Row, _room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
-        let mut stream = Stream::new(derive(self.key, row.node as u64));
-        for _ in 0..self.most(row) {
-            out.push(row.start as i64 + stream.below(row.degree as u64) as i64);
+        if row.degree > 0 {
+            let mut stream = Stream::new(derive(self.key, row.node as u64));
+            out.extend((0..self.fanout).map(|_| row.start as i64 + stream.below(row.degree as u64) as i64));
         }
         Ok(())
     }

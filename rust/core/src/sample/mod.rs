@@ -2,25 +2,39 @@
 //!
 //! Every draw is a hash of what it is for (see [`crate::rng`]): the batch's key, the node that draws and the number of the draw.
 
+mod balanced;
+mod cluster;
 mod floyd;
 mod hop;
+mod labor;
 mod law;
 mod numbering;
 mod pages;
 mod table;
 mod view;
+mod visits;
+mod weighted;
 
+use balanced::Balanced;
+pub use balanced::{Limits, water_fill};
+use cluster::WithinClusters;
 pub use hop::{Batch, Hop, Importance};
-use hop::{Edges, Task};
+use hop::{Draw, Edges, Expand, Task};
+use labor::Labor;
 use law::{Room, Uniform, UniformWithReplacement};
 pub use numbering::Numbering;
+use numbering::number_seeds;
 pub use table::DENSE_NODES;
 use table::{Dense, Hashed, Table};
-pub use view::View;
+pub use view::{Extra, View, Weights};
+use visits::MostVisited;
+
+use weighted::{Weighted, WeightedWithReplacement};
 
 use crate::Error;
 use crate::csc::{Id, check_ids};
 use crate::rng::derive;
+use crate::walk::Walks;
 
 /// For how many edges a row memory is set aside before it draws; more is found when needed.
 const TYPICAL_FANOUT: usize = 32;
@@ -53,13 +67,27 @@ impl Fanout {
 }
 
 /// By which law the nodes of a batch draw.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// Every in-edge equally likely.
     Neighbor {
         /// Draws are independent: an edge may come twice, and a node with in-edges always draws the whole fanout.
         replace: bool,
     },
+    /// In proportion to [`Extra::weight`] times [`Extra::wanted`] of the source.
+    Weighted {
+        /// As for `Neighbor`.
+        replace: bool,
+    },
+    /// Every in-edge equally likely, and as equal a number of them per node as degrees allow: together they draw the fanout
+    /// times the number of nodes that draw in the hop. What a node draws depends on these.
+    Balanced(Limits),
+    /// Edges kept with probability fanout / degree by one number per source and hop, so that nodes share sources.
+    Labor,
+    /// The nodes that random walks visit most, towards [`Extra::wanted`]. Every edge must have its reverse.
+    MetropolisHastings(Walks),
+    /// All edges between the clusters ([`Extra::cluster`]) of the seeds; fanouts are not read.
+    Cluster,
 }
 
 /// What a batch is to hold.
@@ -95,21 +123,18 @@ impl Sampler {
         scratch: &mut Scratch,
     ) -> Result<Hop<I>, Error> {
         check_ids("nodes", nodes, graph.num_nodes(), "nodes")?;
-        if hop >= self.fanouts.len() {
-            return Err(Error::Hop {
-                hop,
-                num_hops: self.fanouts.len(),
-            });
+        let num_hops = self.fanouts.len();
+        if hop >= num_hops {
+            return Err(Error::Hop { hop, num_hops });
         }
         let mut edges = Edges::new(self.importance);
-        let room = &mut scratch.room;
-        let task = hop::Draw {
+        let task = Draw {
             graph,
             nodes,
-            room,
+            room: &mut scratch.room,
             edges: &mut edges,
         };
-        self.with_law(hop, key, task)?;
+        self.with_law(graph, nodes, hop, key, task)?;
         Ok(Hop {
             indptr: edges.indptr,
             sources: edges.sources,
@@ -126,13 +151,8 @@ impl Sampler {
         key: u64,
         scratch: &mut Scratch,
     ) -> Result<Batch<I>, Error> {
+        graph.check_square()?;
         let num_nodes = graph.num_nodes();
-        if graph.num_sources() != num_nodes {
-            return Err(Error::NotSquare {
-                num_nodes,
-                num_sources: graph.num_sources(),
-            });
-        }
         let room = &mut scratch.room;
         if num_nodes <= DENSE_NODES {
             self.sample_with(graph, seeds, key, room, &mut scratch.dense.start(num_nodes))
@@ -149,14 +169,14 @@ impl Sampler {
         room: &mut Room,
         table: &mut impl Table,
     ) -> Result<Batch<I>, Error> {
-        let mut nodes = numbering::number_seeds(seeds, graph.num_nodes(), table)?;
+        let mut nodes = number_seeds(seeds, graph.num_nodes(), table)?;
         let mut known = vec![nodes.len()];
         let mut edges = Edges::new(self.importance);
-        for hop in 0..self.fanouts.len() {
+        for (hop, fanout) in self.fanouts.iter().enumerate() {
             let newest = if hop == 0 { 0 } else { known[hop - 1] };
             let rows = if self.redraw { 0 } else { newest }..nodes.len();
-            edges.reserve(rows.len(), rows.len() * self.fanouts[hop].most().min(TYPICAL_FANOUT));
-            let task = hop::Expand {
+            edges.reserve(rows.len(), rows.len() * fanout.most().min(TYPICAL_FANOUT));
+            let task = Expand {
                 graph,
                 rows,
                 room,
@@ -164,7 +184,7 @@ impl Sampler {
                 nodes: &mut nodes,
                 table,
             };
-            self.with_law(hop, key, task)?;
+            self.with_law(graph, seeds, hop, key, task)?;
             known.push(nodes.len());
         }
         Ok(Batch {
@@ -177,15 +197,36 @@ impl Sampler {
         })
     }
 
-    /// Runs `task` under the law by which the nodes of `hop` draw.
-    fn with_law(&self, hop: usize, key: u64, task: impl Task) -> Result<(), Error> {
-        let key = if self.redraw { derive(key, hop as u64) } else { key };
+    /// Runs `task` under the law of `hop` in a batch of `seeds`.
+    fn with_law<I: Id>(
+        &self,
+        graph: &View<'_, I>,
+        seeds: &[I],
+        hop: usize,
+        key: u64,
+        task: impl Task<I>,
+    ) -> Result<(), Error> {
+        let of_hop = derive(key, hop as u64);
+        let key = if self.redraw { of_hop } else { key };
         let fanout = self.fanouts[hop].most();
+        // All neighbours with replacement would be endless: -1 means each of them once.
+        let once = fanout == usize::MAX;
         match self.kind {
-            Kind::Neighbor { replace: false } => task.run(&Uniform { key, fanout }),
-            // All neighbours with replacement would be endless: -1 means each of them once.
-            Kind::Neighbor { replace: true } if fanout == usize::MAX => task.run(&Uniform { key, fanout }),
-            Kind::Neighbor { replace: true } => task.run(&UniformWithReplacement { key, fanout }),
+            Kind::Neighbor { replace } if replace && !once => task.run(&UniformWithReplacement { key, fanout }),
+            Kind::Neighbor { .. } => task.run(&Uniform { key, fanout }),
+            Kind::Weighted { replace } if replace && !once => task.run(&WeightedWithReplacement { graph, key, fanout }),
+            Kind::Weighted { .. } => task.run(&Weighted { graph, key, fanout }),
+            Kind::Balanced(limits) => {
+                let law = Balanced::new(graph, task.nodes(), key, fanout, limits)?;
+                task.run(&law)
+            }
+            Kind::Labor => task.run(&Labor {
+                graph,
+                key: of_hop,
+                fanout,
+            }),
+            Kind::MetropolisHastings(walks) => task.run(&MostVisited::new(graph, key, fanout, walks)?),
+            Kind::Cluster => task.run(&WithinClusters::new(graph, seeds)?),
         }
     }
 }

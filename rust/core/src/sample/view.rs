@@ -14,6 +14,54 @@ pub struct View<'a, I> {
     indptr: &'a [i64],
     indices: &'a [I],
     num_sources: usize,
+    extra: Extra<'a>,
+}
+
+/// What some laws read beside the edges.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extra<'a> {
+    /// [num_edges] weights of edges.
+    pub weight: Option<Weights<'a>>,
+    /// [num_sources] a number per node: by how much it is wanted.
+    pub wanted: Option<&'a [f64]>,
+    /// [num_sources] the cluster of each node.
+    pub cluster: Option<&'a [i64]>,
+}
+
+/// Edge weights in either width.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Double precision.
+    F64(&'a [f64]),
+}
+
+impl Weights<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+        }
+    }
+
+    /// The weight of `edge`, which must not be negative or NaN or infinite.
+    #[inline(always)]
+    pub(crate) fn get(&self, edge: usize) -> Result<f64, Error> {
+        let value = match self {
+            Self::F32(values) => f64::from(load(&values[edge])),
+            Self::F64(values) => load(&values[edge]),
+        };
+        check_weight("weight", edge, value)
+    }
+}
+
+#[inline(always)]
+fn check_weight(name: &'static str, position: usize, value: f64) -> Result<f64, Error> {
+    if (0.0..f64::INFINITY).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::Weight { name, position, value })
 }
 
 impl<'a, I: Id> View<'a, I> {
@@ -30,7 +78,55 @@ impl<'a, I: Id> View<'a, I> {
             indptr,
             indices,
             num_sources,
+            extra: Extra::default(),
         })
+    }
+
+    /// The same graph with what else its sampler reads.
+    pub fn with(self, extra: Extra<'a>) -> Result<Self, Error> {
+        let length = |name, actual: Option<usize>, expected| match actual {
+            Some(actual) if actual != expected => Err(Error::Length { name, actual, expected }),
+            _ => Ok(()),
+        };
+        length("weight", extra.weight.map(|weight| weight.len()), self.num_edges())?;
+        length("wanted", extra.wanted.map(<[f64]>::len), self.num_sources)?;
+        length("cluster", extra.cluster.map(<[i64]>::len), self.num_sources)?;
+        Ok(Self { extra, ..self })
+    }
+
+    /// What else its sampler reads.
+    pub fn extra(&self) -> &Extra<'a> {
+        &self.extra
+    }
+
+    /// Checks that sources and destinations are the same nodes.
+    pub fn check_square(&self) -> Result<(), Error> {
+        if self.num_sources == self.num_nodes() {
+            return Ok(());
+        }
+        Err(Error::NotSquare {
+            num_nodes: self.num_nodes(),
+            num_sources: self.num_sources,
+        })
+    }
+
+    /// The source of `edge`, checked.
+    #[inline(always)]
+    pub fn source(&self, edge: usize) -> Result<usize, Error> {
+        let id = load(&self.indices[edge]);
+        if id.index() < self.num_sources {
+            return Ok(id.index());
+        }
+        Err(self.no_such_source(edge as i64, id))
+    }
+
+    /// By how much `node` is wanted: 1 where nothing says otherwise.
+    #[inline(always)]
+    pub(crate) fn wanted(&self, node: usize) -> Result<f64, Error> {
+        match self.extra.wanted {
+            Some(wanted) => check_weight("wanted", node, load(&wanted[node])),
+            None => Ok(1.0),
+        }
     }
 
     /// Number of destinations.
@@ -99,6 +195,7 @@ impl<'a, I: Id> From<Csc<'a, I>> for View<'a, I> {
             indptr: csc.indptr(),
             indices: csc.indices(),
             num_sources: csc.num_sources(),
+            extra: Extra::default(),
         }
     }
 }

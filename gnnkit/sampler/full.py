@@ -1,0 +1,19 @@
+"""All neighbours."""
+
+from __future__ import annotations
+
+from gnnkit import _core
+from gnnkit.sampler.base import NativeSampler
+
+
+class FullSampler(NativeSampler):
+    """Every in-edge of every node within `num_hops` of the seeds: exact, and large. For evaluation and small graphs."""
+
+    def __init__(self, num_hops: int = 2, *, edge_ids: bool = True) -> None:
+        if num_hops < 1:
+            raise ValueError(f"sampler.num_hops={num_hops} must be at least 1")
+        self.num_hops = num_hops
+        self.edge_ids = edge_ids
+
+    def native(self) -> _core.Sampler:
+        return _core.Sampler.neighbor([-1] * self.num_hops, False, False, None)

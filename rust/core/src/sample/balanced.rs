@@ -1,0 +1,134 @@
+//! As equal a number of neighbours per node as degrees allow, under the budget of a hop.
+
+use super::law::{Law, Room, Row, draw_distinct};
+use super::view::View;
+use crate::Error;
+use crate::csc::Id;
+
+/// How many of a hop's draws a single node may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// At least so many, as far as the degree allows, even if the budget is exceeded.
+    pub least: usize,
+    /// At most so many.
+    pub most: usize,
+}
+
+/// Counts s_v <= min(d_v, most) that sum to `budget` with the least variance, or to less only if all are full: water-filling,
+/// s_v = min(d_v, most, level), with what then remains spread one each over the first nodes that have more.
+pub fn water_fill(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize> {
+    let Limits { least, most } = limits;
+    let fill = |degree: usize, level: usize| degree.min(most).min(level.max(least));
+    let sum = |level| {
+        degrees
+            .iter()
+            .fold(0usize, |sum, &degree| sum.saturating_add(fill(degree, level)))
+    };
+    // The highest level whose sum is within the budget; level 0 may exceed it already, by the floor.
+    let (mut low, mut high) = (0, degrees.iter().copied().max().unwrap_or_default().min(most));
+    while low < high {
+        let level = low + (high - low).div_ceil(2);
+        if sum(level) <= budget {
+            low = level;
+        } else {
+            high = level - 1;
+        }
+    }
+    let mut rest = budget.saturating_sub(sum(low));
+    let raise = |&degree: &usize| {
+        let count = fill(degree, low);
+        let more = usize::from(rest > 0 && fill(degree, low + 1) > count);
+        rest -= more;
+        count + more
+    };
+    degrees.iter().map(raise).collect()
+}
+
+/// Uniform draws, as many per row as water-filling says.
+pub(crate) struct Balanced {
+    key: u64,
+    counts: Vec<usize>,
+}
+
+impl Balanced {
+    pub fn new<I: Id>(
+        graph: &View<'_, I>,
+        nodes: &[I],
+        key: u64,
+        fanout: usize,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        let degree = |node: &I| graph.edges(node.index()).map(|edges| edges.len());
+        let degrees: Vec<usize> = nodes.iter().map(degree).collect::<Result<_, _>>()?;
+        let counts = water_fill(&degrees, fanout.saturating_mul(nodes.len()), limits);
+        Ok(Self { key, counts })
+    }
+}
+
+impl Law for Balanced {
+    #[inline(always)]
+    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+        draw_distinct(self.key, self.counts[row.at], row, room, out);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Raises the lowest count that may be raised, one at a time.
+    fn one_by_one(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize> {
+        let full: Vec<usize> = degrees.iter().map(|&degree| degree.min(limits.most)).collect();
+        let mut counts: Vec<usize> = full.iter().map(|&full| full.min(limits.least)).collect();
+        while counts.iter().sum::<usize>() < budget {
+            let open = (0..full.len()).filter(|&node| counts[node] < full[node]);
+            let Some(lowest) = open.min_by_key(|&node| (counts[node], node)) else {
+                break;
+            };
+            counts[lowest] += 1;
+        }
+        counts
+    }
+
+    proptest! {
+        #[test]
+        fn water_filling_equals_raising_the_lowest(
+            degrees in prop::collection::vec(0usize..40, 0..12), budget in 0usize..200, least in 0usize..6, most in 0usize..30,
+        ) {
+            let limits = Limits { least, most };
+            prop_assert_eq!(water_fill(&degrees, budget, limits), one_by_one(&degrees, budget, limits));
+        }
+    }
+
+    /// All counts that sum to what the budget allows.
+    fn choices(full: &[usize], sum: usize) -> Vec<Vec<usize>> {
+        let Some((&first, rest)) = full.split_first() else {
+            return if sum == 0 { vec![vec![]] } else { vec![] };
+        };
+        let with = |count: usize| {
+            choices(rest, sum - count)
+                .into_iter()
+                .map(move |tail| [vec![count], tail].concat())
+        };
+        (0..=first.min(sum)).flat_map(with).collect()
+    }
+
+    #[test]
+    fn no_other_choice_has_less_variance() {
+        let limits = Limits { least: 0, most: 5 };
+        for degrees in [[0, 1, 4, 9], [3, 3, 3, 3], [7, 1, 0, 2], [5, 6, 7, 1]] {
+            for budget in 0..22 {
+                let full: Vec<usize> = degrees.iter().map(|&degree: &usize| degree.min(5)).collect();
+                let counts = water_fill(&degrees, budget, limits);
+                let squares = |counts: &[usize]| counts.iter().map(|&count| count * count).sum::<usize>();
+                let sum = budget.min(full.iter().sum());
+                assert_eq!(counts.iter().sum::<usize>(), sum);
+                let least = choices(&full, sum).iter().map(|choice| squares(choice)).min();
+                assert_eq!(Some(squares(&counts)), least, "{degrees:?} {budget}");
+            }
+        }
+    }
+}

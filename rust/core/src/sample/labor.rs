@@ -1,0 +1,39 @@
+//! LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
+
+use super::law::{Law, Room, Row};
+use super::view::{View, load};
+use crate::Error;
+use crate::csc::Id;
+use crate::rng::Stream;
+
+/// One number per source decides for all nodes of a hop: an edge is kept iff its source's is at most fanout / degree.
+pub(crate) struct Labor<'a, I> {
+    pub graph: &'a View<'a, I>,
+    /// Of the hop.
+    pub key: u64,
+    pub fanout: usize,
+}
+
+impl<I: Id> Law for Labor<'_, I> {
+    #[inline(always)]
+    fn draw(&self, row: &Row, _room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+        let edges = row.start..row.start + row.degree;
+        if row.degree <= self.fanout {
+            out.extend(edges.map(|edge| edge as i64));
+            return Ok(());
+        }
+        // Of 2^64 equally likely numbers, those that are kept: fanout / degree of them.
+        let kept = (((self.fanout as u128) << 64) / row.degree as u128) as u64;
+        let number = Stream::new(self.key);
+        for (edge, source) in edges.clone().zip(&self.graph.indices()[edges]) {
+            if number.word(load(source).index() as u64) < kept {
+                out.push(edge as i64);
+            }
+        }
+        Ok(())
+    }
+
+    fn inverse_expectation(&self, row: &Row, _edge: i64, _drawn: usize, _room: &Room) -> Result<f64, Error> {
+        Ok((row.degree as f64 / self.fanout as f64).max(1.0))
+    }
+}

@@ -1,0 +1,148 @@
+//! Draws in proportion to weights.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::law::{Law, Room, Row};
+use super::view::View;
+use crate::Error;
+use crate::csc::Id;
+use crate::rng::{Stream, derive};
+
+/// An edge and when it arrives, if edges arrive at rates equal to their weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Arrival {
+    time: f64,
+    edge: usize,
+}
+
+impl Eq for Arrival {}
+
+impl PartialOrd for Arrival {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Arrival {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.time.total_cmp(&other.time).then(self.edge.cmp(&other.edge))
+    }
+}
+
+/// Weight of an edge: its own, times by how much its source is wanted.
+fn weight<I: Id>(graph: &View<'_, I>, edge: usize) -> Result<f64, Error> {
+    let own = graph.extra().weight.map_or(Ok(1.0), |weight| weight.get(edge))?;
+    if graph.extra().wanted.is_none() {
+        return Ok(own);
+    }
+    Ok(own * graph.wanted(graph.source(edge)?)?)
+}
+
+/// The first `fanout` edges to arrive: without replacement, each draw in proportion to the weights that are left
+/// (Efraimidis and Spirakis, Information Processing Letters 97(5), 2006). Edges of weight 0 never arrive.
+pub(crate) struct Weighted<'a, I> {
+    pub graph: &'a View<'a, I>,
+    pub key: u64,
+    pub fanout: usize,
+}
+
+impl<I: Id> Law for Weighted<'_, I> {
+    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+        room.next_arrival = f64::INFINITY;
+        if self.fanout == 0 {
+            return Ok(());
+        }
+        let stream = Stream::new(derive(self.key, row.node as u64));
+        let arrivals = &mut room.arrivals;
+        arrivals.clear();
+        for at in 0..row.degree {
+            let edge = row.start + at;
+            let weight = weight(self.graph, edge)?;
+            if weight > 0.0 {
+                let uniform = 1.0 - (stream.word(at as u64) >> 11) as f64 * (1.0 / (1u64 << 53) as f64); // in (0, 1]
+                push_bounded(arrivals, self.fanout, uniform, weight, edge);
+            }
+        }
+        if arrivals.len() > self.fanout {
+            room.next_arrival = arrivals.pop().map_or(f64::INFINITY, |last| last.time);
+        }
+        let first = out.len();
+        out.extend(arrivals.drain().map(|arrival| arrival.edge as i64));
+        out[first..].sort_unstable();
+        Ok(())
+    }
+
+    /// Given when the first edge that was not drawn arrives, the others are independent: edge e was to arrive before it with
+    /// probability 1 - exp(-w time). So sums with its inverse are unbiased (Cohen and Kaplan, PODC 2007).
+    fn inverse_expectation(&self, _row: &Row, edge: i64, _drawn: usize, room: &Room) -> Result<f64, Error> {
+        let weight = weight(self.graph, edge as usize)?;
+        Ok(-1.0 / (-weight * room.next_arrival).exp_m1())
+    }
+}
+
+/// Keeps the `fanout` + 1 earliest.
+#[inline(always)]
+fn push_bounded(arrivals: &mut BinaryHeap<Arrival>, fanout: usize, uniform: f64, weight: f64, edge: usize) {
+    if arrivals.len() > fanout {
+        let Some(mut last) = arrivals.peek_mut() else { return };
+        // 1 - u is at most -ln u: most edges are late without a logarithm.
+        if (1.0 - uniform) > last.time * weight {
+            return;
+        }
+        let arrival = Arrival {
+            time: -uniform.ln() / weight,
+            edge,
+        };
+        if arrival < *last {
+            *last = arrival;
+        }
+        return;
+    }
+    arrivals.push(Arrival {
+        time: -uniform.ln() / weight,
+        edge,
+    });
+}
+
+/// `fanout` independent draws in proportion to the weights; none where all of them are 0.
+pub(crate) struct WeightedWithReplacement<'a, I> {
+    pub graph: &'a View<'a, I>,
+    pub key: u64,
+    pub fanout: usize,
+}
+
+impl<I: Id> Law for WeightedWithReplacement<'_, I> {
+    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+        let sums = &mut room.sums;
+        sums.clear();
+        let mut total = 0.0;
+        for edge in row.start..row.start + row.degree {
+            total += weight(self.graph, edge)?;
+            sums.push(total);
+        }
+        if total == f64::INFINITY {
+            return Err(Error::WeightSum { node: row.node });
+        }
+        if total > 0.0 {
+            let mut stream = Stream::new(derive(self.key, row.node as u64));
+            for _ in 0..self.fanout {
+                let mark = stream.next_f64() * total;
+                // Rounding may put the mark on the total itself: then the last edge of positive weight is meant.
+                let at = sums.partition_point(|&sum| sum <= mark);
+                let at = if at < sums.len() {
+                    at
+                } else {
+                    sums.partition_point(|&sum| sum < total)
+                };
+                out.push((row.start + at) as i64);
+            }
+        }
+        Ok(())
+    }
+
+    fn inverse_expectation(&self, _row: &Row, edge: i64, drawn: usize, room: &Room) -> Result<f64, Error> {
+        let total = room.sums.last().copied().unwrap_or_default();
+        Ok(total / (drawn as f64 * weight(self.graph, edge as usize)?))
+    }
+}

@@ -1,0 +1,139 @@
+//! Random walks of Metropolis and Hastings: they visit nodes by a law that does not favour hubs.
+
+use crate::Error;
+use crate::csc::Id;
+use crate::rng::{Stream, derive};
+use crate::sample::View;
+
+/// Walks that start at every node.
+///
+/// At u a neighbour v is proposed uniformly and taken with probability min(1, w(v) / w(u) (d(u) / d(v))^alpha); otherwise
+/// the walk stays, and u counts once more. On a graph in which every edge has its reverse, each component is visited in
+/// proportion to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with alpha = 0.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Walks {
+    /// Steps of each walk.
+    pub length: usize,
+    /// Walks per start.
+    pub num_walks: usize,
+    /// Exponent on the ratio of degrees.
+    pub alpha: f64,
+}
+
+/// Where one walk stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Walker {
+    stream: Stream,
+    at: Place,
+    proposed: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Place {
+    node: usize,
+    start: usize,
+    degree: usize,
+    wanted: f64,
+}
+
+impl Place {
+    #[inline(always)]
+    fn new<I: Id>(graph: &View<'_, I>, node: usize) -> Result<Self, Error> {
+        let edges = graph.edges(node)?;
+        Ok(Self {
+            node,
+            start: edges.start,
+            degree: edges.len(),
+            wanted: graph.wanted(node)?,
+        })
+    }
+}
+
+impl Walks {
+    /// Calls `visit` with the node of each walk from `start` after every step, step by step and in each step walk by walk.
+    ///
+    /// All walks of a start take their steps together, so that they wait for memory together. `start` must be one of the
+    /// nodes of `graph`, of which sources and destinations are the same.
+    pub(crate) fn run<I: Id>(
+        &self,
+        graph: &View<'_, I>,
+        start: usize,
+        key: u64,
+        walkers: &mut Vec<Walker>,
+        mut visit: impl FnMut(usize),
+    ) -> Result<(), Error> {
+        let at = Place::new(graph, start)?;
+        let key = derive(key, start as u64);
+        let walker = |walk: usize| Walker {
+            stream: Stream::new(derive(key, walk as u64)),
+            at: at.clone(),
+            proposed: start,
+        };
+        walkers.clear();
+        walkers.extend((0..self.num_walks).map(walker));
+        for _ in 0..self.length {
+            self.step(graph, walkers)?;
+            walkers.iter().for_each(|walker| visit(walker.at.node));
+        }
+        Ok(())
+    }
+
+    fn step<I: Id>(&self, graph: &View<'_, I>, walkers: &mut [Walker]) -> Result<(), Error> {
+        for Walker { stream, at, proposed } in &mut *walkers {
+            // An isolated node proposes the edge after the last one: itself, below.
+            *proposed = at.start + stream.below(at.degree.max(1) as u64) as usize;
+            graph.prefetch_edge(*proposed);
+        }
+        for walker in &mut *walkers {
+            let isolated = walker.at.degree == 0;
+            walker.proposed = if isolated {
+                walker.at.node
+            } else {
+                graph.source(walker.proposed)?
+            };
+            graph.prefetch_node(walker.proposed);
+        }
+        for Walker { stream, at, proposed } in walkers {
+            let there = Place::new(graph, *proposed)?;
+            if stream.next_f64() < self.ratio(at, &there) {
+                *at = there;
+            }
+        }
+        Ok(())
+    }
+
+    /// The acceptance before it is cut at 1. From a place where nobody wants to be, every way is out.
+    #[inline(always)]
+    fn ratio(&self, from: &Place, to: &Place) -> f64 {
+        if from.wanted == 0.0 {
+            return 1.0;
+        }
+        let degrees = from.degree as f64 / to.degree as f64;
+        to.wanted / from.wanted
+            * if self.alpha == 1.0 {
+                degrees
+            } else {
+                degrees.powf(self.alpha)
+            }
+    }
+
+    /// The nodes that the walks from each of `starts` stand on: [num_starts, num_walks, length + 1], the start first.
+    pub fn visited<I: Id>(&self, graph: &View<'_, I>, starts: &[I], key: u64) -> Result<Vec<I>, Error> {
+        graph.check_square()?;
+        crate::csc::check_ids("starts", starts, graph.num_nodes(), "nodes")?;
+        let per_walk = self.length + 1;
+        let per_start = per_walk * self.num_walks;
+        let mut visited = vec![I::from_index(0); starts.len() * per_start];
+        let mut walkers = Vec::new();
+        for (rows, start) in visited.chunks_mut(per_start.max(1)).zip(starts) {
+            rows.iter_mut().step_by(per_walk).for_each(|first| *first = *start);
+            let mut count = 0;
+            self.run(graph, start.index(), key, &mut walkers, |node| {
+                let (step, walk) = (count / self.num_walks, count % self.num_walks);
+                rows[walk * per_walk + step + 1] = I::from_index(node);
+                count += 1;
+            })?;
+        }
+        Ok(visited)
+    }
+}

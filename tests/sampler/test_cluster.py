@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnnkit.graph import CSC
+from gnnkit.sampler import ClusterSampler, FullSampler
+from gnnkit.testing import check_sampler
+
+
+def edges(graph: CSC) -> set[tuple[int, int]]:
+    rows = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    return set(zip(graph.indices.tolist(), rows.tolist(), strict=True))
+
+
+def test_batches_hold_all_edges_between_the_clusters_of_the_seeds(graph: CSC) -> None:
+    clusters = np.arange(graph.num_nodes) % 7
+    sampler = ClusterSampler(clusters, num_hops=2)
+    seeds = np.flatnonzero(np.isin(clusters, (2, 5)))
+    batch = check_sampler(sampler, graph, seeds)
+    np.testing.assert_array_equal(batch.input_nodes, seeds)
+    for block in batch.blocks:
+        rows = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
+        held = set(zip(block.src_nodes[block.indices].tolist(), rows.tolist(), strict=True))
+        chosen = set(seeds.tolist())
+        assert held == {(u, v) for u, v in edges(graph) if u in chosen and v in chosen}
+
+
+def test_nodes_that_reach_no_seed_are_left_out() -> None:
+    ring = CSC(np.arange(11), (np.arange(10) - 1) % 10)  # in-edges from the node before
+    batch = ClusterSampler(np.array([0] * 6 + [1] * 4), num_hops=2).sample(ring, np.array([5]), key=1)
+    np.testing.assert_array_equal(batch.input_nodes, [5, 4, 3])
+    assert ClusterSampler(np.array([0] * 6 + [1] * 4)).sample(ring, np.array([6]), key=1).input_nodes.tolist() == [6]
+
+
+def test_one_cluster_is_the_full_neighbourhood(graph: CSC) -> None:
+    one = ClusterSampler(np.zeros(graph.num_nodes, np.int32), num_hops=2).sample(graph, np.arange(20), key=1)
+    full = check_sampler(FullSampler(2), graph, np.arange(20))
+    for a, b in zip(one.blocks, full.blocks, strict=True):
+        np.testing.assert_array_equal(a.edge_ids, b.edge_ids)
+        np.testing.assert_array_equal(a.src_nodes, b.src_nodes)
+
+
+def test_an_epoch_of_clusters_covers_the_nodes_once(graph: CSC) -> None:
+    clusters = np.arange(graph.num_nodes) % 10
+    sampler, nodes = ClusterSampler(clusters), np.arange(0, graph.num_nodes, 3)
+    batches = sampler.seeds(nodes, 3, key=1)
+    assert [len(np.unique(clusters[batch])) for batch in batches] == [3, 3, 3, 1]
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), nodes)
+    assert [batch.tolist() for batch in sampler.seeds(nodes, 3, key=2)] != [batch.tolist() for batch in batches]
+
+
+def test_clusters_are_read_from_a_file_and_checked(graph: CSC, tmp_path: Path) -> None:
+    np.save(tmp_path / "clusters.npy", np.zeros(graph.num_nodes, np.int64))
+    assert ClusterSampler(str(tmp_path / "clusters.npy")).sample(graph, np.arange(3), key=1).blocks
+    (tmp_path / "text.npy").write_text("no")
+    for name in ("text.npy", "none.npy"):
+        with pytest.raises(ValueError, match=rf"sampler\.clusters=.*{name} cannot be read"):
+            ClusterSampler(str(tmp_path / name))
+    with pytest.raises(ValueError, match=r"sampler\.clusters has 3 entries, the graph 2000 nodes"):
+        ClusterSampler([0, 1, 2]).sample(graph, np.arange(3), key=1)
+    with pytest.raises(ValueError, match=r"sampler\.clusters must be integers"):
+        ClusterSampler([0.5])
