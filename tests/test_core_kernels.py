@@ -154,6 +154,24 @@ def test_every_width_equals_the_loop_and_has_the_same_bits_on_any_number_of_thre
     np.testing.assert_array_equal(arg, places)
 
 
+@pytest.mark.parametrize("each", [1, 4, 5, 8, 16, 32, 64, 200])
+@pytest.mark.parametrize("heads", [2, 3, 8, 21])
+def test_any_number_of_heads_of_any_width_equals_the_loop(heads: int, each: int) -> None:
+    rng = np.random.default_rng(heads)
+    edges = from_degrees(rng.integers(0, 12, 30), 20, rng)
+    aggregator, m = edges.aggregator(), len(edges.indices)
+    x, grad, weight = normal(rng, 20, heads, each), normal(rng, 30, heads, each), normal(rng, m, heads)
+    out, back, dots = np.empty_like(grad), np.empty_like(x), np.empty_like(weight)
+    aggregator.weighted_sum(weight, x, out)
+    np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
+    aggregator.transpose().weighted_sum(weight, grad, back)
+    expected = np.zeros_like(x)
+    np.add.at(expected, edges.indices, weight[:, :, None] * grad[edges.targets])
+    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+    aggregator.edge_dot(x, grad, dots)
+    np.testing.assert_allclose(dots, (x[edges.indices] * grad[edges.targets]).sum(axis=2), rtol=1e-12, atol=1e-12)
+
+
 def test_threads_share_the_work_of_a_large_graph_without_changing_a_bit() -> None:
     rng = np.random.default_rng(0)
     edges = from_degrees(rng.zipf(1.7, 5_000).clip(max=3_000), 4_000, rng)

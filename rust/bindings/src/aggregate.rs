@@ -1,7 +1,7 @@
 //! Aggregation over in-edges.
 
-use gnnkit_core::aggregate::{Columns, Float};
-use gnnkit_core::{Csc, Error};
+use gnnkit_core::aggregate::Columns;
+use gnnkit_core::{Csc, Error, Float};
 use numpy::{Element, PyReadonlyArray1};
 use pyo3::prelude::*;
 

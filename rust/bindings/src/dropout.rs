@@ -1,7 +1,6 @@
 //! Dropout keyed by ids.
 
-use gnnkit_core::Dropout;
-use gnnkit_core::aggregate::Float;
+use gnnkit_core::{Dropout, Float};
 use numpy::Element;
 use pyo3::prelude::*;
 

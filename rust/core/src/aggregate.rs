@@ -3,59 +3,26 @@
 //! A row of the result is computed by one thread, its edges in the order in which they are given, each product rounded
 //! before it is added: the bits depend neither on the number of threads nor on the instruction set.
 
-use std::fmt::Debug;
-use std::ops::{Add, Mul, Range};
+use std::ops::Range;
 
 use crate::csc::{Csc, Id};
-use crate::isa::{Isa, Kernel, prefetch};
-use crate::{Error, pool};
+use crate::isa::{Isa, at, prefetch};
+use crate::{Error, Float, pool};
+
+mod dot;
+mod reduce;
+mod rows;
+
+use dot::EdgeDot;
+use reduce::{Chosen, InOrder, Max, Placed, Sum, Unit};
+use rows::{Reduce, Rows, Split, plan};
 
 /// How many edges ahead the rows of x are asked for; 16 to 32 were equally good, 8 and 64 slower.
 const AHEAD: usize = 24;
-/// Columns that are worked through together are at most this many bytes of a row, so that `AHEAD` rows stay in L1.
-const PANEL_BYTES: usize = 512;
 /// Fewer operations than this are not worth a second thread.
 const TASK_OPERATIONS: usize = 1 << 16;
 /// More tasks than threads, so that a thread which lost its core does not keep the others waiting.
 const TASKS_PER_THREAD: usize = 8;
-/// Partial sums of a dot product.
-const LANES: usize = 32;
-
-/// The element types of features.
-pub trait Float: Copy + Send + Sync + Debug + PartialOrd + Add<Output = Self> + Mul<Output = Self> + 'static {
-    /// 0.
-    const ZERO: Self;
-    /// The maximum of nothing.
-    const NEG_INFINITY: Self;
-    /// Not a number.
-    const NAN: Self;
-
-    /// The nearest value.
-    fn of(value: f64) -> Self;
-}
-
-impl Float for f32 {
-    const ZERO: Self = 0.0;
-    const NEG_INFINITY: Self = Self::NEG_INFINITY;
-    const NAN: Self = Self::NAN;
-
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        value as Self
-    }
-}
-
-impl Float for f64 {
-    const ZERO: Self = 0.0;
-    const NEG_INFINITY: Self = Self::NEG_INFINITY;
-    const NAN: Self = Self::NAN;
-
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        value
-    }
-}
-
 /// How the columns of x and of the result divide into heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
@@ -73,10 +40,9 @@ impl Columns {
         }
     }
 
-    /// The columns of each head.
-    fn of_heads(self) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let each = self.width.checked_div(self.heads).unwrap_or(0);
-        (0..self.heads).map(move |head| (head, head * each..(head + 1) * each))
+    /// Columns of one head.
+    fn of_head(self) -> usize {
+        self.width.checked_div(self.heads).unwrap_or(0)
     }
 }
 
@@ -353,11 +319,17 @@ impl Aggregator {
         self.position.as_ref().map_or(edge, |position| position[edge] as usize)
     }
 
-    /// Columns `start..start + W` of the row of x that `edge` reads; asks for those of a later edge.
+    /// The columns from `start` on of the row of x that `edge` reads, as K heads of D; asks for those of a later edge.
     #[inline(always)]
-    fn row<'a, T, const W: usize>(&self, x: &'a [T], width: usize, edge: usize, start: usize) -> &'a [T; W] {
+    fn row<'a, T, const D: usize, const K: usize>(
+        &self,
+        x: &'a [T],
+        width: usize,
+        edge: usize,
+        start: usize,
+    ) -> &'a [[T; D]; K] {
         if let Some(&later) = self.sources.get(edge + AHEAD) {
-            prefetch(at::<T, W>(x, later as usize * width + start));
+            prefetch(at::<T, D, K>(x, later as usize * width + start).as_flattened());
         }
         at(x, self.sources[edge] as usize * width + start)
     }
@@ -441,337 +413,6 @@ pub(crate) fn check_length(name: &'static str, actual: usize, expected: usize) -
     Err(Error::Length { name, actual, expected })
 }
 
-#[inline(always)]
-pub(crate) fn at<T, const W: usize>(x: &[T], start: usize) -> &[T; W] {
-    x[start..].first_chunk().expect("rows are as long as checked")
-}
-
-/// Columns of one head that are accumulated in registers: `width` is a power of two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pass {
-    start: usize,
-    width: usize,
-    head: usize,
-}
-
-/// Which columns to accumulate together, panel by panel. Columns left over at the end of a head are covered by a pass that
-/// overlaps the one before, as each column's sum is the same in any pass.
-fn plan<T>(columns: Columns, isa: Isa) -> Vec<Vec<Pass>> {
-    let widest = (isa.accumulator_bytes() / size_of::<T>()).min(MAX_WIDTH);
-    let mut panels: Vec<Vec<Pass>> = Vec::new();
-    let mut room = 0;
-    for (head, range) in columns.of_heads() {
-        let mut next = range.start;
-        while next < range.end {
-            let width = pass_width(range.end - next, range.len(), widest);
-            if room < width {
-                panels.push(Vec::new());
-                room = PANEL_BYTES / size_of::<T>();
-            }
-            room = room.saturating_sub(width);
-            let start = next.min(range.end - width);
-            panels.last_mut().expect("room").push(Pass { start, width, head });
-            next = start + width;
-        }
-    }
-    panels
-}
-
-/// The smallest power of two that covers the columns `left`, or the largest one that the head has room for.
-fn pass_width(left: usize, all: usize, widest: usize) -> usize {
-    let cover = left.next_power_of_two();
-    if cover <= all.min(widest) {
-        cover
-    } else {
-        widest.min(1 << left.ilog2())
-    }
-}
-
-/// The widest pass.
-const MAX_WIDTH: usize = 128;
-
-/// Output that is cut where rows are.
-trait Split: Send + Sized {
-    fn split(self, at: usize) -> (Self, Self);
-}
-
-impl<T: Send> Split for &mut [T] {
-    fn split(self, at: usize) -> (Self, Self) {
-        self.split_at_mut(at)
-    }
-}
-
-impl<A: Split, B: Split> Split for (A, B) {
-    fn split(self, at: usize) -> (Self, Self) {
-        let (a, b) = (self.0.split(at), self.1.split(at));
-        ((a.0, b.0), (a.1, b.1))
-    }
-}
-
-/// What becomes of the in-edges of a row.
-trait Reduce: Sync {
-    type Item;
-    type Out<'o>: Split;
-
-    /// Writes the `W` columns of `pass` of `row` to `out`, whose item `at` is the first of them.
-    fn write<const W: usize>(&self, row: usize, pass: Pass, out: &mut Self::Out<'_>, at: usize);
-}
-
-struct Rows<'a, 'o, R: Reduce> {
-    reduce: &'a R,
-    panels: &'a [Vec<Pass>],
-    width: usize,
-    rows: Range<usize>,
-    out: R::Out<'o>,
-}
-
-impl<R: Reduce> Kernel for Rows<'_, '_, R> {
-    #[inline(always)]
-    fn run(mut self, _: Isa) {
-        for panel in self.panels {
-            for row in self.rows.clone() {
-                for &pass in panel {
-                    self.write(row, pass);
-                }
-            }
-        }
-    }
-}
-
-impl<R: Reduce> Rows<'_, '_, R> {
-    #[inline(always)]
-    fn write(&mut self, row: usize, pass: Pass) {
-        let at = (row - self.rows.start) * self.width + pass.start;
-        let (reduce, out) = (self.reduce, &mut self.out);
-        match pass.width {
-            1 => reduce.write::<1>(row, pass, out, at),
-            2 => reduce.write::<2>(row, pass, out, at),
-            4 => reduce.write::<4>(row, pass, out, at),
-            8 => reduce.write::<8>(row, pass, out, at),
-            16 => reduce.write::<16>(row, pass, out, at),
-            32 => reduce.write::<32>(row, pass, out, at),
-            64 => reduce.write::<64>(row, pass, out, at),
-            _ => reduce.write::<MAX_WIDTH>(row, pass, out, at),
-        }
-    }
-}
-
-#[inline(always)]
-pub(crate) fn at_mut<T, const W: usize>(out: &mut [T], start: usize) -> &mut [T; W] {
-    out[start..].first_chunk_mut().expect("rows are as long as checked")
-}
-
-/// What an edge multiplies a row with.
-trait Scale<T>: Sync {
-    type Value: Copy;
-
-    fn of(&self, edge: usize, head: usize) -> Self::Value;
-
-    fn times(value: Self::Value, x: T) -> T;
-}
-
-struct Unit;
-
-impl<T> Scale<T> for Unit {
-    type Value = ();
-
-    #[inline(always)]
-    fn of(&self, _: usize, _: usize) {}
-
-    #[inline(always)]
-    fn times((): (), x: T) -> T {
-        x
-    }
-}
-
-struct InOrder<'a, T> {
-    weight: &'a [T],
-    heads: usize,
-}
-
-impl<T: Float> Scale<T> for InOrder<'_, T> {
-    type Value = T;
-
-    #[inline(always)]
-    fn of(&self, edge: usize, head: usize) -> T {
-        self.weight[edge * self.heads + head]
-    }
-
-    #[inline(always)]
-    fn times(value: T, x: T) -> T {
-        value * x
-    }
-}
-
-struct Placed<'a, T> {
-    weight: &'a [T],
-    heads: usize,
-    position: &'a [u32],
-}
-
-impl<T: Float> Scale<T> for Placed<'_, T> {
-    type Value = T;
-
-    #[inline(always)]
-    fn of(&self, edge: usize, head: usize) -> T {
-        if let Some(&later) = self.position.get(edge + AHEAD) {
-            prefetch(at::<T, 1>(self.weight, later as usize * self.heads + head));
-        }
-        self.weight[self.position[edge] as usize * self.heads + head]
-    }
-
-    #[inline(always)]
-    fn times(value: T, x: T) -> T {
-        value * x
-    }
-}
-
-struct Sum<'a, T, S> {
-    edges: &'a Aggregator,
-    x: &'a [T],
-    width: usize,
-    scale: S,
-}
-
-impl<T: Float, S: Scale<T>> Reduce for Sum<'_, T, S> {
-    type Item = T;
-    type Out<'o> = &'o mut [T];
-
-    #[inline(always)]
-    fn write<const W: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
-        let mut sum = [T::ZERO; W];
-        for edge in self.edges.edges(row) {
-            let value = self.scale.of(edge, pass.head);
-            let x: &[T; W] = self.edges.row(self.x, self.width, edge, pass.start);
-            for column in 0..W {
-                sum[column] = sum[column] + S::times(value, x[column]);
-            }
-        }
-        *at_mut(out, at) = sum;
-    }
-}
-
-struct Max<'a, T> {
-    edges: &'a Aggregator,
-    x: &'a [T],
-    width: usize,
-}
-
-impl<T: Float> Reduce for Max<'_, T> {
-    type Item = T;
-    type Out<'o> = (&'o mut [T], &'o mut [i64]);
-
-    #[inline(always)]
-    fn write<const W: usize>(&self, row: usize, pass: Pass, (out, arg): &mut Self::Out<'_>, at: usize) {
-        let edges = self.edges.edges(row);
-        if edges.is_empty() {
-            *at_mut(out, at) = [T::NEG_INFINITY; W];
-            *at_mut(arg, at) = [-1; W];
-            return;
-        }
-        let first = edges.start;
-        let mut best: [T; W] = *self.edges.row(self.x, self.width, first, pass.start);
-        let mut chosen = [0u32; W]; // counted from the row's first edge
-        for edge in first + 1..edges.end {
-            let x: &[T; W] = self.edges.row(self.x, self.width, edge, pass.start);
-            let number = (edge - first) as u32;
-            for column in 0..W {
-                let larger = exceeds(x[column], best[column]);
-                best[column] = if larger { x[column] } else { best[column] };
-                chosen[column] = if larger { number } else { chosen[column] };
-            }
-        }
-        *at_mut(out, at) = best;
-        *at_mut(arg, at) = chosen.map(|number| self.edges.position(first + number as usize) as i64);
-    }
-}
-
-/// Whether `x` is larger than `best`, where NaN is larger than all numbers.
-#[inline(always)]
-#[allow(clippy::eq_op, clippy::neg_cmp_op_on_partial_ord)]
-fn exceeds<T: Float>(x: T, best: T) -> bool {
-    !(x <= best) & (best == best)
-}
-
-struct Chosen<'a, T> {
-    edges: &'a Aggregator,
-    grad: &'a [T],
-    arg: &'a [i64],
-    width: usize,
-}
-
-impl<T: Float> Reduce for Chosen<'_, T> {
-    type Item = T;
-    type Out<'o> = &'o mut [T];
-
-    #[inline(always)]
-    fn write<const W: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
-        let mut sum = [T::ZERO; W];
-        for edge in self.edges.edges(row) {
-            let own = self.edges.position(edge) as i64;
-            let arg: &[i64; W] = self.edges.row(self.arg, self.width, edge, pass.start);
-            let grad: &[T; W] = self.edges.row(self.grad, self.width, edge, pass.start);
-            for column in 0..W {
-                sum[column] = sum[column] + if arg[column] == own { grad[column] } else { T::ZERO };
-            }
-        }
-        *at_mut(out, at) = sum;
-    }
-}
-
-struct EdgeDot<'a, T> {
-    edges: &'a Aggregator,
-    columns: Columns,
-    x: &'a [T],
-    grad: &'a [T],
-    rows: Range<usize>,
-    out: &'a mut [T],
-}
-
-impl<T: Float> Kernel for EdgeDot<'_, T> {
-    #[inline(always)]
-    fn run(self, _: Isa) {
-        let Columns { width, heads } = self.columns;
-        let first = self.edges.indptr[self.rows.start];
-        for row in self.rows {
-            let grad = &self.grad[row * width..][..width];
-            for edge in self.edges.edges(row) {
-                if let Some(&later) = self.edges.sources.get(edge + AHEAD) {
-                    prefetch(&self.x[later as usize * width..][..width]);
-                }
-                let x = &self.x[self.edges.sources[edge] as usize * width..][..width];
-                for (head, columns) in self.columns.of_heads() {
-                    self.out[(edge - first) * heads + head] = dot(&x[columns.clone()], &grad[columns]);
-                }
-            }
-        }
-    }
-}
-
-/// Column j is added to partial sum j % `LANES`, and these are added pairwise: an order that no register size changes.
-#[inline(always)]
-fn dot<T: Float>(a: &[T], b: &[T]) -> T {
-    let mut sums = [T::ZERO; LANES];
-    let (a, a_rest) = a.as_chunks::<LANES>();
-    let (b, b_rest) = b.as_chunks::<LANES>();
-    for (a, b) in a.iter().zip(b) {
-        for lane in 0..LANES {
-            sums[lane] = sums[lane] + a[lane] * b[lane];
-        }
-    }
-    for (sum, (&a, &b)) in sums.iter_mut().zip(a_rest.iter().zip(b_rest)) {
-        *sum = *sum + a * b;
-    }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            sums[lane] = sums[lane] + sums[lane + half];
-        }
-        half /= 2;
-    }
-    sums[0]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -802,9 +443,10 @@ mod tests {
     fn all_instruction_sets_give_the_same_bits() {
         let edges = random(30, &[0, 1, 40, 7, 0, 90, 3]);
         let (forward, backward) = (&edges, &edges.transpose());
-        for width in (0..40).chain([63, 100, 128, 131, 300]) {
-            let columns = Columns::new(width, 1).unwrap();
-            let (x, grad, weight) = (values(30 * width), values(7 * width), values(edges.num_edges()));
+        let one_head = (0..40).chain([63, 100, 128, 131, 300]).map(|width| (width, 1));
+        for (width, heads) in one_head.chain([(24, 6), (64, 8), (48, 3), (96, 3), (70, 7)]) {
+            let columns = Columns::new(width, heads).unwrap();
+            let (x, grad, weight) = (values(30 * width), values(7 * width), values(edges.num_edges() * heads));
             let all = |isa| {
                 let (mut sum, mut back, mut max) = (grad.clone(), x.clone(), grad.clone());
                 let (mut dots, mut arg) = (weight.clone(), vec![0; max.len()]);
@@ -818,27 +460,7 @@ mod tests {
             };
             let expected = all(Isa::Portable);
             for isa in Isa::available() {
-                assert_eq!(all(isa), expected, "{isa:?}, {width} columns");
-            }
-        }
-    }
-
-    #[test]
-    fn passes_cover_each_head_and_stay_in_it() {
-        for width in 0..300usize {
-            for heads in (1..=width.max(1)).filter(|&heads| width.is_multiple_of(heads)) {
-                let columns = Columns::new(width, heads).unwrap();
-                let passes: Vec<Pass> = plan::<f32>(columns, Isa::Portable).concat();
-                let mut covered = vec![false; width];
-                for pass in &passes {
-                    let head = columns.of_heads().nth(pass.head).unwrap().1;
-                    assert!(head.start <= pass.start && pass.start + pass.width <= head.end);
-                    covered[pass.start..pass.start + pass.width].fill(true);
-                }
-                assert!(
-                    covered.into_iter().all(|column| column),
-                    "{width} columns, {heads} heads"
-                );
+                assert_eq!(all(isa), expected, "{isa:?}, {width} columns, {heads} heads");
             }
         }
     }

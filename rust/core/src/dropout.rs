@@ -7,16 +7,14 @@
 
 use std::hint::select_unpredictable;
 
-use crate::aggregate::{Float, at, at_mut, check_length};
+use crate::aggregate::check_length;
 use crate::csc::Id;
-use crate::isa::{Isa, Kernel};
+use crate::isa::{Isa, Kernel, at, at_mut};
 use crate::rng::{Stream, derive};
-use crate::{Error, pool};
+use crate::{Error, Float, pool};
 
 /// Lanes of a word.
 const LANES: usize = 4;
-/// Columns that share a word.
-type Lanes<T> = [T; LANES];
 /// Values of a lane.
 const LANE_VALUES: u32 = 1 << 16;
 /// Fewer elements than this are not worth a second thread.
@@ -111,77 +109,83 @@ struct Rows<'a, T, I> {
 
 impl<T: Float, I: Id> Kernel for Rows<'_, T, I> {
     #[inline(always)]
-    fn run(self, _: Isa) {
-        let rows = self.x.chunks_exact(self.width).zip(self.gate.chunks_exact(self.width));
-        let rows = rows.zip(self.out.chunks_exact_mut(self.width));
-        for (&id, ((x, gate), out)) in self.ids.iter().zip(rows) {
-            let stream = Stream::new(derive(self.key, id.signed() as u64));
-            let Self {
-                threshold,
-                scale,
-                limit,
-                ..
-            } = self;
-            Row {
-                stream,
-                threshold,
-                scale,
-                limit,
+    fn run(mut self, _: Isa) {
+        match self.width {
+            1 => self.narrow::<1, 8>(),
+            2 => self.narrow::<2, 8>(),
+            3 => self.narrow::<3, 8>(),
+            4 => self.narrow::<4, 8>(),
+            8 => self.narrow::<8, 4>(),
+            16 => self.narrow::<16, 2>(),
+            _ => self.wide(),
+        }
+    }
+}
+
+impl<T: Float, I: Id> Rows<'_, T, I> {
+    /// Rows of D columns: K rows together.
+    #[inline(always)]
+    fn narrow<const D: usize, const K: usize>(&mut self) {
+        let whole = self.ids.len() - self.ids.len() % K;
+        for row in (0..whole).step_by(K) {
+            self.narrow_rows::<D, K>(row);
+        }
+        for row in whole..self.ids.len() {
+            self.narrow_rows::<D, 1>(row);
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_rows<const D: usize, const K: usize>(&mut self, row: usize) {
+        let mut lanes = [[0; D]; K];
+        for (lanes, &id) in lanes.iter_mut().zip(&self.ids[row..row + K]) {
+            *lanes = lanes_of(&self.stream(id), 0);
+        }
+        *at_mut(self.out, row * D) = self.keep(lanes, at(self.x, row * D), at(self.gate, row * D));
+    }
+
+    /// Rows of any number of columns: as many columns together as there are, up to 32.
+    #[inline(always)]
+    fn wide(&mut self) {
+        for row in 0..self.ids.len() {
+            let (stream, start, end) = (self.stream(self.ids[row]), row * self.width, (row + 1) * self.width);
+            let whole = end - self.width % 32;
+            for next in (start..whole).step_by(32) {
+                let lanes = [lanes_of::<32>(&stream, next - start)];
+                *at_mut(self.out, next) = self.keep(lanes, at(self.x, next), at(self.gate, next));
             }
-            .apply(x, gate, out);
-        }
-    }
-}
-
-struct Row<T> {
-    stream: Stream,
-    threshold: u16,
-    scale: T,
-    limit: T,
-}
-
-impl<T: Float> Row<T> {
-    #[inline(always)]
-    fn apply(&self, x: &[T], gate: &[T], out: &mut [T]) {
-        let (x, x_rest) = x.as_chunks();
-        let (gate, gate_rest) = gate.as_chunks();
-        let (out, out_rest) = out.as_chunks_mut();
-        let done = self.words::<8>(0, x, gate, out);
-        let done = self.words::<4>(done, x, gate, out);
-        let done = self.words::<1>(done, x, gate, out);
-        if !out_rest.is_empty() {
-            let mut padded = [[[T::ZERO; LANES]]; 2];
-            padded[0][0][..x_rest.len()].copy_from_slice(x_rest);
-            padded[1][0][..x_rest.len()].copy_from_slice(gate_rest);
-            let [out] = self.block(done, &padded[0], &padded[1]);
-            out_rest.copy_from_slice(&out[..x_rest.len()]);
+            match end - whole {
+                0 => {}
+                1..=16 => self.rest::<16>(&stream, start, whole, end),
+                _ => self.rest::<32>(&stream, start, whole, end),
+            }
         }
     }
 
-    /// Does the columns of the words from `start` on, `W` words at a time; returns where it had to stop.
+    /// The elements `next..end`, at most `N`, of the row that starts at `start`.
     #[inline(always)]
-    fn words<const W: usize>(&self, start: usize, x: &[Lanes<T>], gate: &[Lanes<T>], out: &mut [Lanes<T>]) -> usize {
-        let end = x.len() - (x.len() - start) % W;
-        for word in (start..end).step_by(W) {
-            *at_mut(out, word) = self.block::<W>(word, at(x, word), at(gate, word));
-        }
-        end
+    fn rest<const N: usize>(&mut self, stream: &Stream, start: usize, next: usize, end: usize) {
+        let (mut x, mut gate) = ([[T::ZERO; N]], [[T::ZERO; N]]);
+        x[0][..end - next].copy_from_slice(&self.x[next..end]);
+        gate[0][..end - next].copy_from_slice(&self.gate[next..end]);
+        let [out] = self.keep([lanes_of(stream, next - start)], &x, &gate);
+        self.out[next..end].copy_from_slice(&out[..end - next]);
     }
 
-    /// What becomes of the columns of `W` words; by value, so that the compiler knows it apart from x.
     #[inline(always)]
-    fn block<const W: usize>(&self, start: usize, x: &[Lanes<T>; W], gate: &[Lanes<T>; W]) -> [Lanes<T>; W] {
-        let mut lanes = [[0; LANES]; W];
-        for (number, lanes) in lanes.iter_mut().enumerate() {
-            let word = self.stream.word((start + number) as u64);
-            *lanes = [
-                word as u16,
-                (word >> 16) as u16,
-                (word >> 32) as u16,
-                (word >> 48) as u16,
-            ];
-        }
-        let mut out = [[T::ZERO; LANES]; W];
+    fn stream(&self, id: I) -> Stream {
+        Stream::new(derive(self.key, id.signed() as u64))
+    }
+
+    /// By value, so that the compiler knows the result apart from x.
+    #[inline(always)]
+    fn keep<const D: usize, const K: usize>(
+        &self,
+        lanes: [[u16; D]; K],
+        x: &[[T; D]; K],
+        gate: &[[T; D]; K],
+    ) -> [[T; D]; K] {
+        let mut out = [[T::ZERO; D]; K];
         let (lanes, x, gate) = (lanes.as_flattened(), x.as_flattened(), gate.as_flattened());
         for (column, out) in out.as_flattened_mut().iter_mut().enumerate() {
             let dropped = (lanes[column] < self.threshold) | (gate[column] <= self.limit);
@@ -189,6 +193,19 @@ impl<T: Float> Row<T> {
         }
         out
     }
+}
+
+/// Those of the columns from `column`, a multiple of `LANES`, on.
+#[inline(always)]
+fn lanes_of<const D: usize>(stream: &Stream, column: usize) -> [u16; D] {
+    let mut lanes = [0; D];
+    for (number, lanes) in lanes.chunks_mut(LANES).enumerate() {
+        let word = stream.word((column / LANES + number) as u64);
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane = (word >> (16 * i)) as u16;
+        }
+    }
+    lanes
 }
 
 #[cfg(test)]

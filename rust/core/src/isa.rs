@@ -98,3 +98,23 @@ pub fn prefetch<T>(items: &[T]) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = items;
 }
+
+/// The items of `x` from `start` on as K arrays of D: a slice of a length that the compiler knows.
+#[inline(always)]
+pub fn at<T, const D: usize, const K: usize>(x: &[T], start: usize) -> &[[T; D]; K] {
+    x[start..]
+        .as_chunks()
+        .0
+        .first_chunk()
+        .expect("lengths are checked before a kernel runs")
+}
+
+/// As [`at`], to be written.
+#[inline(always)]
+pub fn at_mut<T, const D: usize, const K: usize>(x: &mut [T], start: usize) -> &mut [[T; D]; K] {
+    x[start..]
+        .as_chunks_mut()
+        .0
+        .first_chunk_mut()
+        .expect("lengths are checked before a kernel runs")
+}

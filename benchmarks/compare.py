@@ -1,0 +1,182 @@
+"""The speed gate: measures every pair of `benchmarks/` in one run and compares the ratios with `baseline.json`.
+
+A pair is our kernel and a fixed reference (conftest.py). What is compared is the least CPU time of ours over the least of
+the reference, so neither the machine's clock nor what else runs on it counts for much; a pair that looks slower is
+measured again before it is believed. Exit code 1 if a pair is slower than its baseline by more than the tolerance, or has
+none. To add a pair: write a test that calls `against`, then `--update -k its_name`.
+
+    uv run python benchmarks/compare.py                 # compare
+    uv run python benchmarks/compare.py --update        # write baseline.json anew
+    uv run python benchmarks/compare.py --self-test     # a slowdown of 2 in every pair must be found
+    uv run python benchmarks/compare.py --full          # the goals' sizes on the wall clock: a table, no comparison
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+HERE = Path(__file__).parent
+BASELINE = HERE / "baseline.json"
+TOLERANCE = 1.4  # honest ratios moved by up to a fifth on a machine with seven times more work than cores
+ATTEMPTS = 3
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "--tb=short",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "addopts=--strict-markers",
+]
+CPU_TIME = "--benchmark-timer=time.process_time"
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The least seconds of a pair's two sides."""
+
+    ours: float
+    reference: float
+
+    @property
+    def ratio(self) -> float:
+        """Below 1: we are faster."""
+        return self.ours / self.reference
+
+    def least(self, other: Time) -> Time:
+        """Of two measurements."""
+        return Time(min(self.ours, other.ours), min(self.reference, other.reference))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of pytest-benchmark."""
+
+    machine: str  # kind of machine: a ratio depends on how wide its registers are
+    times: dict[str, Time]  # by the pair's name
+
+    def least(self, other: Report) -> Report:
+        """Of two measurements of the same pairs, or of some of them again."""
+        again = {name: self.times[name].least(time) for name, time in other.times.items()}
+        return Report(self.machine, self.times | again)
+
+
+def measure(*options: str) -> Report:
+    """Runs pytest on the pairs that `options` select. Raises `SystemExit` if a test fails."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "times.json"
+        command = [*PYTEST, f"--benchmark-json={file}", "--benchmark-quiet", *options]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=HERE.parent, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stdout + done.stderr)
+        return read(json.loads(file.read_text()))
+
+
+def read(report: Mapping[str, Any]) -> Report:
+    """What pytest-benchmark wrote."""
+    tests = {test["fullname"]: (test["stats"]["min"], test["extra_info"]["reference"]) for test in report["benchmarks"]}
+    return Report(report["machine_info"]["kind"], {name: Time(*times) for name, times in tests.items()})
+
+
+def verdict(time: Time, baseline: float | None) -> str:
+    """`ok`, `slower` or `new`."""
+    if baseline is None:
+        return "new"
+    return "slower" if time.ratio > TOLERANCE * baseline else "ok"
+
+
+def failures(times: Mapping[str, Time], baseline: Mapping[str, float]) -> list[str]:
+    """Pairs that are slower than their baseline or have none."""
+    return [name for name, time in times.items() if verdict(time, baseline.get(name)) != "ok"]
+
+
+def table(times: Mapping[str, Time], baseline: Mapping[str, float]) -> str:
+    """One line a pair."""
+    width = max((len(name) for name in times), default=4)
+    lines = [f"{'pair':{width}}   ours ms   ref. ms  ratio  baseline  change"]
+    for name, time in sorted(times.items()):
+        line = f"{name:{width}} {time.ours * 1e3:9.3f} {time.reference * 1e3:9.3f} {time.ratio:6.3f}"
+        if name in baseline:
+            line += f" {baseline[name]:9.3f} {time.ratio / baseline[name] - 1:+7.0%}  {verdict(time, baseline[name])}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def gate(selection: str, baseline: Mapping[str, float]) -> Report:
+    """Measures what `selection` names; what fails is measured again, and the least times count."""
+    report = measure(CPU_TIME, "-m", "not full", "-k", selection, "benchmarks")
+    for _ in range(ATTEMPTS - 1):
+        slow = [name for name in failures(report.times, baseline) if name in baseline]
+        if slow:
+            report = report.least(measure(CPU_TIME, *slow))
+    return report
+
+
+def update(selection: str, baseline: dict[str, float]) -> int:
+    """Measures as often as the gate may, and writes the ratios."""
+    reports = [measure(CPU_TIME, "-m", "not full", "-k", selection, "benchmarks") for _ in range(ATTEMPTS)]
+    report = functools.reduce(Report.least, reports)
+    ratios = {name: round(time.ratio, 4) for name, time in report.times.items()}
+    kept = baseline if selection else {}
+    BASELINE.write_text(
+        json.dumps({"machine": report.machine, "ratios": dict(sorted((kept | ratios).items()))}, indent=1)
+    )
+    print(table(report.times, baseline))
+    return 0
+
+
+def compare(selection: str, machine: str, baseline: Mapping[str, float]) -> int:
+    """Prints the table; 1 if a pair fails. On another kind of machine than the baseline's the ratios mean little."""
+    report = gate(selection, baseline)
+    print(table(report.times, baseline))
+    if report.machine != machine:
+        print(f"The baseline is of {machine}, this is {report.machine}: not judged.")
+        return 0
+    bad = failures(report.times, baseline)
+    for name in bad:
+        print(f"{verdict(report.times[name], baseline.get(name))}: {name}")
+    return 1 if bad else 0
+
+
+def self_test(selection: str, baseline: Mapping[str, float]) -> int:
+    """Does our part of every pair twice: 1 if the gate lets any of them pass."""
+    report = measure(CPU_TIME, "--repeat=2", "-m", "not full", "-k", selection, "benchmarks")
+    print(table(report.times, baseline))
+    missed = set(report.times) - set(failures(report.times, baseline))
+    print(f"{len(report.times) - len(missed)} of {len(report.times)} planted slowdowns found")
+    return 1 if missed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="write baseline.json anew")
+    parser.add_argument("--self-test", action="store_true", help="see whether a slowdown of 2 is found")
+    parser.add_argument("--full", action="store_true", help="show the goals' sizes instead")
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only pairs whose names match, as in pytest")
+    options = parser.parse_args()
+    if options.full:
+        print(table(measure("-m", "full", "-k", options.k, "benchmarks").times, {}))
+        return 0
+    stored = json.loads(BASELINE.read_text()) if BASELINE.exists() else {"machine": "", "ratios": {}}
+    if options.update:
+        return update(options.k, stored["ratios"])
+    if options.self_test:
+        return self_test(options.k, stored["ratios"])
+    return compare(options.k, stored["machine"], stored["ratios"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

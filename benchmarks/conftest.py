@@ -1,0 +1,118 @@
+"""Graphs and the one way to measure: something of ours against a fixed reference, turn by turn in one run.
+
+A test that calls `against(ours, reference)` is a pair; its name is the pair's in `baseline.json`. `compare.py` runs all
+pairs but those marked `full`, which are of the size that the goals are about and take minutes. To see them:
+`uv run python benchmarks/compare.py --full`, or `uv run pytest benchmarks -o addopts=` for pytest-benchmark's own tables.
+"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+import platform
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+Call = Callable[[], object]
+
+
+class Against(Protocol):
+    def __call__(self, ours: Call, reference: Call, *, rounds: int = 20) -> None: ...
+
+
+class Edges(NamedTuple):
+    indptr: npt.NDArray[np.int64]  # [num_nodes + 1]
+    indices: npt.NDArray[np.int64]  # [num_edges] ascending for each destination
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def targets(self) -> npt.NDArray[np.int64]:  # [num_edges]
+        return np.repeat(np.arange(self.num_nodes), np.diff(self.indptr))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--repeat", type=int, default=1, help="do our part so many times: a planted slowdown")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: of the size that the goals are about")
+
+
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    machine_info["kind"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+@pytest.fixture
+def against(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Against:
+    """Times `ours` and `reference` in turn, so that both meet the same weather, and notes the least time of each."""
+    timer = pkgutil.resolve_name(request.config.getoption("benchmark_timer"))
+    repeat = request.config.getoption("repeat")
+
+    def measure(ours: Call, reference: Call, *, rounds: int = 20) -> None:
+        times = []
+
+        def time_reference() -> None:
+            start = timer()
+            reference()
+            times.append(timer() - start)
+
+        def time_ours() -> None:
+            for _ in range(repeat):
+                ours()
+
+        benchmark.pedantic(time_ours, setup=time_reference, rounds=rounds, warmup_rounds=1)
+        benchmark.extra_info["reference"] = min(times)
+
+    return measure
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def edges() -> Callable[[str, int, int], Edges]:
+    """`edges(kind, num_nodes, num_edges)` with kind `sbm` or `rmat`; ids are shuffled, parallel edges are kept."""
+    return functools.cache(make_edges)
+
+
+def make_edges(kind: str, num_nodes: int, num_edges: int) -> Edges:
+    rng = np.random.default_rng(0)
+    src, dst = {"sbm": stochastic_blocks, "rmat": rmat}[kind](num_nodes, num_edges, rng)
+    order = np.lexsort((src, dst))
+    return Edges(np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=num_nodes))]), src[order])
+
+
+def stochastic_blocks(num_nodes: int, num_edges: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Sixteen blocks; nine edges in ten stay inside of their block."""
+    label = rng.permutation(num_nodes)  # label i is in block i * 16 // num_nodes
+    size = num_nodes // 16
+    src = rng.integers(0, size * 16, num_edges)
+    near = src - src % size + rng.integers(0, size, num_edges)
+    dst = np.where(rng.random(num_edges) < 0.9, near, rng.integers(0, num_nodes, num_edges))
+    return label[src], label[dst]
+
+
+def rmat(num_nodes: int, num_edges: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Chakrabarti et al., SDM 2004, with the Graph500's probabilities .57, .19, .19, .05."""
+    levels = int(np.ceil(np.log2(num_nodes)))
+    src, dst = np.zeros(num_edges, dtype=np.int64), np.zeros(num_edges, dtype=np.int64)
+    for _ in range(levels):
+        draw = rng.random(num_edges)
+        src = 2 * src + (draw >= 0.76)
+        dst = 2 * dst + (((draw >= 0.57) & (draw < 0.76)) | (draw >= 0.95))
+    label = rng.permutation(2**levels) % num_nodes
+    return label[src], label[dst]
