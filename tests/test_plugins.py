@@ -152,7 +152,7 @@ def test_yaml_of_a_plugin_is_found_without_importing_its_package(install: Instal
     assert "far" in plugins.options("model")
     config = compose(["strategy=vertex_centric", "model=far", "model.width=8"])
     assert config["model"] == {"name": "example", "width": 8}
-    assert compose(["strategy=vertex_centric"])["model"]["hidden"] == 16, "our own YAML is not shadowed"
+    assert compose(["strategy=vertex_centric"])["model"]["hidden"] == 64, "our own YAML is not shadowed"
     assert "gnnkit_far" not in sys.modules
 
 

@@ -36,7 +36,7 @@ def blame(what: str) -> Iterator[None]:
 def random_split(labels: Ids, train: float, val: float, seed: int) -> npt.NDArray[np.int8]:
     """The shares `train` and `val` of the labelled nodes, drawn by `seed`, and TEST for the others; NONE without label."""
     labelled = np.flatnonzero(labels >= 0)
-    order = np.random.default_rng(seed).permutation(labelled)
+    order = np.random.default_rng(seed % 2**64).permutation(labelled)
     ends = [round(len(order) * train), round(len(order) * (train + val))]
     split = np.zeros(len(labels), np.int8)
     for value, nodes in zip((Split.TRAIN, Split.VAL, Split.TEST), np.split(order, ends), strict=True):

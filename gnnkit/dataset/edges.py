@@ -1,27 +1,36 @@
-"""A user's own folder of tables."""
+"""A user's own graph: a folder of tables and arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
 
 from gnnkit.dataset.base import Dataset, blame
 from gnnkit.graph import Floats, Graph, Ids, Split
-from gnnkit.storage import read_npy
+from gnnkit.storage import Array, read_npy
 
-_SPLITS = {"none": Split.NONE, "": Split.NONE, "train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}
+_SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST, "none": Split.NONE, "": Split.NONE}
+_Types = dict[str, pa.DataType]
 
 
 class EdgeFolder(Dataset):
-    """Edges, nodes and features as tables: the way in for a graph of your own.
+    """A folder with the graph that you have.
 
-    `edges.csv`, `edges.parquet` (columns src, dst, optionally weight; every further column is an edge feature) or `edges.npy`
-    [2, num_edges]. `nodes.csv` or `nodes.parquet` (optional: columns id, label, split; every further column is a feature): node
-    ids may be any integers or strings, and nodes are numbered in the order of that table. Without it ids are 0, 1, ...
-    `split` is train, val, test or none; an empty label or -1 is none. `features.npy` [num_nodes, width] (optional).
+    `nodes.csv` or `nodes.parquet`: one row per node, which is then known by its position; columns `id` (whole numbers or
+    text), `label` (a class number, or text; empty or -1: none), `split` (train, val, test, none or empty), and numeric
+    columns, which are the features unless there is `features.npy` [num_nodes, width].
+    `edges.csv`, `edges.parquet` or `edges.npy`: columns `src`, `dst` (ids of nodes), `weight`, and numeric columns, which
+    are edge features. An .npy is [num_edges, 2 or more], columns in this order, or has these named fields.
+    `coordinates.npy` [num_nodes, 2 or 3]. Only `id`, `src`, `dst` and features are needed. CSV files start with a line of
+    names. Errors count rows from 0, without that line.
     """
 
     def __init__(self, root: str, symmetrize: bool = False, row_normalize: bool = False) -> None:
@@ -31,145 +40,199 @@ class EdgeFolder(Dataset):
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
-            if not self.root.is_dir():
-                raise ValueError("is not a folder")
             graph = self._read()
         graph = graph.symmetrize() if self.symmetrize else graph
         return graph.row_normalize() if self.row_normalize else graph
 
     def _read(self) -> Graph:
-        nodes = _Table.find(self.root, "nodes")
-        src, dst, weight, edge_features = self._edges()
-        labels = split = features = None
-        num_nodes = None
-        if nodes is not None:
-            ids = nodes.column("id")
-            src, dst = _numbered(ids, src, "src", nodes.path), _numbered(ids, dst, "dst", nodes.path)
-            num_nodes, labels, split = len(ids), nodes.labels(), nodes.splits()
-            features = nodes.numbers(exclude=("id", "label", "split"))
-        path = self.root / "features.npy"
-        if path.exists():
-            if features is not None:
-                raise ValueError(f"{path.name} and {nodes and nodes.path.name} both hold features")
-            features = read_npy(path)
-            with blame(path.name):
-                if features.ndim != 2 or (num_nodes is not None and len(features) != num_nodes):
-                    raise ValueError(f"has shape {features.shape}, expected ({num_nodes or 'num_nodes'}, width)")
+        nodes = _Table(_only_file(self.root, "nodes", ("csv", "parquet")))
+        ids = nodes.ids()
+        # Ids that are text must not be read as numbers; of numbers, those that are none are found below, with their row.
+        types = {"src": ids.type, "dst": ids.type} if _is_text(ids.type) else {}
+        edges = _Table(_only_file(self.root, "edges", ("csv", "parquet", "npy")), types)
+        labels, class_names = nodes.labels()
+        coordinates = self.root / "coordinates.npy"
         return Graph.from_edges(
-            src,
-            dst,
-            num_nodes,
-            features=features,
+            edges.positions("src", ids),
+            edges.positions("dst", ids),
+            len(ids),
+            features=self._features(nodes),
             labels=labels,
-            split=split,
-            weight=weight,
-            edge_features=edge_features,
+            split=nodes.splits(),
+            weight=edges.numbers("weight") if "weight" in edges.names else None,
+            edge_features=edges.other_numbers(("src", "dst", "weight")),
+            coordinates=read_npy(coordinates) if coordinates.exists() else None,
+            class_names=class_names,
         )
 
-    def _edges(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Floats | None, Floats | None]:
-        path = self.root / "edges.npy"
-        if path.exists():
-            array = read_npy(path)
-            if array.ndim != 2 or len(array) != 2:
-                raise ValueError(f"{path.name} has shape {array.shape}, expected (2, num_edges)")
-            return array[0], array[1], None, None
-        table = _Table.find(self.root, "edges")
-        if table is None:
-            raise ValueError("holds no edges.csv, edges.parquet or edges.npy")
-        weight = table.number("weight") if "weight" in table.names else None
-        return table.column("src"), table.column("dst"), weight, table.numbers(exclude=("src", "dst", "weight"))
+    def _features(self, nodes: _Table) -> Array:
+        path = self.root / "features.npy"
+        columns = nodes.other_numbers(("id", "label", "split"))
+        if columns is not None and path.exists():
+            raise ValueError(f"features are in {path.name} and in columns of {nodes.path.name}: keep one of them")
+        if columns is None and not path.exists():
+            raise ValueError(f"no features: neither {path.name} nor numeric columns in {nodes.path.name}")
+        return read_npy(path) if columns is None else columns
 
 
 class _Table:
-    """A CSV or Parquet file, whose errors name it, the column and the row (0 is the first after the header)."""
+    """The columns of a file; errors name file, column and row."""
 
-    def __init__(self, path: Path) -> None:
-        import pyarrow
-        import pyarrow.csv
-        import pyarrow.parquet
-
+    def __init__(self, path: Path, types: _Types | None = None) -> None:
         self.path = path
-        read = pyarrow.csv.read_csv if path.suffix == ".csv" else pyarrow.parquet.read_table
         try:
-            self._table = read(path)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise ValueError(f"{path.name}: {str(error).splitlines()[0]}") from None
+            self._table = _READERS[path.suffix](path, types or {})
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path.name}: {error}") from None
         self.names: list[str] = self._table.column_names
+        for name in self.names:
+            if self.names.count(name) > 1:
+                raise ValueError(f"{path.name} has two columns {name!r}")
 
-    @classmethod
-    def find(cls, folder: Path, stem: str) -> _Table | None:
-        """The table of that name, in either format."""
-        paths = [path for suffix in (".csv", ".parquet") if (path := folder / f"{stem}{suffix}").exists()]
-        if len(paths) > 1:
-            raise ValueError(f"holds both {paths[0].name} and {paths[1].name}")
-        return cls(paths[0]) if paths else None
+    def ids(self) -> pa.Array:  # [num_nodes] int64 or string, distinct
+        column = self._column("id")
+        if not len(column):
+            raise ValueError(f"{self.path.name} has no rows")
+        if pa.types.is_integer(column.type):
+            ids = self._cast("id", pa.int64())
+        elif _is_text(column.type):
+            ids = column.cast(pa.string())
+        else:
+            raise ValueError(f"{self._place('id')} holds {column.type}, expected whole numbers or text")
+        self._refuse_nulls("id", ids)
+        first = pc.index_in(ids, value_set=ids).to_numpy()
+        self._refuse("id", first != np.arange(len(ids)), ids, "occurs a second time")
+        return ids
 
-    def column(self, name: str) -> npt.NDArray[Any]:  # [num_rows]
-        """The values, none missing."""
-        if name not in self.names:
-            raise ValueError(f"{self.path.name} has no column {name}; there are: {', '.join(self.names)}")
-        column = self._table[name]
-        if column.null_count:
-            row = np.flatnonzero(np.asarray(column.is_null()))[0]
-            raise ValueError(f"{self.path.name}: column {name}, row {row} is empty")
-        return np.asarray(column)
+    def positions(self, name: str, ids: pa.Array) -> Ids:  # [rows]
+        """The position of each id of a column among the nodes."""
+        column = self._cast(name, ids.type)
+        self._refuse_nulls(name, column)
+        found = pc.index_in(column, value_set=ids)
+        self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
+        return np.asarray(found.to_numpy())
 
-    def number(self, name: str) -> Floats:  # [num_rows] float64
-        """A column of finite numbers."""
-        values = self.column(name)
-        if values.dtype.kind not in "iufb":
-            raise ValueError(f"{self.path.name}: column {name} holds {values.dtype}, expected numbers")
-        bad = np.flatnonzero(~np.isfinite(values))
-        if len(bad):
-            raise ValueError(f"{self.path.name}: column {name}, row {bad[0]} = {values[bad[0]]} is not finite")
-        return values.astype(np.float64)
-
-    def numbers(self, exclude: tuple[str, ...]) -> Floats | None:  # [num_rows, width] float32
-        """All other columns; None if there is none."""
-        names = [name for name in self.names if name not in exclude]
-        return np.stack([self.number(name) for name in names], axis=1).astype(np.float32) if names else None
-
-    def labels(self) -> Ids | None:  # [num_rows] int64
-        """Whole numbers, -1 where the column is empty."""
+    def labels(self) -> tuple[Ids | None, list[str] | None]:
+        """Class numbers [num_nodes], -1 where there is none, and the names of the classes where labels are text."""
         if "label" not in self.names:
-            return None
-        from pyarrow import types
+            return None, None
+        column = self._column("label")
+        if _is_text(column.type):
+            column = column.cast(pa.string())
+            names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
+            return pc.index_in(column, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy(), names
+        if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+            raise ValueError(f"{self._place('label')} holds {column.type}, expected whole numbers or text")
+        labels = self._cast("label", pa.int64()).fill_null(-1)
+        self._refuse("label", labels.to_numpy() < -1, labels, "is no class and not -1")
+        return labels.to_numpy(), None
 
-        column = self._table["label"]
-        if not (types.is_integer(column.type) or types.is_null(column.type)):
-            raise ValueError(f"{self.path.name}: column label holds {column.type}, expected whole numbers")
-        values = np.asarray(column.cast("int64").fill_null(-1))
-        bad = np.flatnonzero(values < -1)
-        if len(bad):
-            raise ValueError(f"{self.path.name}: column label, row {bad[0]} = {values[bad[0]]} is below -1")
-        return values
-
-    def splits(self) -> npt.NDArray[np.int8] | None:  # [num_rows]
-        """The words of column split."""
+    def splits(self) -> npt.NDArray[np.int8] | None:  # [num_nodes]
         if "split" not in self.names:
             return None
-        words = self._table["split"].cast("string").fill_null("").to_pylist()
-        for row, word in enumerate(words):
-            if word not in _SPLITS:
-                raise ValueError(
-                    f"{self.path.name}: column split, row {row} = {word!r} is not train, val, test or none"
-                )
-        return np.array([_SPLITS[word] for word in words], np.int8)
+        words = self._cast("split", pa.string()).fill_null("")
+        found = pc.index_in(words, value_set=pa.array(_SPLITS, pa.string()))
+        bad = found.is_null().to_numpy(zero_copy_only=False)
+        self._refuse("split", bad, words, "is none of train, val, test, none")
+        return np.asarray(np.array(list(_SPLITS.values()), np.int8)[found.to_numpy()])
+
+    def numbers(self, name: str) -> Floats:  # [rows] finite
+        column = self._column(name)
+        kind = column.type
+        if not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not len(column)
+        ):
+            raise ValueError(f"{self._place(name)} holds {kind}, expected numbers")
+        self._refuse_nulls(name, column)
+        values = column.cast(pa.float64()) if not pa.types.is_floating(kind) else column
+        numbers = values.to_numpy()
+        self._refuse(name, ~np.isfinite(numbers), values, "is not finite")
+        return np.asarray(numbers)
+
+    def other_numbers(self, known: tuple[str, ...]) -> Floats | None:  # [rows, columns] float32
+        """All columns but the known ones; None if there are no others."""
+        others = [name for name in self.names if name not in known]
+        if not others:
+            return None
+        numbers = np.empty((self._table.num_rows, len(others)), np.float32)
+        for column, name in enumerate(others):
+            numbers[:, column] = self.numbers(name)
+        return numbers
+
+    def _column(self, name: str) -> pa.Array:
+        if name not in self.names:
+            raise ValueError(f"{self.path.name} has no column {name!r}, only {', '.join(map(repr, self.names))}")
+        column = self._table.column(name)
+        return (column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column).combine_chunks()
+
+    def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
+        column = self._column(name)
+        try:
+            return column.cast(kind)
+        except pa.ArrowException:
+            row = _first_misfit(column, kind)
+            raise ValueError(f"{self._place(name)}, row {row}: {column[row].as_py()!r} is no {kind}") from None
+
+    def _refuse_nulls(self, name: str, column: pa.Array) -> None:
+        self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
+
+    def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | None, why: str) -> None:
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            value = "" if column is None else f"{column[int(rows[0])].as_py()!r} "
+            raise ValueError(f"{self._place(name)}, row {rows[0]}: {value}{why}")
+
+    def _place(self, name: str) -> str:
+        return f"{self.path.name}, column {name!r}"
 
 
-def _numbered(ids: npt.NDArray[Any], ends: npt.NDArray[Any], name: str, path: Path) -> Ids:
-    """The rows of the node table that edges name, by one sort of its ids."""
-    if (ids.dtype.kind in "iu") != (ends.dtype.kind in "iu"):
-        raise ValueError(f"column {name} of the edges holds {ends.dtype}, column id of {path.name} {ids.dtype}")
-    ids, ends = (x if x.dtype.kind in "iu" else x.astype(str) for x in (ids, ends))
-    order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(twice):
-        raise ValueError(f"{path.name}: column id, row {order[twice[0] + 1]} = {ordered[twice[0]]} is there twice")
-    place = np.minimum(np.searchsorted(ordered, ends), max(len(ids) - 1, 0))
-    unknown = np.flatnonzero(ordered[place] != ends) if len(ids) else np.arange(len(ends))
-    if len(unknown):
-        row = unknown[0]
-        raise ValueError(f"edges: column {name}, row {row} = {ends[row]} is not an id of {path.name}")
-    return order[place].astype(np.int64)
+def _only_file(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path:
+    if not folder.is_dir():
+        raise ValueError("no such folder")
+    paths = [path for suffix in suffixes if (path := folder / f"{name}.{suffix}").is_file()]
+    if len(paths) != 1:
+        found = " and ".join(path.name for path in paths) or "none"
+        raise ValueError(f"needs one of {', '.join(f'{name}.{suffix}' for suffix in suffixes)}, found {found}")
+    return paths[0]
+
+
+def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
+    """The first row that cannot be cast, by bisection; there must be one."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    return low
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _read_csv(path: Path, types: _Types) -> pa.Table:
+    return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+
+
+def _read_parquet(path: Path, _: _Types) -> pa.Table:
+    return pyarrow.parquet.read_table(path)
+
+
+def _read_array(path: Path, _: _Types) -> pa.Table:
+    array = read_npy(path)
+    if array.dtype.names:
+        return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
+    if array.ndim != 2 or array.shape[1] < 2:
+        raise ValueError(f"{path.name} has shape {list(array.shape)}, expected [num_edges, 2 or more]")
+    names = ["src", "dst", "weight", *(f"feature {number}" for number in range(array.shape[1] - 3))]
+    return pa.table({name: np.ascontiguousarray(column) for name, column in zip(names, array.T, strict=False)})
+
+
+_READERS: dict[str, Callable[[Path, _Types], Any]] = {
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".npy": _read_array,
+}

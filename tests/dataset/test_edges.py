@@ -1,86 +1,175 @@
+"""A user's own folder: every form that is read, and hostile ones."""
+
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow.csv
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.graph import Graph, Split
 
-NODES = "id,label,split\nc,1,train\na,0,val\nb,,none\n"
-EDGES = "src,dst,weight,kind\na,b,0.5,1\nb,c,2,0\nc,a,1,3\n"
-
-
-def folder(root: Path, **files: str) -> Path:
-    for name, text in files.items():
-        (root / f"{name}.csv").write_text(text)
-    return root
+NODES = "id,label,split,f0,f1\n10,0,train,1,0.5\n30,1,val,2,0\n20,-1,none,3,0\n40,,,4,0\n"
+EDGES = "src,dst,weight,kind\n10,20,0.5,7\n30,10,2,8\n20,10,1,9\n"
 
 
-def load(root: Path) -> object:
-    return EdgeFolder(str(root)).load()
+def folder(path: Path, **files: str | bytes | np.ndarray[Any, Any] | Mapping[str, Any] | None) -> Path:
+    """Writes files `name_suffix=content`; `None` leaves one of the two defaults out."""
+    for name, content in ({"nodes_csv": NODES, "edges_csv": EDGES} | files).items():
+        file = path / name.replace("_", ".")
+        if isinstance(content, str):
+            file.write_text(content)
+        elif isinstance(content, bytes):
+            file.write_bytes(content)
+        elif isinstance(content, np.ndarray):
+            np.save(file, content)
+        elif content is not None:
+            pa.parquet.write_table(pa.table(dict(content)), file)
+    return path
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_nodes_are_numbered_as_their_table_lists_them(tmp_path: Path, form: str) -> None:
-    folder(tmp_path, nodes=NODES, edges=EDGES)
-    if form == "parquet":
-        for path in list(tmp_path.glob("*.csv")):
-            pyarrow.parquet.write_table(pyarrow.csv.read_csv(path), path.with_suffix(".parquet"))
-            path.unlink()
-    np.save(tmp_path / "features.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
-    graph = EdgeFolder(str(tmp_path)).load()
-    dst = np.repeat(np.arange(3), np.diff(graph.csc.indptr))
-    edges = sorted(
-        zip(graph.csc.indices.tolist(), dst.tolist(), graph.csc.weight, graph.edge_features[:, 0], strict=True)
-    )
-    assert edges == [(0, 1, 1, 3), (1, 2, 0.5, 1), (2, 0, 2, 0)]  # c, a, b
-    assert graph.labels.tolist() == [1, 0, -1]
-    assert graph.split.tolist() == [1, 2, 0]
-    assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5]]
+def load(path: Path, **options: bool) -> Graph:
+    return EdgeFolder(str(path), **options).load()
 
 
-def test_further_columns_of_nodes_are_features(tmp_path: Path) -> None:
-    folder(tmp_path, nodes="id,height,width\n7,1,2\n5,3,4\n", edges="src,dst\n5,7\n")
-    graph = EdgeFolder(str(tmp_path)).load()
-    assert graph.features.tolist() == [[1, 2], [3, 4]]
-    assert graph.csc.indices.tolist() == [1]
+def assert_default(graph: Graph) -> None:
+    """The graph of NODES and EDGES: 10, 30, 20, 40 are nodes 0, 1, 2, 3."""
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 2, 2, 3, 3])
+    np.testing.assert_array_equal(graph.csc.indices, [1, 2, 0])
+    np.testing.assert_array_equal(graph.csc.weight, [2, 1, 0.5])
+    np.testing.assert_array_equal(graph.edge_features, [[8], [9], [7]])
+    np.testing.assert_array_equal(graph.labels, [0, 1, -1, -1])
+    np.testing.assert_array_equal(graph.split, [Split.TRAIN, Split.VAL, Split.NONE, Split.NONE])
+    np.testing.assert_array_equal(graph.features, [[1, 0.5], [2, 0], [3, 0], [4, 0]])
+    assert graph.features.dtype == np.float32
 
 
-def test_edges_alone_make_a_graph(tmp_path: Path) -> None:
-    np.save(tmp_path / "edges.npy", np.array([[0, 3], [1, 1]]))
-    assert EdgeFolder(str(tmp_path), symmetrize=True).load().num_edges == 4
+def test_csv_tables_are_read_and_ids_become_positions(tmp_path: Path) -> None:
+    assert_default(load(folder(tmp_path)))
+
+
+def test_parquet_tables_mean_the_same(tmp_path: Path) -> None:
+    nodes = {
+        "id": [10, 30, 20, 40],
+        "label": [0, 1, -1, None],
+        "split": pa.array(["train", "val", "none", None]).dictionary_encode(),
+        "f0": [1.0, 2.0, 3.0, 4.0],
+        "f1": [0.5, 0.0, 0.0, 0.0],
+    }
+    edges = {
+        "src": pa.array([10, 30, 20], pa.int32()),
+        "dst": pa.array([20, 10, 10], pa.uint8()),
+        "weight": [0.5, 2.0, 1.0],
+        "kind": [7, 8, 9],
+    }
+    assert_default(load(folder(tmp_path, nodes_csv=None, edges_csv=None, nodes_parquet=nodes, edges_parquet=edges)))
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_edges_in_an_array_mean_the_same(tmp_path: Path, structured: bool) -> None:
+    rows = [(10, 20, 0.5, 7), (30, 10, 2, 8), (20, 10, 1, 9)]
+    fields = [("src", "i8"), ("dst", "i4"), ("weight", "f4"), ("kind", "i2")]
+    assert_default(load(folder(tmp_path, edges_csv=None, edges_npy=np.array(rows, fields if structured else float))))
+
+
+def test_text_ids_and_text_labels(tmp_path: Path) -> None:
+    nodes = "id,label,split,f\n007,cat,train,1\n7,dog,test,1\nx,,none,1\n"
+    graph = load(folder(tmp_path, nodes_csv=nodes, edges_csv="src,dst\n7,007\nx,7\n"))
+    np.testing.assert_array_equal(graph.csc.indices, [1, 2])
+    np.testing.assert_array_equal(graph.labels, [0, 1, -1])
+    assert graph.class_names == ("cat", "dog")
+    assert graph.csc.weight is None
+    assert graph.edge_features is None
+
+
+def test_features_and_coordinates_are_arrays_beside_the_tables(tmp_path: Path) -> None:
+    features, place = np.arange(12, dtype=np.float16).reshape(4, 3), np.ones((4, 2))
+    graph = load(folder(tmp_path, nodes_csv="id\n10\n20\n30\n40\n", features_npy=features, coordinates_npy=place))
+    np.testing.assert_array_equal(graph.features, features)
+    np.testing.assert_array_equal(graph.coordinates, place)
+    assert isinstance(graph.features.base.base, np.memmap)
+    np.testing.assert_array_equal(graph.labels, -1)
+
+
+def test_graphs_are_symmetrized_and_rows_normalized_on_demand(tmp_path: Path) -> None:
+    graph = load(folder(tmp_path), symmetrize=True, row_normalize=True)
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 2, 3, 4, 4])
+    np.testing.assert_array_equal(graph.csc.weight, [2, 1, 2, 0.5])
+    np.testing.assert_allclose(graph.features.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("files", [{"edges_csv": "src,dst\n"}, {"edges_csv": None, "edges_npy": np.zeros((0, 2), int)}])
+def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) -> None:
+    assert load(folder(tmp_path, **files)).num_edges == 0
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"nodes": NODES}, "no edges.csv"),
-        ({"nodes": NODES, "edges": "src,dst\na,z\n"}, "column dst, row 0 = z is not an id"),
-        ({"nodes": NODES, "edges": "src,to\na,b\n"}, "no column dst"),
-        ({"nodes": "id,label\na,0\na,1\n", "edges": "src,dst\na,a\n"}, "column id, row 1 = a is there twice"),
-        ({"nodes": "id,label\na,x\n", "edges": "src,dst\na,a\n"}, "expected whole numbers"),
-        ({"nodes": "id,label\na,-7\n", "edges": "src,dst\na,a\n"}, "row 0 = -7"),
-        ({"nodes": "id,split\na,training\n", "edges": "src,dst\na,a\n"}, "row 0 = 'training'"),
-        ({"nodes": "id,f\na,nan\n", "edges": "src,dst\na,a\n"}, "column f, row 0"),
-        ({"nodes": "id,f\na,1\n", "edges": "src,dst\na,\n"}, "column dst, row 0"),
-        ({"nodes": "id,f\n1,1\n", "edges": "src,dst\na,a\n"}, "column src of the edges"),
-        ({"edges": "src,dst,weight\n0,1,inf\n"}, "column weight, row 0"),
-        ({"edges": ""}, r"edges\.csv"),
-        ({"edges": "src,dst\n-1,0\n"}, "-1"),
+        ({"edges_csv": None}, "needs one of edges.csv, edges.parquet, edges.npy, found none"),
+        ({"nodes_csv": None}, "needs one of nodes.csv, nodes.parquet, found none"),
+        ({"edges_npy": np.zeros((1, 2), int)}, "needs one of .* found edges.csv and edges.npy"),
+        ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
+        ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
+        ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
+        ({"edges_csv": "10,20\n20,10\n"}, "edges.csv has no column 'src', only '10', '20'"),
+        ({"edges_csv": "src,dst,dst\n10,20,20\n"}, "edges.csv has two columns 'dst'"),
+        ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
+        ({"edges_csv": "src,dst\n10,20\n10,99\n"}, r"edges.csv, column 'dst', row 1: 99 is no id of a node"),
+        ({"edges_csv": "src,dst\n10,20\nten,10\n"}, r"edges.csv, column 'src', row 1: 'ten' is no int64"),
+        ({"edges_csv": "src,dst\n10,20\n,10\n"}, r"edges.csv, column 'src', row 1: is empty"),
+        ({"edges_csv": "src,dst\n10,20.5\n"}, r"edges.csv, column 'dst', row 0: 20.5 is no int64"),
+        ({"edges_csv": "src,dst,weight\n10,20,1\n10,20,nan\n"}, r"edges.csv, column 'weight', row 1: (nan|is empty)"),
+        ({"edges_csv": "src,dst,weight\n10,20,heavy\n"}, "edges.csv, column 'weight' holds string, expected numbers"),
+        ({"edges_csv": "src,dst,w,x\n10,20,1,inf\n"}, r"edges.csv, column 'x', row 0: inf is not finite"),
+        ({"nodes_csv": NODES.replace("30,1", "10,1")}, r"nodes.csv, column 'id', row 1: 10 occurs a second time"),
+        ({"nodes_csv": NODES.replace("30,1", ",1")}, r"nodes.csv, column 'id', row 1: is empty"),
+        ({"nodes_csv": NODES.replace("30,1", "3.5,1")}, "nodes.csv, column 'id' holds double, expected whole numbers"),
+        ({"nodes_csv": NODES.replace("val", "valid")}, r"column 'split', row 1: 'valid' is none of train, val, test"),
+        ({"nodes_csv": NODES.replace("30,1", "30,-5")}, r"nodes.csv, column 'label', row 1: -5 is no class"),
+        ({"nodes_csv": NODES.replace("30,1", "30,1000000000")}, r"labels\[1\] = 1000000000 is out of range"),
+        ({"nodes_csv": NODES.replace("30,1", "30,0.5")}, "nodes.csv, column 'label' holds double, expected whole"),
+        ({"nodes_csv": NODES.replace("-1,none", "-1,test")}, r"split\[2\] = 3 \(TEST\), but labels\[2\] = -1"),
+        ({"nodes_csv": NODES.replace("2,0\n", "2,\n")}, r"nodes.csv, column 'f1', row 1: is empty"),
+        ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
+        ({"nodes_csv": NODES.replace("2,0\n", "2,red\n")}, r"nodes.csv, column 'f1' holds string, expected numbers"),
+        ({"nodes_csv": "id\n10\n20\n30\n"}, "no features: neither features.npy nor numeric columns in nodes.csv"),
+        ({"features_npy": np.zeros((4, 1))}, "features are in features.npy and in columns of nodes.csv"),
+        (
+            {"nodes_csv": "id\n10\n20\n30\n", "features_npy": np.zeros((2, 1))},
+            r"features has shape \[2, 1\], expected \[3, any\]",
+        ),
+        (
+            {"nodes_csv": "id\n10\n20\n30\n", "features_npy": np.array([[0, 1], [0, np.nan], [0, 0]])},
+            r"features\[1, 1\] = nan is not finite",
+        ),
+        ({"nodes_csv": "id\n10\n20\n30\n", "features_npy": b"\x93NUMPY"}, "features.npy is not a .npy array"),
+        ({"nodes_csv": None, "nodes_parquet": b"PAR1 not really PAR1"}, r"nodes.parquet: "),
+        ({"nodes_csv": b"\xff\xfe\x00id"}, r"nodes.csv"),
+        ({"edges_csv": None, "edges_npy": np.zeros(6, int)}, r"edges.npy has shape \[6\], expected \[num_edges, 2 or"),
+        ({"edges_csv": None, "edges_npy": np.array([[10, 20.5]])}, r"edges.npy, column 'dst', row 0: 20.5 is no int64"),
+        ({"edges_csv": None, "edges_npy": np.array([["a", "b"]])}, r"edges.npy, column 'src', row 0: 'a' is no int64"),
+        ({"edges_csv": None, "edges_npy": np.zeros((2, 2), complex)}, "edges.npy: Unsupported numpy type"),
     ],
 )
-def test_errors_name_file_column_and_row(tmp_path: Path, files: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as error:
-        load(folder(tmp_path, **files))
-    assert "dataset.root=" in str(error.value)
-
-
-def test_a_missing_folder_and_a_broken_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not a folder"):
-        load(tmp_path / "nowhere")
-    (tmp_path / "edges.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(ValueError, match=r"edges\.parquet"):
+def test_errors_name_folder_file_column_and_row(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    folder(tmp_path, **files)
+    with pytest.raises(ValueError, match=message) as caught:
         load(tmp_path)
+    assert str(caught.value).startswith(f"dataset.root={tmp_path}: ")
+
+
+def test_the_row_of_a_bad_id_is_found_in_a_long_column(tmp_path: Path) -> None:
+    rows = "\n".join("10,20" if row != 77_777 else "10,x20" for row in range(100_000))
+    with pytest.raises(ValueError, match=r"column 'dst', row 77777: 'x20' is no int64"):
+        load(folder(tmp_path, edges_csv=f"src,dst\n{rows}\n"))
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"dataset.root=.*nowhere: no such folder"):
+        load(tmp_path / "nowhere")

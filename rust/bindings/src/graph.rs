@@ -51,7 +51,7 @@ pub(crate) fn num_threads(threads: Option<i64>) -> PyResult<usize> {
 }
 
 /// indptr, indices (int32 or int64) and the position of each edge in what it was made from, empty where not wanted.
-type PySorted<'py> = (
+pub(crate) type PySorted<'py> = (
     Bound<'py, PyArray1<i64>>,
     Bound<'py, PyUntypedArray>,
     Bound<'py, PyArray1<i64>>,
@@ -77,28 +77,28 @@ impl PyTag for () {
     }
 }
 
-fn to_py<O: Id + Element, A: PyTag>(py: Python<'_>, sorted: Result<Sorted<O, A>, Error>) -> PyResult<PySorted<'_>> {
+pub(crate) fn to_py<O: Id + Element, A: PyTag>(
+    py: Python<'_>,
+    sorted: Result<Sorted<O, A>, Error>,
+) -> PyResult<PySorted<'_>> {
     let Sorted { indptr, indices, tags } = sorted.map_err(value_error)?;
     let indices = indices.into_pyarray(py).as_untyped().clone();
     Ok((indptr.into_pyarray(py), indices, A::positions(tags).into_pyarray(py)))
 }
 
-/// Runs the body with `$ids` and `$tag` as the types that the sizes and the caller ask for, the interpreter released.
-macro_rules! sorted {
-    ($py:expr, $num_nodes:expr, $positions:expr, |$ids:ident, $tag:ident| $body:expr) => {
-        match ($num_nodes <= i32::MAX as usize, $positions) {
-            (true, true) => sorted!(@run $py, $ids = i32, $tag = i64, $body),
-            (true, false) => sorted!(@run $py, $ids = i32, $tag = (), $body),
-            (false, true) => sorted!(@run $py, $ids = i64, $tag = i64, $body),
-            (false, false) => sorted!(@run $py, $ids = i64, $tag = (), $body),
+/// Evaluates the body with `$ids` as the narrowest type that numbers `num_nodes`.
+macro_rules! by_width {
+    ($num_nodes:expr, $ids:ident => $body:expr) => {
+        if $num_nodes <= i32::MAX as usize {
+            type $ids = i32;
+            $body
+        } else {
+            type $ids = i64;
+            $body
         }
     };
-    (@run $py:expr, $ids:ident = $width:ty, $tag:ident = $with:ty, $body:expr) => {{
-        type $ids = $width;
-        type $tag = $with;
-        $crate::graph::to_py($py, $py.detach(|| $body))
-    }};
 }
+pub(crate) use by_width;
 
 /// Raises `ValueError` naming the first bad value of a CSC and its place. One thread, so it may run before a fork.
 #[pyfunction]
@@ -125,10 +125,13 @@ fn csc_from_edges<'py>(
     threads: Option<i64>,
 ) -> PyResult<PySorted<'py>> {
     let threads = num_threads(threads)?;
-    let largest = num_nodes.max(num_sources);
-    with_ids!(src, src => with_ids!(dst, dst => {
-        sorted!(py, largest, positions, |O, A| edges::from_edges::<O, A>(src, dst, num_nodes, num_sources, threads))
-    }))
+    with_ids!(src, src => with_ids!(dst, dst => by_width!(num_nodes.max(num_sources), O => {
+        if positions {
+            to_py(py, py.detach(|| edges::from_edges::<O, i64>(src, dst, num_nodes, num_sources, threads)))
+        } else {
+            to_py(py, py.detach(|| edges::from_edges::<O, ()>(src, dst, num_nodes, num_sources, threads)))
+        }
+    })))
 }
 
 /// The graph turned around, and the position in it of each edge.
@@ -145,7 +148,7 @@ fn csc_transpose<'py>(
     let indptr = indptr.as_slice()?;
     with_ids!(indices, indices => {
         let csc = Csc::new(indptr, indices, num_sources).map_err(value_error)?;
-        sorted!(py, num_sources.max(csc.num_nodes()), true, |O, A| edges::transpose::<O, A>(csc, threads))
+        by_width!(num_sources.max(csc.num_nodes()), O => to_py(py, py.detach(|| edges::transpose::<O, i64>(csc, threads))))
     })
 }
 
@@ -163,7 +166,7 @@ fn csc_symmetrize<'py>(
     let num_nodes = indptr.len().saturating_sub(1);
     with_ids!(indices, indices => {
         let csc = Csc::new(indptr, indices, num_nodes).map_err(value_error)?;
-        sorted!(py, num_nodes, true, |O, A| edges::symmetrize::<O, A>(csc, threads))
+        by_width!(num_nodes, O => to_py(py, py.detach(|| edges::symmetrize::<O, i64>(csc, threads))))
     })
 }
 

@@ -9,6 +9,7 @@ mod balance;
 mod border;
 mod dropout;
 mod gather;
+mod generate;
 #[macro_use]
 mod graph;
 mod loader;
@@ -23,6 +24,7 @@ fn value_error(error: gnnkit_core::Error) -> PyErr {
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    generate::register(m)?;
     aggregate::register(m)?;
     balance::register(m)?;
     border::register(m)?;

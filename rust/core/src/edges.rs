@@ -1,14 +1,11 @@
 //! Edge lists to CSC: one parallel sort whose result does not depend on the number of threads.
-//!
-//! No pool is touched: threads live for one call, and with one thread none is started, so a process may fork afterwards.
 
 use std::mem::take;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::thread;
 
 use crate::csc::{Csc, Id, check_ids};
 use crate::error::Error;
+use crate::pool::for_each;
 
 /// Buckets of one scatter: so many open cache lines and pages a core follows well.
 const MAX_BUCKETS: usize = 1 << 10;
@@ -57,7 +54,8 @@ type Record<I, A> = (I, I, A); // destination, source, tag: in the order of the 
 
 /// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations are `0..num_nodes`.
 pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usize) -> Result<Sorted<I, A>, Error> {
-    let mut indptr = zeros("num_nodes", num_nodes, 1)?;
+    check_memory::<i64>("num_nodes", num_nodes, num_nodes.checked_add(1))?;
+    let mut indptr = vec![0i64; num_nodes + 1];
     let units = edges.num_units();
     let parts = split(units, threads.clamp(1, units / MIN_WORK + 1));
     let shift = bucket_shift(num_nodes, units);
@@ -92,15 +90,12 @@ pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usi
     Ok(Sorted { indptr, indices, tags })
 }
 
-/// `value + extra` zeros, or an error where no memory can hold them: `value` comes from the user.
-fn zeros(name: &'static str, value: usize, extra: usize) -> Result<Vec<i64>, Error> {
-    let mut zeros = Vec::new();
-    let len = value.checked_add(extra).ok_or(Error::TooLarge { name, value })?;
-    zeros
-        .try_reserve_exact(len)
-        .map_err(|_| Error::TooLarge { name, value })?;
-    zeros.resize(len, 0);
-    Ok(zeros)
+/// Fails where no memory can hold `len` values of `T`; `len` follows from the count `name`, which comes from the user.
+pub(crate) fn check_memory<T>(name: &'static str, value: usize, len: Option<usize>) -> Result<(), Error> {
+    let too_large = Error::TooLarge { name, value };
+    Vec::<T>::new()
+        .try_reserve_exact(len.ok_or(too_large.clone())?)
+        .map_err(|_| too_large)
 }
 
 fn bucket_shift(num_nodes: usize, num_edges: usize) -> u32 {
@@ -149,25 +144,6 @@ fn scatter<I: Id, A: Tag>(
         });
     });
     records
-}
-
-/// Runs `work` on every item, on up to `threads` threads that end with the call; with one, on the caller's.
-pub(crate) fn for_each<T: Send>(threads: usize, items: Vec<T>, work: impl Fn(T) + Sync) {
-    let threads = threads.min(items.len());
-    if threads <= 1 {
-        return items.into_iter().for_each(work);
-    }
-    let queue = Mutex::new(items.into_iter());
-    let next = || queue.lock().expect("no thread panics while it holds the queue").next();
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(item) = next() {
-                    work(item);
-                }
-            });
-        }
-    });
 }
 
 /// An edge list as users have it, tagged by position.

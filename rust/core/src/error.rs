@@ -59,6 +59,18 @@ pub enum Error {
         /// Its value.
         value: usize,
     },
+    /// A count lies outside of its bounds.
+    #[error("{name} = {value} must be within {low}..={high}")]
+    Count {
+        /// Which count.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+        /// The smallest possible.
+        low: usize,
+        /// The largest possible.
+        high: usize,
+    },
     /// Columns do not divide into heads.
     #[error("{width} columns do not divide into {heads} heads")]
     Heads {

@@ -9,6 +9,7 @@ pub mod edges;
 pub mod error;
 pub mod float;
 pub mod gather;
+pub mod generate;
 pub mod isa;
 pub mod loader;
 pub mod pool;
