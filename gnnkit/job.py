@@ -74,11 +74,13 @@ def start(config: Mapping[str, Any], folder: str | Path | None = None, **given: 
     if external is None or external[0] == 0:
         run_folder = new_run_folder() if folder is None else _make_folder(Path(folder).absolute())
         (run_folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    from gnnkit.training.run import join, run
-
     if external is not None:
+        from gnnkit.training.run import join
+
         return join(config, run_folder, **given)
     assert run_folder is not None
+    from gnnkit.training.run import run
+
     return run(config, run_folder, **given)
 
 
