@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
+from gnnkit.sampler.batching import tree_sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,12 +77,18 @@ class Reading:
 class NativeSampler(Sampler):
     """A sampler whose draws and batches are made in Rust, without the interpreter's lock."""
 
+    fanouts: Sequence[int] = ()  # [num_hops] from the seeds outward
+    replace: bool = False  # whether draws are with replacement
     edge_ids: bool = True  # whether blocks say which edges of the CSC theirs are
     draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
 
     @abstractmethod
     def native(self) -> _core.Sampler:
         """The same sampler as the core knows it; cheap to make."""
+
+    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
+        """The expected size of the tree that uniform draws with these fanouts make."""
+        return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)
 
     def reading(self, graph: CSC) -> Reading:
         """What it reads of `graph`."""

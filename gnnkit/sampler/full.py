@@ -13,7 +13,8 @@ class FullSampler(NativeSampler):
         if num_hops < 1:
             raise ValueError(f"sampler.num_hops={num_hops} must be at least 1")
         self.num_hops = num_hops
+        self.fanouts = [-1] * num_hops
         self.edge_ids = edge_ids
 
     def native(self) -> _core.Sampler:
-        return _core.Sampler.neighbor([-1] * self.num_hops, False, False, None)
+        return _core.Sampler.neighbor(self.fanouts, False, False, None)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler
-from gnnkit.sampler.batching import tree_sizes
 
 
 class NeighborSampler(NativeSampler):
@@ -36,6 +34,3 @@ class NeighborSampler(NativeSampler):
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.neighbor(self.fanouts, self.replace, self.redraw, self.importance)
-
-    def costs(self, graph: CSC, seeds: Ids) -> Floats:
-        return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)

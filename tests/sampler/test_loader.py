@@ -19,7 +19,19 @@ import torch
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Graph
-from gnnkit.sampler import Hop, LoadedBatch, Loader, NeighborSampler, Sampler
+from gnnkit.sampler import (
+    BalancedSampler,
+    ClusterSampler,
+    FullSampler,
+    Hop,
+    LaborSampler,
+    LoadedBatch,
+    Loader,
+    MetropolisHastingsSampler,
+    NeighborSampler,
+    Sampler,
+    WeightedSampler,
+)
 
 NUM_NODES = 300
 FANOUTS = [4, 3]
@@ -106,7 +118,21 @@ def loader(sampler=NeighborSampler([3, 3])):
 """
 
 
-@pytest.mark.parametrize("sampler", [NeighborSampler(FANOUTS), PythonSampler(), Overriding(FANOUTS)], ids=type)
+SAMPLERS = [
+    NeighborSampler(FANOUTS),
+    NeighborSampler(FANOUTS, redraw=True, edge_ids=False, importance="mean"),
+    WeightedSampler(FANOUTS, alpha=0.5),
+    BalancedSampler(FANOUTS),
+    LaborSampler(FANOUTS),
+    MetropolisHastingsSampler(FANOUTS),
+    ClusterSampler(np.arange(NUM_NODES) % 9),
+    FullSampler(),
+    PythonSampler(),
+    Overriding(FANOUTS),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 def test_batches_are_what_the_sampler_gives_for_the_planned_seeds(sampler: Sampler) -> None:
     own = loader(sampler=sampler, rank=1, world_size=3, threads=2)
     epoch = own.plan(0)
@@ -119,6 +145,7 @@ def test_batches_are_what_the_sampler_gives_for_the_planned_seeds(sampler: Sampl
         for block, other in zip(batch.blocks, expected.blocks, strict=True):
             np.testing.assert_array_equal(block.indices, other.indices)
             np.testing.assert_array_equal(block.edge_ids, other.edge_ids)
+            np.testing.assert_array_equal(block.weight, other.weight)
         np.testing.assert_array_equal(batch.x, GRAPH.features[batch.input_nodes])
         np.testing.assert_array_equal(batch.y, GRAPH.labels[batch.seeds])
     assert step + 1 == len(own) == epoch.num_steps
