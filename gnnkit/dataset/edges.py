@@ -22,15 +22,15 @@ _Types = dict[str, pa.DataType]
 
 
 class EdgeFolder(Dataset):
-    """A folder with the graph that you have.
+    """The way in for a graph of your own: a folder of tables and arrays, of which only the edges are needed.
 
-    `nodes.csv` or `nodes.parquet`: one row per node, which is then known by its position; columns `id` (whole numbers or
-    text), `label` (a class number, or text; empty or -1: none), `split` (train, val, test, none or empty), and numeric
-    columns, which are the features unless there is `features.npy` [num_nodes, width].
-    `edges.csv`, `edges.parquet` or `edges.npy`: columns `src`, `dst` (ids of nodes), `weight`, and numeric columns, which
-    are edge features. An .npy is [num_edges, 2 or more], columns in this order, or has these named fields.
-    `coordinates.npy` [num_nodes, 2 or 3]. Only `id`, `src`, `dst` and features are needed. CSV files start with a line of
-    names. Errors count rows from 0, without that line.
+    `edges.csv`, `edges.parquet` or `edges.npy`: columns `src`, `dst`, optionally `weight`; further ones, all numeric, are
+    edge features. An .npy is [2, num_edges], or has these named fields.
+    `nodes.csv` or `nodes.parquet`: column `id` (whole numbers or text), optionally `label` (class number or name; empty
+    or -1: none) and `split` (train, val, test, none or empty); further ones, all numeric, are features. Nodes are
+    numbered in the order of this table; without it ids are 0, 1, ... and there are no labels.
+    `features.npy` [num_nodes, width] and `coordinates.npy` [num_nodes, 2 or 3].
+    CSV files start with a line of names. Errors count rows from 0, without that line.
     """
 
     def __init__(self, root: str, symmetrize: bool = False, row_normalize: bool = False) -> None:
@@ -45,34 +45,40 @@ class EdgeFolder(Dataset):
         return graph.row_normalize() if self.row_normalize else graph
 
     def _read(self) -> Graph:
-        nodes = _Table(_only_file(self.root, "nodes", ("csv", "parquet")))
-        ids = nodes.ids()
+        if not self.root.is_dir():
+            raise ValueError("is not a folder")
+        path = _file(self.root, "nodes", ("csv", "parquet"))
+        nodes = _Table(path) if path else None
+        ids = nodes.ids() if nodes else None
+        path = _file(self.root, "edges", ("csv", "parquet", "npy"))
+        if path is None:
+            raise ValueError("holds no edges.csv, edges.parquet or edges.npy")
         # Ids that are text must not be read as numbers; of numbers, those that are none are found below, with their row.
-        types = {"src": ids.type, "dst": ids.type} if _is_text(ids.type) else {}
-        edges = _Table(_only_file(self.root, "edges", ("csv", "parquet", "npy")), types)
-        labels, class_names = nodes.labels()
-        coordinates = self.root / "coordinates.npy"
+        edges = _Table(path, {"src": ids.type, "dst": ids.type} if ids is not None and _is_text(ids.type) else {})
+        labels, class_names = nodes.labels() if nodes else (None, None)
         return Graph.from_edges(
             edges.positions("src", ids),
             edges.positions("dst", ids),
-            len(ids),
+            None if ids is None else len(ids),
             features=self._features(nodes),
             labels=labels,
-            split=nodes.splits(),
+            split=nodes.splits() if nodes else None,
             weight=edges.numbers("weight") if "weight" in edges.names else None,
             edge_features=edges.other_numbers(("src", "dst", "weight")),
-            coordinates=read_npy(coordinates) if coordinates.exists() else None,
+            coordinates=self._array("coordinates"),
             class_names=class_names,
         )
 
-    def _features(self, nodes: _Table) -> Array:
-        path = self.root / "features.npy"
-        columns = nodes.other_numbers(("id", "label", "split"))
-        if columns is not None and path.exists():
-            raise ValueError(f"features are in {path.name} and in columns of {nodes.path.name}: keep one of them")
-        if columns is None and not path.exists():
-            raise ValueError(f"no features: neither {path.name} nor numeric columns in {nodes.path.name}")
-        return read_npy(path) if columns is None else columns
+    def _features(self, nodes: _Table | None) -> Array | None:
+        array = self._array("features")
+        columns = nodes.other_numbers(("id", "label", "split")) if nodes else None
+        if nodes and columns is not None and array is not None:
+            raise ValueError(f"features.npy and {nodes.path.name} both hold features")
+        return array if columns is None else columns
+
+    def _array(self, name: str) -> Array | None:
+        path = self.root / f"{name}.npy"
+        return read_npy(path) if path.exists() else None
 
 
 class _Table:
@@ -104,10 +110,12 @@ class _Table:
         self._refuse("id", first != np.arange(len(ids)), ids, "occurs a second time")
         return ids
 
-    def positions(self, name: str, ids: pa.Array) -> Ids:  # [rows]
-        """The position of each id of a column among the nodes."""
-        column = self._cast(name, ids.type)
+    def positions(self, name: str, ids: pa.Array | None) -> Ids:  # [rows]
+        """The position of each id of a column among `ids`; without them, ids are positions."""
+        column = self._cast(name, pa.int64() if ids is None else ids.type)
         self._refuse_nulls(name, column)
+        if ids is None:
+            return np.asarray(column.to_numpy())
         found = pc.index_in(column, value_set=ids)
         self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
         return np.asarray(found.to_numpy())
@@ -186,14 +194,11 @@ class _Table:
         return f"{self.path.name}, column {name!r}"
 
 
-def _only_file(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path:
-    if not folder.is_dir():
-        raise ValueError("no such folder")
-    paths = [path for suffix in suffixes if (path := folder / f"{name}.{suffix}").is_file()]
-    if len(paths) != 1:
-        found = " and ".join(path.name for path in paths) or "none"
-        raise ValueError(f"needs one of {', '.join(f'{name}.{suffix}' for suffix in suffixes)}, found {found}")
-    return paths[0]
+def _file(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
+    paths = [path for suffix in suffixes if (path := folder / f"{name}.{suffix}").exists()]
+    if len(paths) > 1:
+        raise ValueError(f"holds both {paths[0].name} and {paths[1].name}")
+    return paths[0] if paths else None
 
 
 def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
@@ -225,10 +230,9 @@ def _read_array(path: Path, _: _Types) -> pa.Table:
     array = read_npy(path)
     if array.dtype.names:
         return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
-    if array.ndim != 2 or array.shape[1] < 2:
-        raise ValueError(f"{path.name} has shape {list(array.shape)}, expected [num_edges, 2 or more]")
-    names = ["src", "dst", "weight", *(f"feature {number}" for number in range(array.shape[1] - 3))]
-    return pa.table({name: np.ascontiguousarray(column) for name, column in zip(names, array.T, strict=False)})
+    if array.ndim != 2 or len(array) != 2:
+        raise ValueError(f"{path.name} has shape {list(array.shape)}, expected [2, num_edges] or named fields")
+    return pa.table({"src": np.ascontiguousarray(array[0]), "dst": np.ascontiguousarray(array[1])})
 
 
 _READERS: dict[str, Callable[[Path, _Types], Any]] = {

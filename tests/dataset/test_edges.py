@@ -70,11 +70,20 @@ def test_parquet_tables_mean_the_same(tmp_path: Path) -> None:
     assert_default(load(folder(tmp_path, nodes_csv=None, edges_csv=None, nodes_parquet=nodes, edges_parquet=edges)))
 
 
-@pytest.mark.parametrize("structured", [False, True])
-def test_edges_in_an_array_mean_the_same(tmp_path: Path, structured: bool) -> None:
-    rows = [(10, 20, 0.5, 7), (30, 10, 2, 8), (20, 10, 1, 9)]
+def test_edges_in_an_array_with_named_fields_mean_the_same(tmp_path: Path) -> None:
     fields = [("src", "i8"), ("dst", "i4"), ("weight", "f4"), ("kind", "i2")]
-    assert_default(load(folder(tmp_path, edges_csv=None, edges_npy=np.array(rows, fields if structured else float))))
+    rows = np.array([(10, 20, 0.5, 7), (30, 10, 2, 8), (20, 10, 1, 9)], fields)
+    assert_default(load(folder(tmp_path, edges_csv=None, edges_npy=rows)))
+
+
+def test_edges_alone_make_a_graph(tmp_path: Path) -> None:
+    graph = load(
+        folder(tmp_path, nodes_csv=None, edges_csv=None, edges_npy=np.array([[0, 3], [1, 1]])), symmetrize=True
+    )
+    np.testing.assert_array_equal(graph.csc.indices, [1, 0, 3, 1])
+    assert graph.features.shape == (4, 0)
+    np.save(tmp_path / "features.npy", np.zeros((6, 2)))
+    assert load(tmp_path).num_nodes == 6
 
 
 def test_text_ids_and_text_labels(tmp_path: Path) -> None:
@@ -103,7 +112,7 @@ def test_graphs_are_symmetrized_and_rows_normalized_on_demand(tmp_path: Path) ->
     np.testing.assert_allclose(graph.features.sum(axis=1), 1)
 
 
-@pytest.mark.parametrize("files", [{"edges_csv": "src,dst\n"}, {"edges_csv": None, "edges_npy": np.zeros((0, 2), int)}])
+@pytest.mark.parametrize("files", [{"edges_csv": "src,dst\n"}, {"edges_csv": None, "edges_npy": np.zeros((2, 0), int)}])
 def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) -> None:
     assert load(folder(tmp_path, **files)).num_edges == 0
 
@@ -111,9 +120,10 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"edges_csv": None}, "needs one of edges.csv, edges.parquet, edges.npy, found none"),
-        ({"nodes_csv": None}, "needs one of nodes.csv, nodes.parquet, found none"),
-        ({"edges_npy": np.zeros((1, 2), int)}, "needs one of .* found edges.csv and edges.npy"),
+        ({"edges_csv": None}, "holds no edges.csv, edges.parquet or edges.npy"),
+        ({"edges_npy": np.zeros((2, 1), int)}, "holds both edges.csv and edges.npy"),
+        ({"nodes_csv": None, "edges_csv": "src,dst\n0,1\n-1,0\n"}, r"src\[1\] = -1 is out of range"),
+        ({"nodes_csv": None, "edges_csv": "src,dst\na,b\n"}, r"edges.csv, column 'src', row 0: 'a' is no int64"),
         ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
         ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
@@ -138,8 +148,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": NODES.replace("2,0\n", "2,\n")}, r"nodes.csv, column 'f1', row 1: is empty"),
         ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
         ({"nodes_csv": NODES.replace("2,0\n", "2,red\n")}, r"nodes.csv, column 'f1' holds string, expected numbers"),
-        ({"nodes_csv": "id\n10\n20\n30\n"}, "no features: neither features.npy nor numeric columns in nodes.csv"),
-        ({"features_npy": np.zeros((4, 1))}, "features are in features.npy and in columns of nodes.csv"),
+        ({"features_npy": np.zeros((4, 1))}, "features.npy and nodes.csv both hold features"),
         (
             {"nodes_csv": "id\n10\n20\n30\n", "features_npy": np.zeros((2, 1))},
             r"features has shape \[2, 1\], expected \[3, any\]",
@@ -151,9 +160,18 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": "id\n10\n20\n30\n", "features_npy": b"\x93NUMPY"}, "features.npy is not a .npy array"),
         ({"nodes_csv": None, "nodes_parquet": b"PAR1 not really PAR1"}, r"nodes.parquet: "),
         ({"nodes_csv": b"\xff\xfe\x00id"}, r"nodes.csv"),
-        ({"edges_csv": None, "edges_npy": np.zeros(6, int)}, r"edges.npy has shape \[6\], expected \[num_edges, 2 or"),
-        ({"edges_csv": None, "edges_npy": np.array([[10, 20.5]])}, r"edges.npy, column 'dst', row 0: 20.5 is no int64"),
-        ({"edges_csv": None, "edges_npy": np.array([["a", "b"]])}, r"edges.npy, column 'src', row 0: 'a' is no int64"),
+        (
+            {"edges_csv": None, "edges_npy": np.zeros(6, int)},
+            r"edges.npy has shape \[6\], expected \[2, num_edges\] or",
+        ),
+        (
+            {"edges_csv": None, "edges_npy": np.array([[10], [20.5]])},
+            r"edges.npy, column 'dst', row 0: 20.5 is no int64",
+        ),
+        (
+            {"edges_csv": None, "edges_npy": np.array([["a"], ["b"]])},
+            r"edges.npy, column 'src', row 0: 'a' is no int64",
+        ),
         ({"edges_csv": None, "edges_npy": np.zeros((2, 2), complex)}, "edges.npy: Unsupported numpy type"),
     ],
 )
@@ -171,5 +189,5 @@ def test_the_row_of_a_bad_id_is_found_in_a_long_column(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"dataset.root=.*nowhere: no such folder"):
+    with pytest.raises(ValueError, match=r"dataset.root=.*nowhere: is not a folder"):
         load(tmp_path / "nowhere")
