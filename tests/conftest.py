@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.graph import Graph
+
+# A shell that starts the tests in the background makes them, and all that they start, deaf to Ctrl-C, which is tested here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
