@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gnnkit.graph import Graph
+    from gnnkit.model.program import Program
 
 __all__ = ["train"]
 
@@ -18,15 +19,15 @@ def train(
     graph: Graph | None = None,
     *,
     strategy: str | Mapping[str, Any],
-    model: str | Mapping[str, Any] | nn.Module | Callable[[int, int], nn.Module] = "gcn",
+    model: str | Mapping[str, Any] | nn.Module | Program | Callable[[int, int], nn.Module] = "gcn",
     overrides: Sequence[str] = (),
     folder: str | Path | None = None,
     **keys: Any,
 ) -> dict[str, Any]:
     """Runs one job as `python -m gnnkit` does, and returns what its `result.json` holds.
 
-    `graph` is trained on instead of a data set. `model` may also be a module, or a function of (in_features, num_classes)
-    that returns one. The other keys are those of the command line: a section is the name of an option or a mapping, such as
+    `graph` is trained on instead of a data set. `model` may also be a module, a program, or a function of (in_features,
+    num_classes) that returns a module. The other keys are those of the command line: a section is the name of an option or a mapping, such as
     `partition="2d"`, `trainer={"max_epochs": 5}` or `partition={"name": "2d", "nodes": "hash"}`; `overrides` are spelt as
     there. The run's files go to `folder`, which must not exist yet, or to `outputs/<date>/<time>`.
 

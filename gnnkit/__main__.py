@@ -43,7 +43,8 @@ Options:
     --cfg                print the composed configuration as YAML and stop
     --config-dir DIR     a folder with YAML of your own, e.g. DIR/model/wide.yaml for model=wide
 
-A run writes outputs/<date>/<time>/ with config.yaml, result.json, predictions.npy, checkpoints and logs.
+A run writes outputs/<date>/<time>/ with config.yaml, result.json, predictions.npy (values.npy of a
+program), checkpoints and logs.
 Exit codes: 0 done; 2 an error that you can mend, named on one line; 1 any other; 130 or 143 ended by a signal.
 """
 

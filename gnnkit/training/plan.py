@@ -15,15 +15,18 @@ from gnnkit.partition.border import improve_border
 from gnnkit.partition.grid import Grid, make_grid, remark
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.training.models import Given, make_program
 
 SHARDS = "shards"  # folder in the run folder, one folder in it for each rank
 WHOLE = "whole"  # in it, for job=verify: the whole graph
 
 
-def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> dict[str, Any]:
+def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None, model: Given = None) -> dict[str, Any]:
     """Cuts the graph as the leader assigns it, writes every rank's shard, and returns what the run needs to know of it."""
+    trains = make_program(config, model) is None
     graph = load(config, graph)
-    check_trainable(graph)
+    if trains:
+        check_trainable(graph)
     partition = assign(graph, config)
 
     def saved(shard: Shard) -> Shard:

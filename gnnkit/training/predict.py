@@ -15,18 +15,20 @@ from gnnkit.graph import Graph
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
-from gnnkit.training.models import ModelFactory, make_model
+from gnnkit.training.models import Given, make_model, make_program
 from gnnkit.training.plan import assign, describe, load
 
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser
 
 
-def predict(config: dict[str, Any], graph: Graph | None, given: nn.Module | ModelFactory | None) -> dict[str, Any]:
+def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[str, Any]:
     """The layouts for the configured number of workers, node assignment and model, and why one is to be preferred.
 
     Words and messages are those of one training step that exchanges, forward and backward, to the word. Raises `ValueError`
     for a chosen layout that cannot be; others that cannot be are left out.
     """
+    if make_program(config, given) is not None:
+        raise ValueError(f"job=plan is for models that are trained, model={config['model']['name']} is a program")
     graph = load(config, graph)
     torch.manual_seed(config["seed"])
     model = make_model(config, given, graph)

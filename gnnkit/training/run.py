@@ -30,6 +30,7 @@ from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph, Split
+from gnnkit.model.program import Program
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.sync.all_reduce import AllReduce
@@ -38,12 +39,13 @@ from gnnkit.sync.reconcile import average_parameters, drift
 from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
-from gnnkit.training.models import ModelFactory, make_model
+from gnnkit.training.models import Given, make_model, make_program
 from gnnkit.training.module import TrainingModule, accuracies
 from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.predict import predict
+from gnnkit.training.program import Outcome, StepLog, check_strategy, iterate
 from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
-from gnnkit.training.verify import verify_rank
+from gnnkit.training.verify import verify_program, verify_rank
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
 CHECKPOINTS = "checkpoints"  # folder in the run folder
@@ -59,12 +61,10 @@ class Job:
     config: dict[str, Any]
     folder: Path
     planned: dict[str, Any]  # what `plan` returned
-    model: nn.Module | ModelFactory | None = None  # instead of the one that the config names
+    model: Given = None  # instead of the one that the config names
 
 
-def run(
-    config: Mapping[str, Any], folder: Path, graph: Graph | None = None, model: nn.Module | ModelFactory | None = None
-) -> dict[str, Any]:
+def run(config: Mapping[str, Any], folder: Path, graph: Graph | None = None, model: Given = None) -> dict[str, Any]:
     """Runs the job of a settled configuration, on `graph` and `model` where they are given, and writes into `folder`.
 
     Returns what `result.json` holds, and prints it as a short table.
@@ -84,12 +84,10 @@ def run(
     return result
 
 
-def _train(
-    config: dict[str, Any], folder: Path, graph: Graph | None, model: nn.Module | ModelFactory | None
-) -> dict[str, Any]:
+def _train(config: dict[str, Any], folder: Path, graph: Graph | None, model: Given) -> dict[str, Any]:
     """Plans in a child, then starts the ranks on what it left; the leader's result."""
     try:
-        planned = run_in_child(plan, config, folder, graph)
+        planned = run_in_child(plan, config, folder, graph, model)
         print(planned["summary"], flush=True)
         return _start(Job(config, folder, planned, model))
     finally:
@@ -100,7 +98,7 @@ def join(
     config: Mapping[str, Any],
     folder: Path | None,
     graph: Graph | None = None,
-    model: nn.Module | ModelFactory | None = None,
+    model: Given = None,
 ) -> dict[str, Any]:
     """What one of the ranks does that torchrun or a batch system started; `folder` is the leader's, on a disk that all see.
 
@@ -110,7 +108,7 @@ def join(
     message: dict[str, Any] = {}
     if folder is not None:
         try:
-            message = {"folder": str(folder), "planned": run_in_child(plan, config, folder, graph)}
+            message = {"folder": str(folder), "planned": run_in_child(plan, config, folder, graph, model)}
         except ValueError as error:
             message = {"error": str(error)}
     comm = _connect(config, rank, int(os.environ["WORLD_SIZE"]), None)
@@ -167,13 +165,13 @@ def _connect(config: dict[str, Any], rank: int, world_size: int, listener: socke
 
 def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     """What one rank does: trains, evaluates, and, being the leader, writes. Collective; the result is the leader's."""
+    program = make_program(job.config, job.model)
+    if program is not None:
+        return _run_program(job, program, comm)
     if job.config["job"] == "verify":
         return verify_rank(job.config, job.folder / SHARDS, functools.partial(build_model, job), comm)
     config, trainer_config = job.config, job.config["trainer"]
-    torch.set_num_threads(config["threads"])
-    worker = Worker(
-        comm, Shard.load(job.folder / SHARDS / str(comm.rank)), PRECISIONS[trainer_config["precision"]], config["seed"]
-    )
+    worker = _worker(job, comm)
     strategy: ExecutionStrategy = plugins.create("strategy", config["strategy"])
     model = build_model(job, worker)
     strategy.setup(worker, model)
@@ -192,6 +190,26 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     if trainer_config["checkpoint"]:
         trainer.save_checkpoint(job.folder / CHECKPOINTS / "last.json")  # the final parameters
     return _collect(job, worker, module, leader) | drifts
+
+
+def _run_program(job: Job, program: Program, comm: Communicator) -> dict[str, Any]:
+    """What one rank does of a program: steps until it has converged, and, being the leader, writes. Collective."""
+    config = job.config
+    check_strategy(plugins.create("strategy", config["strategy"]), config["strategy"]["name"], config["model"]["name"])
+    if config["trainer"]["resume"]:
+        raise ValueError(f"trainer.resume={config['trainer']['resume']}: programs have no checkpoints")
+    if config["job"] == "verify":
+        return verify_program(config, job.folder / SHARDS, program, comm)
+    worker = _worker(job, comm)
+    watch = StepLog(job.folder) if comm.rank == 0 else (lambda *_: None)
+    return _collect_program(job, worker, program, iterate(program, worker, watch))
+
+
+def _worker(job: Job, comm: Communicator) -> Worker:
+    config = job.config
+    torch.set_num_threads(config["threads"])
+    shard = Shard.load(job.folder / SHARDS / str(comm.rank))
+    return Worker(comm, shard, PRECISIONS[config["trainer"]["precision"]], config["seed"])
 
 
 def reconcile(model: nn.Module, strategy: ExecutionStrategy, worker: Worker) -> dict[str, float]:
@@ -260,34 +278,78 @@ def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     """Evaluates, writes the predictions, and joins what the ranks counted. Collective; the result is the leader's."""
     logits = module.predict_logits()
     measured = accuracies(logits, worker)
-    _write_predictions(job.folder / "predictions.npy", logits.argmax(1), worker)
+    _write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
     epochs = max(len(leader.epoch_seconds), 1)
-    counted = torch.zeros(worker.comm.world_size, 4, dtype=torch.int64, device=worker.device)
-    counted[worker.comm.rank] = torch.tensor(list(leader.words.values())) // epochs
-    words = worker.comm.all_reduce(counted).t().tolist()
-    names = ("words_gathered", "words_reduced", "words_sliced", "bytes_sent")
-    config, planned = job.config, job.planned
+    return {
+        **_chosen(job, worker),
+        "model": job.config["model"]["name"] if job.model is None else type(module.model).__name__,
+        "epochs": len(leader.epoch_seconds),
+        "train_loss": leader.train_loss,
+        **_accuracies(measured),
+        # The first epoch pays for what is built once.
+        "seconds_per_epoch": statistics.median(leader.epoch_seconds[1:] or leader.epoch_seconds or [0.0]),
+        **_counted(list(leader.words.values()), epochs, worker),
+        **_circumstances(job),
+    }
+
+
+def _collect_program(job: Job, worker: Worker, program: Program, outcome: Outcome) -> dict[str, Any]:
+    """Writes a program's values, and joins what the ranks counted. Collective; the result is the leader's."""
+    values, traffic = outcome.values, outcome.traffic
+    _write_rows(job.folder / "values.npy", values[:, 0] if values.shape[1] == 1 else values, worker)
+    measured: dict[str, float | None] = {}
+    if program.classifies:
+        measured = _accuracies(accuracies(values, worker))
+        _write_rows(job.folder / "predictions.npy", values.argmax(1), worker)
+    totals = [traffic.total(step) for step in ("gather", "reduce", "slice")]
+    return {
+        **_chosen(job, worker),
+        "model": job.config["model"]["name"] if job.model is None else type(program).__name__,
+        "iterations": outcome.iterations,
+        "residual": outcome.residual,
+        "converged": outcome.residual <= program.tolerance,
+        **measured,
+        "seconds": outcome.seconds,
+        "seconds_per_iteration": outcome.seconds / outcome.iterations,
+        **_counted([*totals, traffic.bytes_sent], outcome.iterations, worker),
+        **_circumstances(job),
+    }
+
+
+def _chosen(job: Job, worker: Worker) -> dict[str, Any]:
+    config = job.config
     return {
         "strategy": config["strategy"]["name"],
         "partition": str(config["partition"]["grid"]),
         "nodes": config["partition"]["nodes"],
-        "grid": planned["grid"],
+        "grid": job.planned["grid"],
         "world_size": worker.comm.world_size,
         "dataset": config["dataset"]["name"],
-        "model": config["model"]["name"] if job.model is None else type(module.model).__name__,
-        "epochs": len(leader.epoch_seconds),
-        "train_loss": leader.train_loss,
-        "train_accuracy": measured.get("train"),
-        "val_accuracy": measured.get("val"),
-        "test_accuracy": measured.get("test"),
-        # The first epoch pays for what is built once.
-        "seconds_per_epoch": statistics.median(leader.epoch_seconds[1:] or leader.epoch_seconds or [0.0]),
+    }
+
+
+def _accuracies(measured: Mapping[str, float]) -> dict[str, float | None]:
+    return {f"{split}_accuracy": measured.get(split) for split in ("train", "val", "test")}
+
+
+def _counted(totals: list[int], rounds: int, worker: Worker) -> dict[str, Any]:
+    """Words and bytes of an epoch or iteration, of the busiest rank and of each. Collective."""
+    counted = torch.zeros(worker.comm.world_size, 4, dtype=torch.int64, device=worker.device)
+    counted[worker.comm.rank] = torch.tensor(totals) // rounds
+    words = worker.comm.all_reduce(counted).t().tolist()
+    names = ("words_gathered", "words_reduced", "words_sliced", "bytes_sent")
+    return {
         **{name: max(values) for name, values in zip(names, words, strict=True)},
         "per_rank": dict(zip(names, words, strict=True)),
-        "balance": planned["balance"],
+    }
+
+
+def _circumstances(job: Job) -> dict[str, Any]:
+    return {
+        "balance": job.planned["balance"],
         "versions": {name: version(name) for name in ("gnnkit", "torch", "lightning", "hydra-core", "numpy")}
         | {"python": platform.python_version()},
-        "seed": config["seed"],
+        "seed": job.config["seed"],
     }
 
 
@@ -310,14 +372,12 @@ def _short(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
 
 
-def _write_predictions(path: Path, classes: Tensor, worker: Worker) -> None:
-    """The class of every node, in the data set's order, written by the leader. Collective."""
+def _write_rows(path: Path, rows: Tensor, worker: Worker) -> None:  # rows [num_owned, ...]
+    """The rows of all nodes, in the data set's order, written by the leader. Collective."""
     nodes = torch.tensor(np.asarray(worker.shard.owned, np.int64), device=worker.device)
-    parts = worker.comm.gather(torch.stack([nodes, classes], 1))
+    order, parts = worker.comm.gather(nodes), worker.comm.gather(rows)
     if parts:
-        node, predicted = torch.cat(parts).cpu().numpy().T
-        predictions = np.empty(worker.shard.num_nodes, np.int64)
-        predictions[node] = predicted
+        joined = torch.cat(parts)[torch.argsort(torch.cat(order))].cpu().numpy()
         buffer = io.BytesIO()
-        np.save(buffer, predictions, allow_pickle=False)
+        np.save(buffer, joined, allow_pickle=False)
         write_atomically(path, buffer.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,13 @@ from torch.nn.utils import parameters_to_vector
 from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.model.program import Program
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.sync.base import GradientSync
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.plan import WHOLE
+from gnnkit.training.program import iterate
 
 EPOCHS = 3
 TOLERANCE = 1e-10
@@ -46,6 +49,21 @@ def verify_rank(config: dict[str, Any], shards: Path, make_model: MakeModel, com
     expected = Threads.run(functools.partial(_trained_on, config, folders, make_model), ranks, timeout=_FOREVER)[0]
     reference = "one rank with the whole graph" if ranks == 1 else f"{ranks} ranks as threads of one process"
     return _compared(found, expected) | {"reference": reference, "note": _note(make_model, comm, shards, config)}
+
+
+def verify_program(config: dict[str, Any], shards: Path, program: Program, comm: Communicator) -> dict[str, Any]:
+    """Runs a program on the ranks, and on the leader alone with the whole graph. Collective; the result is the leader's."""
+    torch.set_num_threads(config["threads"])
+
+    def values(comm: Communicator, folder: Path) -> dict[str, Tensor]:
+        worker = Worker(comm, Shard.load(folder), torch.float64, config["seed"])
+        return {"values": _ordered(iterate(copy.deepcopy(program), worker, lambda *_: None).values, worker)}
+
+    found = values(comm, shards / str(comm.rank))
+    if comm.rank != 0:
+        return {}
+    expected = Threads.run(functools.partial(values, folder=shards / WHOLE), 1, timeout=_FOREVER)[0]
+    return _compared(found, expected) | {"reference": "one rank with the whole graph"}
 
 
 _FOREVER = 1e6  # seconds; the reference has no peers that could be lost

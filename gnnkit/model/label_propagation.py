@@ -1,0 +1,49 @@
+"""Label propagation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnnkit.graph import Split
+from gnnkit.model.program import Nodes, Program
+
+
+class LabelPropagation(Program):
+    """F <- alpha S F + (1 - alpha) Y from F = Y, where Y is one-hot on the training nodes and zero elsewhere, and
+    S = D^-1/2 A D^-1/2 with edge weights (Zhou et al., Learning with Local and Global Consistency, NeurIPS 2003).
+
+    A directed graph reads in-edges and divides by the roots of in-degree at destinations and out-degree at sources; the norm of S
+    stays at most 1, so it converges. Nodes that no training node reaches keep zeros, and are predicted to be of class 0.
+    """
+
+    classifies = True
+
+    def __init__(self, alpha: float = 0.9, tolerance: float = 1e-6, max_iterations: int = 500) -> None:
+        super().__init__(tolerance, max_iterations)
+        if not 0 <= alpha < 1:
+            raise ValueError(f"alpha={alpha} must be at least 0 and below 1")
+        self.alpha = alpha
+
+    def start(self, nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
+        known = _known(nodes)
+        if not nodes.sum(known).any():
+            raise ValueError("dataset: no labelled node is in the training split")
+        return known
+
+    def step(self, x: Tensor, nodes: Nodes) -> Tensor:
+        adjacency = nodes.adjacency
+        neighbours = adjacency.aggregate(x * _inverse_sqrt(adjacency.out_degree)) * _inverse_sqrt(adjacency.in_degree)
+        return self.alpha * neighbours + (1 - self.alpha) * _known(nodes)
+
+
+def _known(nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
+    """The classes of the training nodes, one-hot; zeros for the others."""
+    trained = (nodes.split == Split.TRAIN) & (nodes.labels >= 0)
+    classes = F.one_hot(nodes.labels.clamp(min=0), nodes.num_classes)
+    return (classes * trained[:, None]).to(nodes.adjacency.in_degree.dtype)
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
+    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
