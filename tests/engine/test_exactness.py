@@ -18,6 +18,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
+from tests.comm.processes import run_gloo
 from tests.engine.reference import Answer, on_ranks, one_process
 
 WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3
@@ -114,3 +115,12 @@ def test_every_grid_of_up_to_eight_ranks(model: str, directed: bool, ranks: int)
     for grid in GRIDS:
         if math.prod(grid) == ranks:
             on_ranks(graph, Partition(node_rank, None, Grid(*grid)), module, Threads.run).assert_equals(expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("grid", [(1, 1, 2), (4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 3, 1)], ids=str)
+def test_gloo_processes_give_one_process_result(model: str, grid: tuple[int, int, int]) -> None:
+    graph, module, expected = fixed_case(model, directed=True)
+    ranks = math.prod(grid)
+    node_rank = np.random.default_rng(3).integers(0, ranks, graph.num_nodes).astype(np.int32)
+    on_ranks(graph, Partition(node_rank, None, Grid(*grid)), module, run_gloo).assert_equals(expected)
