@@ -27,16 +27,16 @@ class Tiles(NodePartitioner):
 
 def _parts_per_axis(extent: Floats, num_parts: int) -> tuple[int, ...]:
     """The factors of `num_parts` whose cuts have the least area; among equals the nearest to each other."""
-    flat = max(float(extent.max()) * 1e-6, np.finfo(np.float64).tiny)
-    extent = np.maximum(extent, flat)  # an axis without extent is not cut
+    longest = float(extent.max())
+    extent = np.maximum(extent / longest if longest else extent, 1e-6)  # an axis without extent is not cut
     divisors = [d for d in range(1, num_parts + 1) if num_parts % d == 0]
     choices = [counts for counts in product(divisors, repeat=len(extent)) if np.prod(counts) == num_parts]
     return min(choices, key=lambda counts: (round(_cut_area(counts, extent), 9), sum(counts), counts))
 
 
 def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
-    """Area of all cuts in units of the volume: an axis cut into k parts has k - 1 of the size of the other axes."""
-    return float(np.sum((np.array(counts) - 1) / extent) * extent.max())
+    """Area of all cuts, in units of the volume: an axis cut into k parts has k - 1 of the size of the other axes."""
+    return float(np.sum((np.array(counts) - 1) / extent))
 
 
 def _cut(coordinate: Floats, count: int) -> Ids:  # [num_nodes] 0..count-1
