@@ -15,6 +15,8 @@ from gnnkit.graph import Graph
 
 # A shell that starts the tests in the background makes them, and all that they start, deaf to Ctrl-C, which is tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Tests start many interpreters: without its byte code on disk, each of them would compile Lightning anew, for 10 seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
