@@ -70,6 +70,10 @@ def start(config: Mapping[str, Any], folder: str | Path | None = None, **given: 
     from gnnkit.training.launcher import external_ranks
 
     external = external_ranks()
+    if external is not None and config["job"] in ("plan", "partition"):  # one process does them
+        if external[0] != 0:
+            return {}
+        external = None
     run_folder = None
     if external is None or external[0] == 0:
         run_folder = new_run_folder() if folder is None else _make_folder(Path(folder).absolute())

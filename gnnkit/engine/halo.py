@@ -24,7 +24,7 @@ class Halo:
 
     def __init__(self) -> None:
         self._current = ForwardPass()
-        self._received: list[Tensor] = []
+        self.received: list[Tensor] = []
         self._position = 0
 
     @property
@@ -49,10 +49,10 @@ class Halo:
         if not (self._current.local or self._current.remember):
             return move()
         position, self._position = self._position, self._position + 1
-        if self.local and position < len(self._received):
-            return self._own(rows, self._received[position].clone(), send, recv, me)
+        if self.local and position < len(self.received):
+            return self._own(rows, self.received[position].clone(), send, recv, me)
         received = move()
-        self._received[position : position + 1] = [received.detach().clone()]
+        self.received[position : position + 1] = [received.detach().clone()]
         return received
 
     def keep(self, compute: Callable[[], Tensor]) -> Tensor:
@@ -60,12 +60,12 @@ class Halo:
         if not (self._current.local or self._current.remember):
             return compute()
         position, self._position = self._position, self._position + 1
-        if self.local and position < len(self._received):
-            return self._received[position]
+        if self.local and position < len(self.received):
+            return self.received[position]
         current, self._current = self._current, ForwardPass()
         value = compute()
         self._current = current
-        self._received[position : position + 1] = [value]
+        self.received[position : position + 1] = [value]
         return value
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,3 +69,10 @@ class ExecutionStrategy(ABC):
     @abstractmethod
     def evaluation(self) -> Batch:
         """A batch whose output is the logits of all owned nodes, exactly; `rows` are those with labels."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs besides parameters and optimiser to go on where it is; kept where `local_iterations` > 1."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
+        """Goes on from there, on the same shard. Called after `setup`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,12 @@ class VertexCentric(ExecutionStrategy):
 
     def evaluation(self) -> Batch:
         return self._batch(0, self.labelled_rows, self.num_labelled, ForwardPass())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"received": self.engine.halo.received}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.engine.halo.received = [rows.to(self.x.device) for rows in state["received"]]
 
     def _batch(self, key: int, rows: Tensor, total: int, forward: ForwardPass) -> Batch:
         adjacencies = ShardAdjacency.layers(self.engine, self.num_layers, key, forward)

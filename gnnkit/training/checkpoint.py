@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.callbacks import Callback
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
@@ -69,6 +71,26 @@ def load(path: Path) -> Any:
         raise ValueError(f"checkpoint {path} is not whole: {error}") from error
 
 
+def pack(state: Any) -> Tensor:  # [num_bytes] uint8
+    """What `save` can write, as one tensor that a communicator can move."""
+    tensors: dict[str, Tensor] = {}
+    tensors[_TREE] = _bytes(json.dumps(_encode(state, tensors, "")).encode())
+    return _bytes(dump_tensors(tensors))
+
+
+def unpack(packed: Tensor) -> Any:
+    """What `pack` packed."""
+    tensors = load_tensors(packed.cpu().numpy().tobytes())
+    return _decode(json.loads(tensors.pop(_TREE).numpy().tobytes()), tensors)
+
+
+_TREE = "tree"  # no other tensor's name: those begin with /
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -121,3 +143,15 @@ class SafeCheckpointIO(CheckpointIO):
         path.unlink(missing_ok=True)
         for data in path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors"):
             data.unlink()
+
+
+class PeriodicCheckpoint(Callback):
+    """Saves between two epochs, every so many. Lightning's own callback saves before an epoch is quite over: a run resumed from
+    there repeats an epoch's batch, and misses a step of the learning rate's schedule."""
+
+    def __init__(self, path: Path, every: int) -> None:
+        self.path, self.every = path, every
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.current_epoch > 0 and trainer.current_epoch % self.every == 0:
+            trainer.save_checkpoint(self.path)

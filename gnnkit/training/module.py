@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from gnnkit.partition.shard import Shard
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.training.checkpoint import pack, unpack
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -53,6 +57,7 @@ class TrainingModule(L.LightningModule):
         self.model, self.strategy, self.worker = model, strategy, worker
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
+        self._end: Tensor | None = None  # `_own_state` when training ended, before any final average
 
     def train_dataloader(self) -> Any:
         return EpochBatches(self.strategy, lambda: self.current_epoch)
@@ -88,6 +93,48 @@ class TrainingModule(L.LightningModule):
         for split, accuracy in accuracies(self.predict_logits(), self.worker).items():
             self.log(f"{split}_accuracy", accuracy, prog_bar=split == "val", batch_size=1)
 
+    def on_train_end(self) -> None:
+        if self.strategy.local_iterations > 1:
+            self._end = self._own_state()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Where ranks differ between synchronisations, the checkpoint also holds what each needs to go on as an unbroken run
+        does; after the final average, what each had before it. Collective then."""
+        if self.strategy.local_iterations > 1:
+            own = self._own_state() if self._end is None else self._end
+            checkpoint[_WORKERS] = self.worker.comm.gather(own.to(self.worker.device))
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises `ValueError` for the states of other workers than those of this run."""
+        packed = checkpoint.pop(_WORKERS, None)
+        if packed is None:
+            return
+        if self.strategy.local_iterations == 1:
+            raise ValueError(
+                "trainer.resume: its workers have parameters of their own, strategy.local_iterations=1 has not"
+            )
+        if len(packed) != self.worker.comm.world_size:
+            raise ValueError(
+                f"trainer.resume: it was saved by {len(packed)} workers, got workers={self.worker.comm.world_size}"
+            )
+        own = unpack(packed[self.worker.comm.rank])
+        if own["shard"] != _fingerprint(self.worker.shard):
+            raise ValueError(
+                "trainer.resume: it was saved on another graph or partition, whose workers had other nodes"
+            )
+        checkpoint |= {key: own[key] for key in ("state_dict", "optimizer_states")}
+        self.strategy.load_state_dict(own["strategy"])
+
+    def _own_state(self) -> Tensor:  # [num_bytes] uint8
+        return pack(
+            {
+                "shard": _fingerprint(self.worker.shard),
+                "state_dict": self.state_dict(),
+                "optimizer_states": [optimizer.state_dict() for optimizer in self.trainer.optimizers],
+                "strategy": self.strategy.state_dict(),
+            }
+        )
+
     @torch.no_grad()
     def predict_logits(self) -> Tensor:  # [num_owned, num_classes]
         """Logits of the owned nodes, dropout off. Collective."""
@@ -97,6 +144,17 @@ class TrainingModule(L.LightningModule):
         logits: Tensor = self.model(batch.x, batch.adjacencies)
         self.model.train(training)
         return logits
+
+
+_WORKERS = "workers"  # key of a checkpoint
+
+
+def _fingerprint(shard: Shard) -> str:
+    """Of the rows that a rank owns and reads."""
+    digest = hashlib.sha256(str(shard.grid).encode())
+    for rows in (shard.owned, shard.sources, shard.targets):
+        digest.update(np.asarray(rows, np.int64).tobytes())
+    return digest.hexdigest()
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:

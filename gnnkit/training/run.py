@@ -22,7 +22,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import Tensor, nn
 
@@ -36,7 +36,7 @@ from gnnkit.strategy.base import ExecutionStrategy, Worker
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.sync.reconcile import average_parameters, drift
-from gnnkit.training.checkpoint import SafeCheckpointIO, write_atomically
+from gnnkit.training.checkpoint import PeriodicCheckpoint, SafeCheckpointIO, write_atomically
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
 from gnnkit.training.models import Given, make_model, make_program
@@ -48,7 +48,7 @@ from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 from gnnkit.training.verify import verify_program, verify_rank
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
-CHECKPOINTS = "checkpoints"  # folder in the run folder
+CHECKPOINT = "checkpoints/last.json"  # in the run folder
 TIMEOUT = 120.0  # seconds, where the backend's configuration names none
 
 _building = threading.Lock()  # torch has one random generator for all threads
@@ -105,6 +105,10 @@ def join(
     The leader plans and then tells the others, which wait no longer than `comm.timeout`.
     """
     config, rank = dict(config), int(os.environ["RANK"])
+    if issubclass(plugins.load("comm", config["comm"]["name"]), Threads):
+        raise ValueError(
+            f"comm={config['comm']['name']} makes its ranks itself, but ranks were started: choose another one"
+        )
     message: dict[str, Any] = {}
     if folder is not None:
         try:
@@ -138,7 +142,8 @@ def _start(job: Job) -> dict[str, Any]:
 
 
 def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
-    results = Threads.run(
+    comm: type[Threads] = plugins.load("comm", job.config["comm"]["name"])
+    results = comm.run(
         functools.partial(train_rank, job), job.config["workers"], timeout=job.config["comm"].get("timeout", TIMEOUT)
     )
     return results[0]
@@ -188,7 +193,7 @@ def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
     trainer.fit(module, ckpt_path=trainer_config["resume"])
     drifts = reconcile(module.model, strategy, worker)
     if trainer_config["checkpoint"]:
-        trainer.save_checkpoint(job.folder / CHECKPOINTS / "last.json")  # the final parameters
+        trainer.save_checkpoint(job.folder / CHECKPOINT)  # the final parameters
     return _collect(job, worker, module, leader) | drifts
 
 
@@ -241,17 +246,9 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     is_leader = comm.rank == 0
     callbacks: list[Callback] = [leader]
     if config["checkpoint"]:
-        callbacks.append(
-            ModelCheckpoint(
-                job.folder / CHECKPOINTS,
-                "last",
-                every_n_epochs=config["checkpoint_every"],
-                enable_version_counter=False,
-            )
-        )
+        callbacks.append(PeriodicCheckpoint(job.folder / CHECKPOINT, config["checkpoint_every"]))
     if is_leader and config["progress_bar"]:
         callbacks.append(RichProgressBar())
-    ModelCheckpoint.FILE_EXTENSION = ".json"
     loggers = [TensorBoardLogger(job.folder, "", "tensorboard"), CSVLogger(job.folder, "", "csv")]
     # Hints of a library that this program sits on are not its user's business; its errors are.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -267,7 +264,7 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
         check_val_every_n_epoch=config["check_val_every_n_epoch"],
         log_every_n_steps=config["log_every_n_steps"],
         enable_progress_bar=is_leader and config["progress_bar"],
-        enable_checkpointing=config["checkpoint"],
+        enable_checkpointing=False,  # Lightning's own
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
