@@ -228,3 +228,16 @@ def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "gnnkit", "strategy=x"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("gnnkit: error: strategy=x is not known")
+
+
+@pytest.mark.parametrize("job", ["plan", "partition"])
+def test_jobs_of_one_process_run_once_where_ranks_were_started(
+    runs: Runs, job: str, monkeypatch: pytest.MonkeyPatch, empty_folder: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank in (2, 0):
+        monkeypatch.setenv("RANK", str(rank))
+        assert main([STRATEGY, f"job={job}"]) == 0
+    (run,) = runs
+    assert run["config"]["workers"] == 3
+    assert len(list(empty_folder.glob("outputs/*/*"))) == 1

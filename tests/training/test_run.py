@@ -17,6 +17,8 @@ import pytest
 import torch
 
 import gnnkit
+from gnnkit import plugins
+from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph
 from gnnkit.training import checkpoint
 
@@ -224,3 +226,25 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
+
+
+def test_ranks_that_were_started_cannot_be_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="^comm=threads makes its ranks itself, but ranks were started"):
+        train(tmp_path, comm="threads")
+
+
+class Counting(Threads):
+    """Somebody's own threads."""
+
+    @classmethod
+    def run(cls, function: Any, world_size: int, *, timeout: float = 120.0) -> list[Any]:
+        return [{**result, "run_by": cls.__name__} for result in super().run(function, world_size, timeout=timeout)]
+
+
+def test_threads_of_others_start_their_ranks_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = plugins.load
+    monkeypatch.setattr(plugins, "load", lambda kind, name: Counting if kind == "comm" else find(kind, name))
+    result, _ = train(tmp_path, comm="threads", workers=2, trainer={"max_epochs": 1, "checkpoint": False})
+    assert result["run_by"] == "Counting"
