@@ -1,13 +1,365 @@
-"""Every installed partitioner, ours or not, keeps the promises that authors of plugins are held to."""
+"""Every installed plugin, ours or not, keeps the promises of its interface; one that breaks them is found."""
 
 from __future__ import annotations
 
-import pytest
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from gnnkit import plugins
-from gnnkit.testing import check_partitioner
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit import plugins, testing
+from gnnkit.comm.threads import Threads
+from gnnkit.config import as_overrides, compose
+from gnnkit.dataset.base import Dataset
+from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.model.label_propagation import LabelPropagation
+from gnnkit.model.pagerank import PageRank
+from gnnkit.model.program import Nodes, Program
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition import NodePartitioner
+from gnnkit.sampler import Hop, Sampler
+from gnnkit.strategy.base import Batch
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.base import GradientSync
+from tests.comm.processes import run_gloo
+
+GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
+
+
+def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
+    """Makes the plugin as its own YAML says."""
+    config = compose(as_overrides({"strategy": "vertex_centric", kind: {"name": name, **given}}))
+    return functools.partial(plugins.create, kind, config[kind])
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
+    """What the YAML of a plugin leaves to the user."""
+    np.save(tmp_path / "clusters.npy", np.arange(GRAPH.num_nodes) // 6)
+    np.savez(
+        tmp_path / "graph.npz",
+        indptr=GRAPH.indptr,
+        indices=GRAPH.indices,
+        x=np.ones((GRAPH.num_nodes, 2)),
+        y=np.zeros(GRAPH.num_nodes, np.int64),
+        **{f"{split}_mask": np.arange(GRAPH.num_nodes) % 3 == i for i, split in enumerate(("train", "val", "test"))},
+    )
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
+    return {
+        "cluster": {"clusters": str(tmp_path / "clusters.npy")},
+        "npz": {"root": str(tmp_path / "graph.npz")},
+        "edges": {"root": str(tmp_path)},
+    }
 
 
 @pytest.mark.parametrize("name", plugins.names("partition"))
-def test_partitioner_keeps_the_promises_of_the_interface(name: str) -> None:
-    check_partitioner(plugins.create("partition", {"nodes": name}))
+def test_partitioners(name: str) -> None:
+    testing.check_partitioner(configured("partition", name)())
+
+
+@pytest.mark.parametrize("name", plugins.names("sampler"))
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
+    given = arguments.get(name, {})
+    testing.check_sampler(configured("sampler", name, **given)(), GRAPH, np.arange(GRAPH.num_nodes)[::-2].copy())
+
+
+@pytest.mark.parametrize("name", plugins.names("dataset"))
+def test_datasets(name: str, arguments: dict[str, dict[str, str]]) -> None:
+    testing.check_dataset(configured("dataset", name, **arguments.get(name, {}))())
+
+
+@pytest.mark.parametrize("name", plugins.names("strategy"))
+def test_strategies(name: str) -> None:
+    testing.check_strategy(configured("strategy", name))
+
+
+@pytest.mark.parametrize("name", plugins.names("sync"))
+def test_synchronisations(name: str) -> None:
+    testing.check_sync(configured("sync", name))
+
+
+@pytest.mark.parametrize("name", plugins.names("model"))
+def test_models_and_programs(name: str) -> None:
+    make = configured("model", name)
+    if issubclass(plugins.load("model", name), Program):
+        testing.check_program(configured("model", name, max_iterations=20))
+    elif name in ("gat", "gine"):
+        testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
+    else:
+        testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes))
+
+
+@pytest.mark.parametrize("name", plugins.names("comm"))
+def test_communicators(name: str) -> None:
+    kind = plugins.load("comm", name)
+    if name == "nccl" and torch.cuda.device_count() < 3:
+        pytest.skip("nccl needs a GPU for each of three ranks")
+    run = Threads.run if issubclass(kind, Threads) else functools.partial(run_gloo, kind=kind)
+    run(testing.check_communicator, 3)
+
+
+# Plugins that break one promise each.
+
+
+class LosesNodes(NodePartitioner):
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:
+        return np.zeros(max(graph.num_nodes - 1, 0), np.int32)
+
+
+class Moody(NodePartitioner):
+    calls = 0
+
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:
+        self.calls += 1
+        return np.full(graph.num_nodes, self.calls % num_parts, np.int32)
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(LosesNodes, "one owner for each node"), (Moody, "in the second call")])
+def test_wrong_partitioners_are_found(wrong: type[NodePartitioner], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_partitioner(wrong())
+
+
+class First(Sampler):
+    """The first in-edge of every node. The variants break one promise."""
+
+    num_hops = 1
+
+    def __init__(self, broken: str) -> None:
+        self.broken, self.calls = broken, 0
+
+    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+        self.calls += 1
+        begin, end = graph.indptr[nodes], graph.indptr[nodes + 1]
+        count = np.minimum(end - begin, self.calls % 2 if self.broken == "repeat" else 1)
+        edges = begin[count > 0]
+        named = edges + 1 if self.broken == "edges" else edges
+        return Hop(np.r_[0, np.cumsum(count)], graph.indices[edges], np.minimum(named, graph.num_edges - 1))
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"), [("edges", "edge_ids name other"), ("repeat", "the same arguments gave another batch")]
+)
+def test_wrong_samplers_are_found(broken: str, told: str) -> None:
+    nodes = np.arange(GRAPH.num_nodes)
+    testing.check_sampler(First("nothing"), GRAPH, nodes)
+    with pytest.raises(AssertionError, match=told):
+        testing.check_sampler(First(broken), GRAPH, nodes)
+
+
+class Growing(Dataset):
+    def __init__(self) -> None:
+        self.loads = 1
+
+    def load(self) -> Graph:
+        self.loads += 1
+        return Graph.from_edges([0], [1], features=np.full((2, 1), self.loads, np.float32))
+
+
+class Empty(Dataset):
+    def load(self) -> Graph:
+        return Graph.from_edges([], [], 0)
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(Growing, "the second load gives other features"), (Empty, "no nodes")])
+def test_wrong_data_sets_are_found(wrong: type[Dataset], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_dataset(wrong())
+
+
+class Changed(VertexCentric):
+    """One field of each batch is other than it should be."""
+
+    def __init__(self, change: Callable[[Batch, int], dict[str, Any]]) -> None:
+        super().__init__()
+        self.change = change
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch):
+            yield dataclasses.replace(batch, **self.change(batch, self.engine.shard.rank))
+
+
+class Short(VertexCentric):
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        if epoch == 0 or self.engine.shard.rank == 0:
+            yield dataclasses.replace(next(super().batches(epoch)), adjacencies=())
+
+
+class Drawn(VertexCentric):
+    """Its noise does not follow from the seed."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        yield from super().batches(int(np.random.default_rng().integers(1000)) + 2)
+
+
+class Inexact(VertexCentric):
+    def evaluation(self) -> Batch:
+        batch = super().evaluation()
+        return dataclasses.replace(batch, x=batch.x.round())
+
+
+def everyone(batch: Batch, rank: int) -> dict[str, Any]:
+    rows = torch.arange(batch.adjacencies[-1].num_dst)
+    return {"rows": rows, "labels": torch.zeros(len(rows), dtype=torch.int64), "total": 30}
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Changed(lambda batch, rank: {"total": batch.total + 1}), r"total=\d+ in batch 0, its rows are"),
+        (lambda: Changed(lambda batch, rank: {"labels": batch.labels + 1}), "labels are not those of their nodes"),
+        (lambda: Changed(lambda batch, rank: {"synchronise": rank == 0}), "ranks disagree on synchronise"),
+        (lambda: Changed(lambda batch, rank: {"x": batch.x * (1 + rank)}), "gradient in batch 0 .* against one rank"),
+        (lambda: Changed(lambda batch, rank: {"adjacencies": batch.adjacencies[:1]}), "1 adjacencies for 2 layers"),
+        (lambda: Changed(everyone), "labels are not those|outside of the training split"),
+        (Drawn, "a second run with the same seed gets other batches"),
+        (Inexact, "logits in evaluation"),
+    ],
+)
+def test_wrong_strategies_are_found(make: Callable[[], VertexCentric], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_strategy(make)
+
+
+class Alone(GradientSync):
+    """Every rank steps with its own gradient."""
+
+    def step(self, module: nn.Module, optimizer: torch.optim.Optimizer, share: float) -> None:
+        optimizer.step()
+
+
+class Unweighted(GradientSync):
+    """The mean of the ranks' gradients, whatever their shares."""
+
+    def step(self, module: nn.Module, optimizer: torch.optim.Optimizer, share: float) -> None:
+        for parameter in module.parameters():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = self.comm.all_reduce(gradient / (share or 1)) / self.comm.world_size
+        optimizer.step()
+
+
+class OnlyWithRows(AllReduce):
+    """Ranks without rows do not come."""
+
+    def step(self, module: nn.Module, optimizer: torch.optim.Optimizer, share: float) -> None:
+        if share:
+            super().step(module, optimizer, share)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "told"),
+    [
+        (Alone, AssertionError, "parameters of rank 0 after equal gradients"),
+        (Unweighted, AssertionError, "parameters of rank 0 after equal gradients"),
+        (OnlyWithRows, RuntimeError, "another rank failed or was late"),
+    ],
+)
+def test_wrong_synchronisations_are_found(
+    wrong: type[GradientSync], error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnnkit.testing.sync.TIMEOUT", 1.0)
+    with pytest.raises(error, match=told):
+        testing.check_sync(wrong)
+
+
+class TorchDropout(GraphSAGE):
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.5, self.training), adjacencies)
+
+
+class LocalNorm(GraphSAGE):
+    """Means over a rank's own rows."""
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        return super().forward(x - x.sum(0) / max(len(x), 1), adjacencies)
+
+
+class OneLess(GraphSAGE):
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        return super().forward(x, adjacencies)[:, 1:]
+
+
+class Unsaid(nn.Module):
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (TorchDropout, "against one rank, in training"),
+        (LocalNorm, "against one rank, in evaluation"),
+        (OneLess, "2 logits a node for 3 classes"),
+        (Unsaid, "num_layers=None must say"),
+    ],
+)
+def test_wrong_models_are_found(wrong: type[nn.Module], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_model(wrong)
+
+
+class LocalSum(PageRank):
+    """Forgets the other ranks' dangling nodes."""
+
+    def step(self, x: Tensor, nodes: Nodes) -> Tensor:
+        return super().step(
+            x, dataclasses.replace(nodes, comm=Threads.connect(0, 1, device=nodes.comm.device, timeout=1))
+        )
+
+
+class Unnormalised(LabelPropagation):
+    def start(self, nodes: Nodes) -> Tensor:
+        return super().start(nodes) / max(len(nodes.labels), 1)
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(LocalSum, "against one rank"), (Unnormalised, "against one rank")])
+def test_wrong_programs_are_found(wrong: type[Program], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_program(wrong)
+
+
+class Twisted(Threads):
+    """One of its methods does something else."""
+
+    broken = ""
+
+    def all_to_all(self, rows: Tensor, send_counts: Any, recv_counts: Any) -> Tensor:
+        received = super().all_to_all(rows, send_counts, recv_counts)
+        return received.flip(0) if self.broken == "all_to_all" else received
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        total = super().all_reduce(x)
+        if self.broken == "bits" and x.dtype == torch.float32:
+            return total.mul_(1 + 1e-6 * self.rank)
+        return total.clone() if self.broken == "all_reduce" else total
+
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        return super().broadcast(x, src=0 if self.broken == "broadcast" else src)
+
+    def split(self, ranks: Any) -> Threads:
+        return super().split(sorted(ranks, key=lambda rank: rank != self.rank) if self.broken == "split" else ranks)
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("all_to_all", "all_to_all delivers the parts in the order of their senders"),
+        ("all_reduce", "all_reduce works in place"),
+        ("bits", "the same bits on all ranks"),
+        ("broadcast", "broadcast sends the source's values"),
+        ("split", "split numbers ranks in the order given"),
+    ],
+)
+def test_wrong_communicators_are_found(broken: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Twisted, "broken", broken)
+    with pytest.raises(AssertionError, match=told):
+        Twisted.run(testing.check_communicator, 3, timeout=2.0)

@@ -17,7 +17,13 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.process import Gloo
 
 
-def run_gloo(function: Callable[[Communicator], Any], world_size: int, *, timeout: float = 30.0) -> list[Any]:
+def run_gloo(
+    function: Callable[[Communicator], Any],
+    world_size: int,
+    *,
+    timeout: float = 30.0,
+    kind: type[Communicator] = Gloo,
+) -> list[Any]:
     """`function(communicator)` on that many forked processes; their results by rank."""
     context = multiprocessing.get_context("fork")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -28,7 +34,7 @@ def run_gloo(function: Callable[[Communicator], Any], world_size: int, *, timeou
         os.environ.update(environment)
         torch.set_num_threads(1)
         try:
-            comm = Gloo.connect(
+            comm = kind.connect(
                 rank, world_size, device=torch.device("cpu"), timeout=timeout, listener=listener if rank == 0 else None
             )
             result = function(comm)

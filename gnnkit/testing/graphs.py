@@ -1,0 +1,55 @@
+"""Graphs that checks run on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnkit.graph import Graph, Ids, Split
+
+
+def example_graphs() -> list[Graph]:
+    """Small graphs with every corner: no nodes, no edges, one node, isolated nodes, self-loops, parallel edges, a hub; weights, edge
+    features and coordinates; every split, and nodes without label."""
+    rng = np.random.default_rng(0)
+    hub = (np.r_[np.arange(30), np.zeros(30)], np.r_[np.zeros(30), np.arange(30)])
+    random = rng.integers(0, 20, (2, 60))
+    parallel = np.repeat(rng.integers(0, 9, (2, 8)), 3, axis=1)
+    edges = [((), (), 0), ((), (), 1), ((0, 0), (0, 0), 1), ((), (), 7), (*hub, 30), (*random, 24), (*parallel, 9)]
+    return [_example_graph(np.array(src, np.int64), np.array(dst, np.int64), n) for src, dst, n in edges]
+
+
+WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3  # of the graph below
+
+
+def check_graph(num_nodes: int = 30) -> Graph:
+    """A directed, weighted graph with edge features, isolated nodes, loops and parallel edges; every split."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, num_nodes - 3, (2, 3 * num_nodes))
+    labels = rng.integers(0, CLASSES, num_nodes)
+    labels[:2] = -1
+    return Graph.from_edges(
+        np.r_[src, 4, 5, 5],
+        np.r_[dst, 4, 6, 6],
+        num_nodes,
+        features=rng.normal(size=(num_nodes, WIDTH)),
+        labels=labels,
+        split=np.where(labels < 0, Split.NONE, 1 + np.arange(num_nodes) % 3),
+        weight=rng.uniform(0.5, 2, len(src) + 3),
+        edge_features=rng.normal(size=(len(src) + 3, EDGE_WIDTH)),
+    )
+
+
+def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
+    rng = np.random.default_rng(num_nodes)
+    labels = rng.integers(-1, 3, num_nodes)
+    return Graph.from_edges(
+        src,
+        dst,
+        num_nodes,
+        features=rng.normal(size=(num_nodes, 4)),
+        labels=labels,
+        split=np.where(labels < 0, Split.NONE, rng.integers(0, len(Split), num_nodes)),
+        weight=rng.uniform(0.5, 2, len(src)),
+        edge_features=rng.normal(size=(len(src), 2)),
+        coordinates=rng.normal(size=(num_nodes, 2)),
+    )

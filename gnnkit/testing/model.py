@@ -1,0 +1,84 @@
+"""What models promise."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.model.program import Program
+from gnnkit.partition import Grid
+from gnnkit.strategy.base import Worker
+from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
+
+KEY = 11  # of the step
+
+
+def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS) -> None:
+    """On a directed, weighted graph with edge features of width 2, `make(in_features, num_classes)` gives a model with an integer
+    `num_layers` that returns logits of [num_dst, num_classes], and whose logits and gradients are those of one rank on every
+    grid, in training (noise included) and not. A model for some layouts only names their `grids`."""
+    torch.manual_seed(0)
+    model = make(WIDTH, CLASSES).double()
+    layers = getattr(model, "num_layers", None)
+    assert isinstance(layers, int), f"num_layers={layers} must say how many adjacencies the model reads"
+    for training in (False, True):
+        model.train(training)
+        expected = _answer(model, ONE)
+        assert expected.logits.shape[1] == CLASSES, f"{expected.logits.shape[1]} logits a node for {CLASSES} classes"
+        for grid in grids:
+            mode = "in training" if training else "in evaluation"
+            found = _answer(model, grid)
+            assert_close(found.logits, expected.logits, f"logits on {grid} against one rank, {mode}")
+            for (name, _), one, other in zip(
+                model.named_parameters(), found.gradients, expected.gradients, strict=True
+            ):
+                assert_close(one, other, f"gradient of {name} on {grid} against one rank, {mode}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    logits: Tensor  # [num_nodes, num_classes]
+    gradients: list[Tensor]  # summed over ranks
+
+
+def _answer(model: nn.Module, grid: Grid) -> _Answer:
+    graph = check_graph()
+
+    def work(worker: Worker) -> tuple[Tensor, Tensor, list[Tensor]]:
+        own, nodes = copy.deepcopy(model), owned(worker)
+        shard = worker.shard.with_self_loops() if getattr(own, "self_loops", False) else worker.shard
+        layers = ShardAdjacency.layers(Engine(shard, worker.comm, worker.dtype), own.num_layers, KEY)  # type: ignore[arg-type]
+        logits = own(torch.tensor(shard.features, dtype=worker.dtype), layers)
+        assert logits.shape[0] == len(nodes), f"{logits.shape[0]} rows of logits for {len(nodes)} owned nodes"
+        (logits * (nodes[:, None] + 1).sin()).sum().backward()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
+        return nodes, logits.detach(), [worker.comm.all_reduce(gradient) for gradient in gradients]
+
+    parts = on_ranks(graph, grid, work)
+    return _Answer(by_node([part[:2] for part in parts]), parts[0][2])
+
+
+def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) -> None:
+    """On the same graph, the program takes equally many steps on every grid and comes to the values of one rank."""
+    expected, iterations = _run(make(), ONE)
+    for grid in grids:
+        found, steps = _run(make(), grid)
+        assert_close(found, expected, f"values on {grid} against one rank")
+        assert steps == iterations, f"{steps} steps on {grid}, {iterations} on one rank"
+
+
+def _run(program: Program, grid: Grid) -> tuple[Tensor, int]:
+    from gnnkit.training.program import iterate
+
+    def work(worker: Worker) -> tuple[Tensor, Tensor, int]:
+        outcome = iterate(copy.deepcopy(program), worker, lambda *_: None)
+        return owned(worker), outcome.values, outcome.iterations
+
+    parts = on_ranks(check_graph(), grid, work)
+    return by_node([part[:2] for part in parts]), parts[0][2]

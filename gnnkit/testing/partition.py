@@ -1,0 +1,41 @@
+"""What partitioners promise."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from gnnkit.graph import Graph
+from gnnkit.partition import Grid, Partitioner, cut_all
+from gnnkit.testing.graphs import example_graphs
+
+
+def check_partitioner(partitioner: Partitioner) -> None:
+    """On graphs with every corner and grids of 1 to 8 ranks: every node has one owner, every edge one cell, and both do not
+    change from call to call. Raises `AssertionError` for the first broken promise.
+
+    The graphs have coordinates, edge weights and edge features, so that any partitioner finds what it needs.
+    """
+    for graph in example_graphs():
+        before = copy.deepcopy(graph)
+        for shape in ((1, 1, 1), (3, 1, 1), (2, 2, 1), (1, 3, 1), (2, 2, 2)):
+            _check_partition(partitioner, graph, Grid(*shape))
+        for name in ("indptr", "indices"):
+            assert np.array_equal(getattr(graph.csc, name), getattr(before.csc, name)), "the graph must not change"
+
+
+def _check_partition(partitioner: Partitioner, graph: Graph, grid: Grid) -> None:
+    partition, again = partitioner.assign(graph, grid), partitioner.assign(graph, grid)
+    where = f"{graph.num_nodes} nodes on {grid}"
+    assert partition.grid == grid, f"{where}: another grid"
+    assert partition.node_rank.shape == (graph.num_nodes,), f"{where}: one owner for each node"
+    assert partition.node_rank.dtype == np.int32, f"{where}: owners are int32"
+    assert np.array_equal(partition.node_rank, again.node_rank), f"{where}: other owners in the second call"
+    cells = partition.cells_of_edges(graph)
+    assert np.array_equal(cells, again.cells_of_edges(graph)), f"{where}: other cells in the second call"
+    shards = list(cut_all(graph, partition))
+    owned = np.sort(np.concatenate([shard.owned for shard in shards]))
+    assert np.array_equal(owned, np.arange(graph.num_nodes)), f"{where}: every node has one owner"
+    held = np.sort(np.concatenate([shard.edge_ids for shard in shards if shard.slice == 0]))
+    assert np.array_equal(held, np.arange(graph.num_edges)), f"{where}: every edge has one cell"

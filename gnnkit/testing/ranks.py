@@ -1,0 +1,50 @@
+"""A graph on ranks that are threads, and their answers put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.graph import Graph
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.strategy.base import Worker
+
+T = TypeVar("T")
+ONE = Grid(1, 1, 1)
+GRIDS = (Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
+TIMEOUT = 20.0  # seconds until a rank that waits for one which does not come says so
+
+
+def on_ranks(graph: Graph, grid: Grid, work: Callable[[Worker], T]) -> list[T]:
+    """`work` on every rank of a grid, whose last rank owns nothing if there are several; results by rank."""
+    owners = np.random.default_rng(1).integers(0, max(grid.world_size - 1, 1), graph.num_nodes)
+    shards = list(cut_all(graph, Partition(owners.astype(np.int32), None, grid)))
+
+    def on_rank(comm: Communicator) -> T:
+        return work(Worker(comm, shards[comm.rank], torch.float64, 3))
+
+    return Threads.run(on_rank, grid.world_size, timeout=TIMEOUT)
+
+
+def by_node(rows: Sequence[tuple[Tensor, Tensor]]) -> Tensor:  # [num_nodes, ...]
+    """Rows in the order of nodes, from each rank's (nodes, rows)."""
+    order = torch.argsort(torch.cat([nodes for nodes, _ in rows]))
+    return torch.cat([own for _, own in rows])[order]
+
+
+def owned(worker: Worker) -> Tensor:  # [num_owned]
+    return torch.tensor(worker.shard.owned.astype(np.int64))
+
+
+def assert_close(found: Tensor, expected: Tensor, message: str) -> None:
+    """Equal up to float64's rounding."""
+    assert found.shape == expected.shape, f"{message}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
+    difference = float((found - expected).abs().max()) if found.numel() else 0.0
+    largest = float(expected.abs().max()) if found.numel() else 0.0
+    assert difference <= 1e-10 * max(1.0, largest), f"{message}: they differ by {difference:.3g}"

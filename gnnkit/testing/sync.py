@@ -1,0 +1,68 @@
+"""What gradient synchronisation promises."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.sync.base import GradientSync
+from gnnkit.testing.ranks import TIMEOUT, assert_close
+
+STEPS = 3
+SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank; the last rank has none, and its parameters no gradient
+
+
+def check_sync(make: Callable[[], GradientSync]) -> None:
+    """Four ranks with unequal shares of rows take three steps of SGD with momentum. Where the ranks' own mean gradients are equal,
+    all come to the parameters of one process; where they differ too, if the synchronisation says that it is exact. An
+    asynchronous one must come to an end, with finite parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    exact = make().exact and not make().asynchronous
+    for alike in (True, False):
+        results = Threads.run(functools.partial(_train, make, model, alike), len(SHARES), timeout=TIMEOUT)
+        expected = _expected(model, alike)
+        for rank, found in enumerate(results):
+            assert bool(found.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
+            if exact or (alike and not make().asynchronous):
+                kind = "equal" if alike else "different"
+                assert_close(found, expected, f"parameters of rank {rank} after {kind} gradients, against one process")
+
+
+def _train(make: Callable[[], GradientSync], model: nn.Module, alike: bool, comm: Communicator) -> Tensor:
+    module, sync = copy.deepcopy(model), make()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    sync.setup(module, comm)
+    share = SHARES[comm.rank]
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if share:
+            for place, parameter in enumerate(module.parameters()):
+                parameter.grad = share * _mean_gradient(parameter, comm.rank, step, place, alike)
+        sync.step(module, optimizer, share)
+    return parameters_to_vector(module.parameters()).detach()
+
+
+def _expected(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
+    """One process, which has the weighted mean of the gradients."""
+    module = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        for place, parameter in enumerate(module.parameters()):
+            parts = (s * _mean_gradient(parameter, rank, step, place, alike) for rank, s in enumerate(SHARES))
+            parameter.grad = torch.stack(list(parts)).sum(0)
+        optimizer.step()
+    return parameters_to_vector(module.parameters()).detach()
+
+
+def _mean_gradient(parameter: Tensor, rank: int, step: int, place: int, alike: bool) -> Tensor:
+    """What the mean over a rank's own rows would give."""
+    seed = 100 * step + 10 * place + (0 if alike else rank)
+    return torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed), dtype=parameter.dtype)
