@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gnnkit.__main__ import main
 from gnnkit.plugins import KINDS
+
+Run = Callable[..., tuple[int, str]]
 
 CODE = """
 import os
@@ -22,6 +25,7 @@ from torch import nn
 from gnnkit.comm.process import Gloo
 from gnnkit.dataset.base import Dataset
 from gnnkit.graph import Graph
+from gnnkit.model.program import Program
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler.neighbor import NeighborSampler
 from gnnkit.strategy.vertex_centric import VertexCentric
@@ -82,6 +86,17 @@ class Model(nn.Module):
     def forward(self, x, adjacencies):
         used("model")
         return adjacencies[0].aggregate(self.linear(x))
+
+
+class Steps(Program):
+    def __init__(self, steps: int = 3):
+        super().__init__(0.0, steps)
+
+    def start(self, nodes):
+        return nodes.adjacency.in_degree[:, None] * 0
+
+    def step(self, x, nodes):
+        return x + 1
 """
 CLASSES = dict(zip(KINDS, ("Ring", "Deal", "Sampler", "Strategy", "Comm", "Sync", "Model"), strict=True))
 YAML = {"dataset": "name: others_dataset\nsize: 12  # nodes\n", "model": "name: others_model\nbias: true\n"}
@@ -107,6 +122,7 @@ def site(tmp_path: Path) -> Path:
     """A folder with the plugins of others, and with broken ones."""
     site = tmp_path / "site"
     points = {f"gnnkit.{kind}": {f"others_{kind}": f"others:{name}"} for kind, name in CLASSES.items()}
+    points["gnnkit.model"]["others_program"] = "others:Steps"
     yaml = {f"others/conf/{kind}/others_{kind}.yaml": text for kind, text in YAML.items()}
     install(site, "others", {**points, "gnnkit.conf": {"others": "others"}}, {"others/__init__.py": CODE, **yaml})
     broken = {f"gnnkit.{kind}": {f"broken_{kind}": "broken:Class"} for kind in KINDS}
@@ -114,46 +130,54 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def gnnkit(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    used = site.parent / "used"
-    used.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(site), "USED": str(used), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "gnnkit", *arguments]
-    return subprocess.run(
-        command, cwd=site.parent, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+@pytest.fixture
+def run(site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """The command line where these distributions are installed; the exit code, and what it wrote."""
+    (site.parent / "used").mkdir()
+    monkeypatch.setenv("USED", str(site.parent / "used"))
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir(site.parent)
+    yield lambda *arguments: (main(arguments), "".join(capfd.readouterr()))
+    sys.modules.pop("others", None)
 
 
-def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: Path) -> None:
+def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: Path, run: Run) -> None:
     chosen = [f"{kind}=others_{kind}" for kind in KINDS]
-    done = gnnkit(site, *chosen, "dataset.size=18", "workers=2", "threads=1", "trainer.max_epochs=2")
-    assert done.returncode == 0, done.stderr
+    code, text = run(*chosen, "dataset.size=18", "workers=2", "threads=1", "trainer.max_epochs=2")
+    assert code == 0, text
     (result,) = site.parent.glob("outputs/*/*/result.json")
-    run = json.loads(result.read_text())
-    assert [run[key] for key in ("strategy", "nodes", "dataset", "model", "world_size", "epochs")] == [
+    figures = json.loads(result.read_text())
+    assert [figures[key] for key in ("strategy", "nodes", "dataset", "model", "world_size", "epochs")] == [
         "others_strategy", "others_partition", "others_dataset", "others_model", 2, 2,
     ]  # fmt: skip
     # No strategy asks for a sampler yet that covers the whole graph.
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
 
 
-def test_help_lists_them_all_and_imports_none(site: Path) -> None:
-    done = gnnkit(site, "--help")
-    assert done.returncode == 0
+def test_a_program_from_another_distribution_runs(site: Path, run: Run) -> None:
+    code, text = run("strategy=vertex_centric", "model=others_program", "dataset=others_dataset", "workers=2")
+    assert code == 0, text
+    assert np.load(next(site.parent.glob("outputs/*/*/values.npy"))).tolist() == [3] * 12
+
+
+def test_help_lists_them_all_and_imports_none(run: Run) -> None:
+    code, text = run("--help")
+    assert code == 0
+    assert "others" not in sys.modules
     for kind in KINDS:
-        assert f"others_{kind}" in done.stdout
-        assert f"broken_{kind}" in done.stdout
+        assert f"others_{kind}" in text
+        assert f"broken_{kind}" in text
 
 
-def test_a_broken_plugin_that_is_chosen_is_named(site: Path) -> None:
-    done = gnnkit(site, "strategy=vertex_centric", "dataset=others_dataset", "partition=broken_partition", "workers=1")
-    assert done.returncode == 2
-    assert "partition.nodes=broken_partition: broken:Class of broken fails on import: SystemExit: 3" in done.stderr
+def test_a_broken_plugin_that_is_chosen_is_named(run: Run) -> None:
+    code, text = run("strategy=vertex_centric", "dataset=others_dataset", "partition=broken_partition", "workers=1")
+    assert code == 2
+    assert "partition.nodes=broken_partition: broken:Class of broken fails on import: SystemExit: 3" in text
 
 
-def test_two_distributions_with_one_name_are_refused_naming_both(site: Path) -> None:
+def test_two_distributions_with_one_name_are_refused_naming_both(site: Path, run: Run) -> None:
     install(site, "rival", {"gnnkit.model": {"others_model": "rival:Model"}}, {})
-    done = gnnkit(site, "strategy=vertex_centric", "dataset=others_dataset", "model=others_model")
-    assert done.returncode == 2
-    assert "others" in done.stderr
-    assert "rival" in done.stderr
+    code, text = run("strategy=vertex_centric", "dataset=others_dataset", "model=others_model")
+    assert code == 2
+    assert "others" in text
+    assert "rival" in text
