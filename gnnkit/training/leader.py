@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.training.ranks import SyncMeter
+from gnnkit.training.stragglers import Stragglers
 
 STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
 
@@ -33,9 +34,15 @@ class WorkerState:
     rows_per_second: float  # output rows
     memory: float  # peak so far, bytes
 
+    @property
+    def phase(self) -> str:
+        """Where the step spent most of its time."""
+        seconds = {"compute": self.seconds_compute, "exchange": self.seconds_exchange, "sync": self.seconds_sync}
+        return max(seconds, key=seconds.__getitem__)
+
 
 class Leader(Callback):
-    """Publishes the state of every worker, step by step: `workers.jsonl` (a line for each worker) and scalars.
+    """Publishes the state of every worker, step by step: `workers.jsonl` (a line for each worker) and scalars; names stragglers.
 
     All ranks run this callback; only rank 0 writes.
     """
@@ -45,6 +52,9 @@ class Leader(Callback):
         self.epoch_seconds: list[float] = []  # training steps only
         self.words: dict[str, int] = {"gathered": 0, "reduced": 0, "sliced": 0, "bytes": 0}  # all epochs
         self.train_loss = float("nan")
+        self.states: list[WorkerState] = []  # of the last step, by rank
+        self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
+        self._watch = Stragglers(worker.comm.world_size)
         self._lines: TextIO | None = None
         self._last_status = time.monotonic()
 
@@ -78,13 +88,14 @@ class Leader(Callback):
             rows_per_second=batch.adjacencies[-1].num_dst / seconds,
             memory=peak_memory(self.worker.device),
         )
-        states = self._collect(state)
+        states = self.states = self._collect(state)
         self.train_loss = sum(state.loss for state in states)
         if not batch.synchronise:  # each is a mean over the rank's own rows then
             self.train_loss /= len(states)
         module.log("train_loss", self.train_loss, prog_bar=True, batch_size=1)
         if self._lines is not None:
             self._publish(trainer, states, self._lines)
+            self._name_stragglers(trainer.global_step)
 
     def _collect(self, state: WorkerState) -> list[WorkerState]:
         """Every worker's state, by rank, on all ranks. Collective."""
@@ -95,7 +106,9 @@ class Leader(Callback):
 
     def _publish(self, trainer: L.Trainer, states: list[WorkerState], lines: TextIO) -> None:
         for rank, state in enumerate(states):
-            line = {"time": time.time(), "epoch": trainer.current_epoch, "rank": rank} | asdict(state)
+            line = {"time": time.time(), "epoch": trainer.current_epoch, "rank": rank, "phase": state.phase} | asdict(
+                state
+            )
             lines.write(json.dumps(line | {"step": int(state.step), "memory": int(state.memory)}) + "\n")
         if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             scalars = {
@@ -112,6 +125,11 @@ class Leader(Callback):
                 f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  train_loss {self.train_loss:.4f}",
                 file=sys.stderr,
             )
+
+    def _name_stragglers(self, step: int) -> None:
+        for straggler in self._watch.observe(step, [state.seconds_compute for state in self.states]):
+            self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
+            print(straggler, file=sys.stderr, flush=True)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         if self._lines is not None:

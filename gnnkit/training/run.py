@@ -22,7 +22,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import Tensor, nn
 
@@ -37,6 +37,7 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.sync.reconcile import average_parameters, drift
 from gnnkit.training.checkpoint import PeriodicCheckpoint, SafeCheckpointIO, write_atomically
+from gnnkit.training.display import Display
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
 from gnnkit.training.models import Given, make_model, make_program
@@ -248,7 +249,7 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
     if config["checkpoint"]:
         callbacks.append(PeriodicCheckpoint(job.folder / CHECKPOINT, config["checkpoint_every"]))
     if is_leader and config["progress_bar"]:
-        callbacks.append(RichProgressBar())
+        callbacks.append(Display(leader))
     loggers = [TensorBoardLogger(job.folder, "", "tensorboard"), CSVLogger(job.folder, "", "csv")]
     # Hints of a library that this program sits on are not its user's business; its errors are.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -263,7 +264,7 @@ def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
         max_epochs=config["max_epochs"],
         check_val_every_n_epoch=config["check_val_every_n_epoch"],
         log_every_n_steps=config["log_every_n_steps"],
-        enable_progress_bar=is_leader and config["progress_bar"],
+        enable_progress_bar=False,  # Lightning's own
         enable_checkpointing=False,  # Lightning's own
         enable_model_summary=False,
         num_sanity_val_steps=0,
@@ -282,6 +283,7 @@ def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
         "model": job.config["model"]["name"] if job.model is None else type(module.model).__name__,
         "epochs": len(leader.epoch_seconds),
         "train_loss": leader.train_loss,
+        "stragglers": leader.stragglers,
         **_accuracies(measured),
         # The first epoch pays for what is built once.
         "seconds_per_epoch": statistics.median(leader.epoch_seconds[1:] or leader.epoch_seconds or [0.0]),

@@ -231,7 +231,7 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
 def test_ranks_that_were_started_cannot_be_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="^comm=threads makes its ranks itself, but ranks were started"):
+    with pytest.raises(ValueError, match=r"^comm=threads makes its ranks itself, but ranks were started"):
         train(tmp_path, comm="threads")
 
 

@@ -1,0 +1,85 @@
+"""What people see of a long run in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gnnkit.training.leader import Leader, WorkerState
+
+REFRESH = 2  # times a second
+
+
+class Display(Callback):
+    """The epochs done and every worker's last step, in place of one another; gone at the end. It is the only thing that draws:
+    Lightning's own bar would fight with it for the cursor."""
+
+    def __init__(self, leader: Leader, console: Console | None = None) -> None:
+        self.leader, self.console = leader, console or Console(stderr=True)
+        self._live: Live | None = None
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        self._progress = Progress(
+            TextColumn("epoch"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self._task = self._progress.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch)
+        self._live = Live(get_renderable=self.draw, console=self.console, refresh_per_second=REFRESH, transient=True)
+        self._live.start()
+
+    def draw(self) -> Group:
+        """Called by the thread that refreshes the terminal."""
+        return Group(self._progress, worker_table(self.leader.states))
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        shown: dict[str, Any] = {"train_loss": self.leader.train_loss, **trainer.callback_metrics}
+        text = "  ".join(f"{name} {float(shown[name]):.4f}" for name in ("train_loss", "val_accuracy") if name in shown)
+        self._progress.update(self._task, completed=trainer.current_epoch + 1, description=text)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def on_exception(self, trainer: L.Trainer, module: Any, exception: BaseException) -> None:
+        self.on_train_end(trainer, module)
+
+
+def worker_table(states: list[WorkerState]) -> Table:
+    """The last step of every worker, a row each."""
+    table = Table(box=None)
+    names = (
+        "rank",
+        "step",
+        "longest in",
+        "loss",
+        "gradient norm",
+        "rows/s",
+        "compute ms",
+        "exchange ms",
+        "sync ms",
+        "MiB",
+    )
+    for name in names:
+        table.add_column(name, justify="right")
+    for rank, state in enumerate(states):
+        seconds = (state.seconds_compute, state.seconds_exchange, state.seconds_sync)
+        table.add_row(
+            f"{rank}",
+            f"{int(state.step)}",
+            state.phase,
+            f"{state.loss:.4f}",
+            f"{state.gradient_norm:.3g}",
+            f"{state.rows_per_second:,.0f}",
+            *(f"{1e3 * value:.1f}" for value in seconds),
+            f"{state.memory / 2**20:.0f}",
+        )
+    return table

@@ -1,0 +1,63 @@
+"""Which worker is slower than the others, said soon and only when it stays so."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+WINDOW = 7  # steps whose median counts: four slow ones in a row tell, three do not
+FACTOR = 2.0  # times the others' median
+LEAST = 0.005  # seconds a step; what is less is noise of the system's scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A worker that became slow."""
+
+    rank: int
+    step: int
+    seconds: float  # a step takes it, in compute
+    others: float  # and the others
+
+    @property
+    def factor(self) -> float:
+        return self.seconds / max(self.others, 1e-9)
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}: rank {self.rank} is slow in compute, {1e3 * self.seconds:.1f} ms a step, {self.factor:.1f} "
+            f"times the others' {1e3 * self.others:.1f} ms (medians of {WINDOW} steps); the others wait for it"
+        )
+
+
+class Stragglers:
+    """Compares the seconds that workers compute. Those in exchange and synchronisation hold the wait for the slow one, so they are
+    long with everybody else."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._recent: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]
+        self._slow: set[int] = set()  # those named; a worker that recovers may be named again
+
+    def observe(self, step: int, seconds: Sequence[float]) -> list[Straggler]:
+        """Takes in one step of every worker, by rank; returns those that are slow since this step."""
+        for recent, value in zip(self._recent, seconds, strict=True):
+            recent.append(value)
+        if len(seconds) < 2 or len(self._recent[0]) < WINDOW:
+            return []
+        medians = [median(recent) for recent in self._recent]
+        slow = {
+            rank: others for rank in range(len(medians)) if _is_slow(medians[rank], others := _others(medians, rank))
+        }
+        new = [Straggler(rank, step, medians[rank], slow[rank]) for rank in sorted(slow.keys() - self._slow)]
+        self._slow = set(slow)
+        return new
+
+
+def _others(medians: Sequence[float], rank: int) -> float:
+    return median(value for other, value in enumerate(medians) if other != rank)
+
+
+def _is_slow(seconds: float, others: float) -> bool:
+    return seconds > FACTOR * others and seconds > others + LEAST
