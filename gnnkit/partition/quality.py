@@ -81,10 +81,7 @@ class Quality:
             "words_per_column": {name: {"total": float(w.sum()), "max": float(w.max())} for name, w in words.items()},
             "balance": self.balance(),
             "regions": list(self._regions()),
-            "peers": [
-                {"rank": rank, "peer": peer, "gather_rows": gathered, "reduce_rows": reduced}
-                for rank, peer, gathered, reduced in self.traffic.peers()
-            ],
+            "peers": [asdict(pair) | {"messages": pair.messages} for pair in self.traffic.peers()],
         }
 
     def _regions(self) -> Iterator[dict[str, Any]]:
@@ -108,7 +105,7 @@ class Quality:
     def table(self) -> list[str]:
         """The report as lines of plain text, a row for each rank."""
         regions = list(self._regions())
-        num_peers = np.bincount([rank for rank, *_ in self.traffic.peers()], minlength=len(regions))
+        num_peers = np.bincount([pair.rank for pair in self.traffic.peers()], minlength=len(regions))
         rows = [[*(_spelt(value) for value in region.values()), str(num_peers[region["rank"]])] for region in regions]
         header = [*(name.replace("_", " ") for name in regions[0]), "peers"]
         words, balance = self.words, self.balance()

@@ -32,6 +32,24 @@ class Steps:
         return self.slice + self.gather + self.reduce + self.unslice
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a rank receives from a peer in one aggregation."""
+
+    rank: int
+    peer: int
+    gather_rows: int = 0  # of the columns of their common slice
+    reduce_rows: int = 0  # the same
+    slice_rows: int = 0  # the peer's rows, of this rank's columns
+    unslice_rows: int = 0  # this rank's rows, of the peer's columns
+
+    @property
+    def messages(self) -> int:
+        """Those received, where every slice has a column."""
+        rows = (self.gather_rows, self.reduce_rows, self.slice_rows, self.unslice_rows)
+        return sum(number > 0 for number in rows)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
     """Rows that each aggregation exchanges. A rank exchanges with ranks of its own slice, and within its cell.
@@ -86,18 +104,25 @@ class Traffic:
             unslice=(owns * (used.sum() - used)).ravel(),
         )
 
-    def peers(self) -> list[tuple[int, int, int, int]]:
-        """(rank, peer, rows gathered from it, rows reduced from it) for all pairs that exchange, by rank and peer.
-
-        The rows have the columns of the ranks' common slice.
-        """
+    def peers(self) -> list[Pair]:
+        """All pairs that exchange, by rank and peer: in the plane of a slice those that share an edge, and the ranks of a cell, which
+        hold the same edges."""
+        slices, owned = self.grid.slices, self.num_owned.tolist()
         cells, others = np.nonzero(self.gather_rows + self.reduce_rows)
-        pairs = [
-            (cell * self.grid.slices + slice_, other * self.grid.slices + slice_, cell, other)
+        in_plane = [
+            Pair(
+                cell * slices + slice_,
+                other * slices + slice_,
+                int(self.gather_rows[cell, other]),
+                int(self.reduce_rows[cell, other]),
+            )
             for cell, other in zip(cells.tolist(), others.tolist(), strict=True)
-            for slice_ in range(self.grid.slices)
+            for slice_ in range(slices)
         ]
-        return [
-            (rank, peer, int(self.gather_rows[cell, other]), int(self.reduce_rows[cell, other]))
-            for rank, peer, cell, other in sorted(pairs)
+        in_cell = [
+            Pair(rank, peer, slice_rows=owned[peer], unslice_rows=owned[rank])
+            for rank in range(len(owned))
+            for peer in range(rank - rank % slices, rank - rank % slices + slices)
+            if peer != rank and owned[peer] + owned[rank] > 0
         ]
+        return sorted(in_plane + in_cell, key=lambda pair: (pair.rank, pair.peer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.training.models import Given, make_program
 
 SHARDS = "shards"  # folder in the run folder, one folder in it for each rank
+COMPARED_EDGES = (
+    20_000_000  # up to so many the leader measures other layouts too, some seconds' work; job=plan always does
+)
 WHOLE = "whole"  # in it, for job=verify: the whole graph
 
 
@@ -37,15 +41,59 @@ def plan(config: dict[str, Any], folder: Path, graph: Graph | None = None, model
     if config["job"] == "verify":
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
         next(iter(cut_all(graph, whole))).save(folder / SHARDS / WHOLE)
-    report = quality.to_dict()
-    (folder / "coordination.json").write_text(json.dumps({key: report[key] for key in ("regions", "peers")}))
-    grid = partition.grid
+    report, decision = quality.to_dict(), decide(config, graph, quality)
+    coordination = {"decision": decision} | {key: report[key] for key in ("regions", "peers")}
+    (folder / "coordination.json").write_text(json.dumps(coordination))
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
+    lines = [*describe(graph, config, quality), decision["why"], f"max/mean: {_spelt(balance)}"]
     return {
-        "grid": [grid.rows, grid.cols, grid.slices],
+        "grid": _shape(partition.grid),
         "balance": balance,
-        "summary": "\n".join([*describe(graph, config, quality), f"max/mean: {_spelt(balance)}"]),
+        "why": decision["why"],
+        "summary": "\n".join(lines),
     }
+
+
+def decide(config: dict[str, Any], graph: Graph, quality: Quality) -> dict[str, Any]:
+    """The scheme of a run, what each layout would move and how evenly it would spread the edges, and why this one."""
+    chosen = config["partition"]
+    layouts = {"chosen": _figures(quality)}
+    if graph.num_edges <= COMPARED_EDGES:
+        layouts |= {name: _figures(other) for name, other in alternatives(config, graph)}
+    words = {name: figures["words_per_column"] for name, figures in layouts.items()}
+    others = ", ".join(f"{name} {number:,.1f}" for name, number in words.items() if name != "chosen")
+    best = min(words, key=words.__getitem__)
+    verdict = "no other layout moves fewer" if words[best] == words["chosen"] else f"partition.grid={best} moves fewest"
+    why = (
+        f"partition.grid={chosen['grid']}: {words['chosen']:,.1f} words per feature column and aggregation to the busiest rank; "
+        + (f"{verdict} ({others})" if others else "job=plan compares it with other layouts")
+    )
+    return {"nodes": chosen["nodes"], "why": why, "layouts": layouts}
+
+
+def alternatives(config: dict[str, Any], graph: Graph) -> Iterator[tuple[str, Quality]]:
+    """The other layouts for the configured number of workers and assignment of nodes, as far as these go together."""
+    grids = {**{name: name for name in ("1d", "1.5d", "2d", "3d")}, "feature-parallel": [1, 1, config["workers"]]}
+    for name, grid in grids.items():
+        choice = {**config["partition"], "grid": grid}
+        if name != "1.5d":
+            choice["replication"] = None
+        try:
+            yield name, measure(graph, assign(graph, {**config, "partition": choice}))
+        except ValueError:  # this assignment of nodes or edges does not go with that grid
+            continue
+
+
+def _figures(quality: Quality) -> dict[str, Any]:
+    return {
+        "grid": _shape(quality.partition.grid),
+        "words_per_column": float(quality.words.max()),
+        "balance": quality.balance(),
+    }
+
+
+def _shape(grid: Grid) -> list[int]:
+    return [grid.rows, grid.cols, grid.slices]
 
 
 def store_partition(config: dict[str, Any], folder: Path, graph: Graph | None = None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.training.models import Given, make_model, make_program
-from gnnkit.training.plan import assign, describe, load
+from gnnkit.training.plan import alternatives, assign, describe, load
 
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser
 
@@ -34,14 +34,7 @@ def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[s
     model = make_model(config, given, graph)
     quality = measure(graph, assign(graph, config))
     layouts = {"chosen": layout(config, graph, model, quality)}
-    for name, grid in _alternatives(config):
-        choice = {**config["partition"], "grid": grid}
-        if name != "1.5d":
-            choice["replication"] = None
-        try:
-            other = measure(graph, assign(graph, {**config, "partition": choice}))
-        except ValueError:  # this assignment of nodes or edges does not go with that grid
-            continue
+    for name, other in alternatives(config, graph):
         layouts[name] = layout(config, graph, model, other)
     best = min((name for name in layouts), key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
     chosen, least = layouts["chosen"]["words"]["max"], layouts[best]["words"]["max"]
@@ -100,10 +93,6 @@ def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volum
     traffic = Traffic.of(shards())
     by_slice = [exchanges(model, graph.features.shape[1], edge_width, grid.slices, s) for s in range(grid.slices)]
     return volume(traffic, held, by_slice), np.array(held)
-
-
-def _alternatives(config: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [*((name, name) for name in ("1d", "1.5d", "2d", "3d")), ("feature-parallel", [1, 1, config["workers"]])]
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:

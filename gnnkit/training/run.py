@@ -346,6 +346,7 @@ def _counted(totals: list[int], rounds: int, worker: Worker) -> dict[str, Any]:
 def _circumstances(job: Job) -> dict[str, Any]:
     return {
         "balance": job.planned["balance"],
+        "why": job.planned["why"],
         "versions": {name: version(name) for name in ("gnnkit", "torch", "lightning", "hydra-core", "numpy")}
         | {"python": platform.python_version()},
         "seed": job.config["seed"],
@@ -358,7 +359,9 @@ def table(result: dict[str, Any]) -> str:
     for name, value in result.items():
         parts = value.items() if isinstance(value, dict) else [("", value)]
         text = "  ".join(
-            f"{key} {_short(part)}".strip() for key, part in parts if name != "per_rank" and part is not None
+            f"{key} {_short(part)}".strip()
+            for key, part in parts
+            if name not in ("per_rank", "why") and part is not None
         )
         if text:
             lines.append(f"  {name:<18} {text}")
