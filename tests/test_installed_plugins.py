@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ CODE = """
 import os
 from pathlib import Path
 
+import lightning as L
 import numpy as np
 from torch import nn
 
@@ -76,7 +78,7 @@ class Sync(GradientSync):
         optimizer.step()
 
 
-class Model(nn.Module):
+class Model(L.LightningModule):
     num_layers = 1
 
     def __init__(self, in_features, num_classes, bias: bool = False):
@@ -86,6 +88,11 @@ class Model(nn.Module):
     def forward(self, x, adjacencies):
         used("model")
         return adjacencies[0].aggregate(self.linear(x))
+
+    def training_step(self, batch, index):
+        logits = self(batch.x, batch.adjacencies)[batch.rows]
+        self.log("rows", float(len(batch.rows)), sync_dist=True, reduce_fx="sum")
+        return nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / batch.total
 
 
 class Steps(Program):
@@ -150,6 +157,8 @@ def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: 
     assert [figures[key] for key in ("strategy", "nodes", "dataset", "model", "world_size", "epochs")] == [
         "others_strategy", "others_partition", "others_dataset", "others_model", 2, 2,
     ]  # fmt: skip
+    with (result.parent / "csv/metrics.csv").open() as file:
+        assert [float(row["rows"]) for row in csv.DictReader(file) if row["rows"]] == [6, 6]
     # No strategy asks for a sampler yet that covers the whole graph.
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
 

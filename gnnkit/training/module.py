@@ -23,6 +23,12 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
+_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": torch.mean,
+    "sum": torch.sum,
+    "min": torch.min,
+    "max": torch.max,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class TrainingModule(L.LightningModule):
     """Classifies nodes: cross-entropy over the rows that the strategy hands out.
 
     A model that is a LightningModule itself may bring its own `configure_optimizers`, and its own `training_step(batch, index)`,
-    which returns this rank's part of the loss: its sum over `batch.rows`, divided by `batch.total`.
+    which returns this rank's part of the loss: its sum over `batch.rows`, divided by `batch.total`. Its `self.log` is `log_own`.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class TrainingModule(L.LightningModule):
         self.model, self.strategy, self.worker = model, strategy, worker
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
+        if isinstance(model, L.LightningModule):
+            model.log = self.log_own  # type: ignore[assignment, method-assign]
         self._end: Tensor | None = None  # `_own_state` when training ended, before any final average
 
     def train_dataloader(self) -> Any:
@@ -88,6 +96,35 @@ class TrainingModule(L.LightningModule):
         loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
         self.local_loss = loss.detach()
         return loss
+
+    def log_own(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        *,
+        reduce_fx: Any = "mean",
+        sync_dist: bool = False,
+        **keys: Any,
+    ) -> None:
+        """`log` for a model: the leader's value is kept or, with `sync_dist`, the mean, sum, min or max of all ranks', as `reduce_fx`
+        says; parts of a loss want the sum. Lightning's own would reach neither ranks that are threads nor those it does not drive.
+        """
+        if sync_dist and isinstance(value, int | float | Tensor):
+            value = self._reduced(name, value, reduce_fx)
+        keys.setdefault("batch_size", max(self.batch.total if sync_dist else len(self.batch.rows), 1))
+        self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
+
+    def _reduced(self, name: str, value: float | Tensor, reduce_fx: Any) -> Tensor:
+        """Over all ranks' values. Collective."""
+        reduce = _REDUCTIONS.get(getattr(reduce_fx, "__name__", reduce_fx))
+        if reduce is None:
+            raise ValueError(
+                f"self.log({name!r}, reduce_fx={reduce_fx!r}) must be mean, sum, min or max with sync_dist=True"
+            )
+        values = torch.zeros(self.worker.comm.world_size, dtype=torch.float64, device=self.worker.device)
+        values[self.worker.comm.rank] = torch.as_tensor(value).detach()
+        return reduce(self.worker.comm.all_reduce(values))
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         for split, accuracy in accuracies(self.predict_logits(), self.worker).items():

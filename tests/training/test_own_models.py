@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,17 @@ class Own(L.LightningModule):
         return F.multi_margin_loss(logits, batch.labels, reduction="sum") / batch.total
 
 
+class Telling(Own):
+    """Logs in its training step."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("whole", loss, sync_dist=True, reduce_fx="sum", on_step=False, on_epoch=True)
+        self.log_dict({"most": float(len(batch.rows)), "alike": self.current_epoch}, sync_dist=True, reduce_fx="max")
+        self.log("leaders", len(batch.rows), prog_bar=True)
+        return loss
+
+
 class Unsaid(nn.Module):
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         return x
@@ -81,10 +94,22 @@ def make_graph() -> Graph:
     )
 
 
-def train(model: Any, folder: Path, workers: int) -> dict[str, Any]:
+def train(model: Any, folder: Path, workers: int, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 3, "precision": 64, "checkpoint": False}
-    keys = {"strategy": "vertex_centric", "comm": "threads", "workers": workers, "threads": 1, "trainer": trainer}
+    keys = {
+        "strategy": "vertex_centric",
+        "comm": "threads",
+        "workers": workers,
+        "threads": 1,
+        "trainer": trainer,
+    } | keys
     return gnnkit.train(make_graph(), model=model, folder=folder, **keys)
+
+
+def logged(folder: Path, name: str) -> list[float]:
+    """What the CSV holds of a metric."""
+    with (folder / "csv/metrics.csv").open() as file:
+        return [float(row[name]) for row in csv.DictReader(file) if row[name]]
 
 
 @pytest.mark.parametrize("model", [seeded(Plain), seeded(Own), by_layers], ids=["module", "lightning", "function"])
@@ -112,6 +137,36 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
         schedule.step()
     result = train(seeded(Own), tmp_path / "run", 2)
     assert result["train_loss"] == pytest.approx(float(loss.detach()), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}, {"comm": "threads"}, {"workers": 1}], ids=str
+)
+def test_what_a_lightning_module_logs_counts_all_ranks(keys: dict[str, Any], tmp_path: Path) -> None:
+    keys = {"workers": 2, **keys}
+    result = train(seeded(Telling), tmp_path / "run", keys.pop("workers"), **keys)
+    losses = [0.0] * 3
+    for line in (tmp_path / "run/workers.jsonl").read_text().splitlines():
+        losses[json.loads(line)["epoch"]] += json.loads(line)["loss"]
+    assert logged(tmp_path / "run", "whole") == pytest.approx(losses, rel=1e-6)
+    assert losses[-1] == pytest.approx(result["train_loss"])
+    assert logged(tmp_path / "run", "alike") == [0, 1, 2]
+    num_train = int((make_graph().split == 1).sum())
+    leaders, most = logged(tmp_path / "run", "leaders"), logged(tmp_path / "run", "most")
+    if result["world_size"] == 1:
+        assert leaders == most == [num_train] * 3
+    else:
+        assert most == [max(leaders[0], num_train - leaders[0])] * 3
+
+
+def test_a_reduction_that_ranks_cannot_make_is_refused(tmp_path: Path) -> None:
+    class Odd(Own):
+        def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+            self.log("x", 1.0, sync_dist=True, reduce_fx=torch.median)
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(ValueError, match=r"self\.log\('x', reduce_fx=.*median.* must be mean, sum, min or max"):
+        train(seeded(Odd), tmp_path / "run", 2)
 
 
 def test_a_model_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None:
