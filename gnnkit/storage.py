@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _META = "meta.json"
+_reading = (
+    threading.Lock()
+)  # NumPy parses headers as Python; CPython 3.11 counts depth for all threads together and gets it wrong
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -44,9 +48,9 @@ def check_npy(file: IO[bytes], size: int, name: str) -> None:
 def read_npy(path: Path) -> Array:
     """The array of a .npy file, memory-mapped read-only. Raises `ValueError` naming the file."""
     try:
-        with path.open("rb") as file:
+        with _reading, path.open("rb") as file:
             check_npy(file, path.stat().st_size, str(path))
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import io
 import json
-import logging
 import os
 import platform
 import shutil
 import socket
 import statistics
 import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,14 +27,11 @@ from torch import Tensor, nn
 from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph
 from gnnkit.model.program import Program
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy.base import ExecutionStrategy, Worker
-from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.sync.base import GradientSync
-from gnnkit.sync.reconcile import average_parameters, drift
-from gnnkit.training.checkpoint import PeriodicCheckpoint, SafeCheckpointIO, write_atomically
+from gnnkit.training.checkpoint import PeriodicCheckpoint, write_atomically
 from gnnkit.training.display import Display
 from gnnkit.training.launcher import launch, run_in_child
 from gnnkit.training.leader import Leader
@@ -45,7 +40,8 @@ from gnnkit.training.module import TrainingModule, accuracies
 from gnnkit.training.plan import SHARDS, plan, store_partition
 from gnnkit.training.predict import predict
 from gnnkit.training.program import Outcome, StepLog, check_strategy, iterate
-from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
+from gnnkit.training.ranks import SyncMeter
+from gnnkit.training.trainer import make_trainer, reconcile
 from gnnkit.training.verify import verify_program, verify_rank
 
 PRECISIONS = {32: torch.float32, 64: torch.float64}
@@ -218,15 +214,6 @@ def _worker(job: Job, comm: Communicator) -> Worker:
     return Worker(comm, shard, PRECISIONS[config["trainer"]["precision"]], config["seed"])
 
 
-def reconcile(model: nn.Module, strategy: ExecutionStrategy, worker: Worker) -> dict[str, float]:
-    """The final weighted average of the ranks' parameters, where they differ; how much they did before and do after. Collective."""
-    before = after = drift(model, worker.comm)
-    if before and strategy.final_average:
-        average_parameters(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
-        after = drift(model, worker.comm)
-    return {"drift": before, "final_drift": after}
-
-
 def build_model(job: Job, worker: Worker) -> nn.Module:
     """The model with the run's initial parameters: equal on all ranks, whatever the precision."""
     with _building:
@@ -235,40 +222,23 @@ def build_model(job: Job, worker: Worker) -> nn.Module:
 
 
 def _trainer(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -> L.Trainer:
-    """Lightning's trainer. It drives DDP where ranks are processes that all-reduce; else the sync of the config steps."""
-    config, comm = job.config["trainer"], worker.comm
-    sync: GradientSync = plugins.create("sync", job.config["sync"])
-    overlapped = isinstance(sync, AllReduce) and not isinstance(comm, Threads) and comm.world_size > 1
-    if overlapped and module.strategy.local_iterations == 1:
-        strategy: Any = WrappedStrategy(comm, leader.meter, int(os.environ["LOCAL_RANK"]))
-    else:
-        sync.setup(module, comm)
-        strategy = UnwrappedStrategy(comm, sync, leader.meter)
-    is_leader = comm.rank == 0
+    """Of a run that writes into a folder, and shows itself where that is wanted."""
+    config, is_leader = job.config["trainer"], worker.comm.rank == 0
     callbacks: list[Callback] = [leader]
     if config["checkpoint"]:
         callbacks.append(PeriodicCheckpoint(job.folder / CHECKPOINT, config["checkpoint_every"]))
     if is_leader and config["progress_bar"]:
         callbacks.append(Display(leader))
     loggers = [TensorBoardLogger(job.folder, "", "tensorboard"), CSVLogger(job.folder, "", "csv")]
-    # Hints of a library that this program sits on are not its user's business; its errors are.
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"lightning\.")
-    return L.Trainer(
-        accelerator="gpu" if worker.device.type == "cuda" else "cpu",
-        strategy=strategy,
-        devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
-        plugins=[SafeCheckpointIO()],
-        logger=loggers if is_leader else False,
+    return make_trainer(
+        job.config,
+        module,
+        leader.meter,
         callbacks=callbacks,
+        logger=loggers if is_leader else False,
         max_epochs=config["max_epochs"],
         check_val_every_n_epoch=config["check_val_every_n_epoch"],
         log_every_n_steps=config["log_every_n_steps"],
-        enable_progress_bar=False,  # Lightning's own
-        enable_checkpointing=False,  # Lightning's own
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
     )
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
@@ -23,6 +25,8 @@ from gnnkit.sync.base import GradientSync
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.plan import WHOLE
 from gnnkit.training.program import iterate
+from gnnkit.training.ranks import SyncMeter
+from gnnkit.training.trainer import make_trainer, reconcile
 
 EPOCHS = 3
 TOLERANCE = 1e-10
@@ -35,7 +39,8 @@ def verify_rank(config: dict[str, Any], shards: Path, make_model: MakeModel, com
     """Trains on the ranks; the leader then trains alone and compares. Collective; the result is the leader's.
 
     Where the strategy promises the result of one process, the reference is one rank that holds the whole graph, else all
-    ranks as threads of this process. Optimiser: SGD, whose parameters show the gradients.
+    ranks as threads of this process. Both go through the trainer that trains, and through its DDP where it has one, to the final
+    average. Optimiser: SGD, whose parameters show the gradients.
     """
     torch.set_num_threads(config["threads"])
     strategy, sync = _create(config)
@@ -85,36 +90,45 @@ def _trained_on(
 
 def _steps(config: dict[str, Any], worker: Worker, make_model: MakeModel) -> dict[str, Tensor]:
     """What is compared, on the leader: of every step, then at the end."""
-    strategy, sync = _create(config)
+    strategy, _ = _create(config)
     model = make_model(worker)
     strategy.setup(worker, model)
-    module = TrainingModule(model, strategy, worker, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
-    sync.setup(module, worker.comm)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    losses, gradients = [], []
-    model.train()
-    for epoch in range(EPOCHS):
-        for batch in strategy.batches(epoch):
-            before = parameters_to_vector(model.parameters()).detach().clone()
-            losses.append(_step(module, sync, optimizer, batch))
-            gradients.append((before - parameters_to_vector(model.parameters()).detach()) / LEARNING_RATE)
+    module, recorder = _Plain(model, strategy, worker, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0), _Recorder()
+    options = {"max_epochs": EPOCHS, "limit_val_batches": 0, "logger": False, "callbacks": [recorder]}
+    make_trainer(config, module, SyncMeter(), **options).fit(module)
+    reconcile(model, strategy, worker)
     return {
-        "loss": worker.comm.all_reduce(torch.stack(losses)),
-        "gradients": torch.stack(gradients),
-        "parameters": parameters_to_vector(model.parameters()).detach(),
+        "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
+        "gradients": torch.stack(recorder.gradients),
+        "parameters": _values(module),
         "logits": _ordered(module.predict_logits(), worker),
     }
 
 
-def _step(module: TrainingModule, sync: GradientSync, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-    optimizer.zero_grad()
-    loss = module.training_step(batch, 0)
-    loss.backward()  # type: ignore[no-untyped-call]
-    if batch.synchronise:
-        sync.step(module, optimizer, batch.share)
-    else:
-        optimizer.step()
-    return loss.detach()
+class _Plain(TrainingModule):
+    """Steps all parameters by SGD, whatever optimiser the model brings: others divide by gradients that are nearly zero."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
+
+
+class _Recorder(Callback):
+    """Keeps every step's loss, this rank's part, and gradient, as the parameters show it."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.gradients: list[Tensor] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        self._before = _values(module)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        self.losses.append(module.local_loss)
+        self.gradients.append((self._before - _values(module)) / LEARNING_RATE)
+
+
+def _values(module: nn.Module) -> Tensor:
+    return parameters_to_vector(module.parameters()).detach().clone()
 
 
 def _ordered(logits: Tensor, worker: Worker) -> Tensor:  # [num_nodes, num_classes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.training.ranks import SyncMeter
 from tests.training.test_predict import make_graph
 
 
@@ -22,18 +24,36 @@ def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "reference"),
+    ("comm", "overrides", "reference"),
     [
-        ([], "one rank with the whole graph"),
-        (["strategy.local_iterations=2"], "4 ranks as threads of one process"),
-        (["sync=leader", "sync.average=mean"], "4 ranks as threads of one process"),
+        ("threads", [], "one rank with the whole graph"),
+        ("gloo", [], "one rank with the whole graph"),
+        ("threads", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
+        ("gloo", ["strategy.local_iterations=2"], "4 ranks as threads of one process"),
+        ("threads", ["sync=leader", "sync.average=mean"], "4 ranks as threads of one process"),
     ],
 )
-def test_runs_equal_one_process(tmp_path: Path, overrides: list[str], reference: str) -> None:
-    result = verify(tmp_path, *overrides, model="gat")
+def test_runs_equal_one_process(tmp_path: Path, comm: str, overrides: list[str], reference: str) -> None:
+    result = verify(tmp_path, *overrides, model="gat", comm=comm)
     assert result["verified"], result
     assert result["reference"] == reference
     assert set(result["largest_difference"]) == {"logits", "loss", "gradients", "parameters"}
+
+
+def test_an_error_in_ddps_all_reduce_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the trainer that trains which is verified."""
+
+    original = SyncMeter.hook
+
+    @functools.wraps(original)  # DDP reads its annotations
+    def hook(meter: SyncMeter, group: Any, bucket: Any) -> Any:
+        bucket.buffer().mul_(1 + 1e-6)
+        return original(meter, group, bucket)
+
+    monkeypatch.setattr(SyncMeter, "hook", hook)
+    result = verify(tmp_path, comm="gloo")
+    assert not result["verified"]
+    assert 0 < result["largest_difference"]["gradients"] < 1e-5
 
 
 class TorchDropout(nn.Module):
