@@ -3,11 +3,8 @@ threads the classic sampler's answers are wrong."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
-
-warnings.filterwarnings("ignore")
 
 import dgl
 import dgl.graphbolt as gb
@@ -83,7 +80,7 @@ def load_bolt(case: Case) -> Batches:
 
     def batches(first: int) -> Iterator[Size]:
         items = gb.ItemSet(torch.from_numpy(case.all_seeds(first)), names="seed_nodes")
-        pipe = gb.ItemSampler(items, batch_size=BATCH_SIZE).sample_neighbor(graph, list(case.fanouts))
+        pipe = gb.ItemSampler(items, batch_size=BATCH_SIZE).sample_neighbor(graph, list(case.fanouts[::-1]))
         pipe = pipe.fetch_feature(gb.BasicFeatureStore(stored), node_feature_keys=["x"])
         for batch in gb.DataLoader(pipe):
             assert len(batch.node_features["x"]) == len(batch.input_nodes)

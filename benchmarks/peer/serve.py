@@ -76,11 +76,12 @@ def serve(makers: Mapping[str, Maker], versions: str) -> None:
         batches = makers[request["method"]](case)(request["first"])
         for _ in range(WARM_UP):
             next(batches)
-        start = time.perf_counter()
-        sizes = list(itertools.islice(batches, request["count"]))
-        seconds = time.perf_counter() - start
+        times, sizes = [time.perf_counter()], []
+        for size in itertools.islice(batches, request["count"]):
+            sizes.append(size)
+            times.append(time.perf_counter())
         del batches  # ends the threads and processes of a loader
-        print(json.dumps({"seconds": seconds / len(sizes), "sizes": sizes}), file=answers, flush=True)
+        print(json.dumps({"seconds": np.diff(times).tolist(), "sizes": sizes}), file=answers, flush=True)
 
 
 if __name__ == "__main__":
