@@ -73,12 +73,12 @@ def test_edge_dot(against: Against, edges: Make) -> None:
 def test_max_and_its_gradient(against: Against, edges: Make) -> None:
     graph = edges("sbm", NUM_NODES, NUM_EDGES)
     aggregator, x = aggregator_of(graph), rows(NUM_NODES, 64)
-    transpose, matrix, tensor = aggregator.transpose(), torch_csr(graph), torch.from_numpy(x)
+    matrix, tensor = torch_csr(graph), torch.from_numpy(x)
     out, back, arg = np.empty_like(x), np.empty_like(x), np.empty(x.shape, dtype=np.int64)
 
     def forward_and_backward() -> None:
         aggregator.max(x, out, arg)
-        transpose.max_backward(out, arg, back)
+        aggregator.max_backward(out, arg, back)
 
     against(forward_and_backward, lambda: matrix @ tensor)
 

@@ -122,7 +122,7 @@ def test_a_maximum_goes_to_the_first_edge_that_has_it_and_so_does_its_gradient(
     back, routed = np.full(x.shape, 7.0), np.zeros_like(x)
     rows, columns = np.nonzero(places >= 0)
     np.add.at(routed, (edges.indices[places[rows, columns]], columns), grad[rows, columns])
-    edges.aggregator().transpose().max_backward(grad, arg, back)
+    edges.aggregator().max_backward(grad, arg, back)
     np.testing.assert_allclose(back, routed, rtol=1e-12, atol=1e-12)
 
 
@@ -182,6 +182,20 @@ def test_threads_share_the_work_of_a_large_graph_without_changing_a_bit() -> Non
         on_every_thread_count(lambda o, t: aggregator.weighted_sum(weight, rows, o, t), shape, np.float32)  # noqa: B023
     rows = normal(rng, 5_000, 40, dtype=np.float32)
     on_every_thread_count(lambda o, t: edges.aggregator().edge_dot(x, rows, o, t), weight.shape, np.float32)
+    arg = rng.integers(-1, len(edges.indices), rows.shape)
+    back = on_every_thread_count(lambda o, t: edges.aggregator().max_backward(rows, arg, o, t), x.shape, np.float32)
+    expected, (at, columns) = np.zeros_like(x), np.nonzero(arg >= 0)
+    np.add.at(expected, (edges.indices[arg[at, columns]], columns), rows[at, columns])
+    np.testing.assert_array_equal(back, expected)
+
+
+def test_places_that_are_no_edges_get_no_gradient() -> None:
+    aggregator = Edges(np.array([0, 1]), np.array([1]), 2).aggregator()
+    out = np.full((2, 4), 7.0)
+    aggregator.max_backward(np.ones((1, 4)), np.array([[0, -1, 1, 2**63 - 1]]), out)
+    np.testing.assert_array_equal(out, [[0, 0, 0, 0], [1, 0, 0, 0]])
+    with pytest.raises(ValueError, match="transpose"):
+        aggregator.transpose().max_backward(np.ones((2, 4)), np.zeros((2, 4), np.int64), np.ones((1, 4)))
 
 
 def test_nan_is_a_maximum_and_infinities_pass() -> None:

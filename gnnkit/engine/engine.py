@@ -160,4 +160,4 @@ class _Max(Function):
         arrival = torch.arange(len(targets.sent), device=grad.device)[:, None]
         won = place[targets.sent] == arrival
         back = targets.to_holders(torch.where(won, grad[targets.sent], 0), ctx.layer)
-        return ctx.engine.edges.transposed.max_backward(back, edge), None, None
+        return ctx.engine.edges.kernels.max_backward(back, edge), None, None

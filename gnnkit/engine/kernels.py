@@ -49,8 +49,8 @@ class EdgeKernels(ABC):
         """The largest x[u] over the edges u -> v, and the first edge that has it; -inf and -1 without edges."""
 
     @abstractmethod
-    def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:  # [num_src, f] twice -> [num_dst, f]
-        """On the transpose: sums grad over the edges that were chosen."""
+    def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:  # [num_dst, f] twice -> [num_src, f]
+        """The gradient of `max`, whose edges are `arg`. Not for a transpose."""
 
 
 class NativeKernels(EdgeKernels):
@@ -84,7 +84,7 @@ class NativeKernels(EdgeKernels):
         return out, arg
 
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
-        out = grad.new_empty((self.num_dst, grad.shape[1]))
+        out = grad.new_empty((self.num_src, grad.shape[1]))
         self.native.max_backward(_matrix(grad), _matrix(arg), out.numpy(), torch.get_num_threads())
         return out
 
@@ -136,8 +136,10 @@ class TorchKernels(EdgeKernels):
         return best, torch.where(first.isfinite(), first, -1).to(torch.int64)
 
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
-        chosen = arg[self.src] == self.order[:, None]
-        return self._segments(torch.where(chosen, grad[self.src], 0), "sum", 0)
+        rows, columns = torch.nonzero(arg >= 0, as_tuple=True)
+        chosen = self.src[arg[rows, columns]]
+        # torch sorts what is accumulated on GPUs, so this is deterministic.
+        return grad.new_zeros(self.num_src, grad.shape[1]).index_put_((chosen, columns), grad[rows, columns], accumulate=True)
 
     def _segments(self, rows: Tensor, reduce: str, empty: float) -> Tensor:
         if not rows.numel():  # segment_reduce refuses them

@@ -188,7 +188,7 @@ fn max_backward<T: Float + Element>(
     let mut out = Output::<T>::new("out", out)?;
     out.apart_from(&grad)?;
     out.apart_from(&arg)?;
-    let columns = same_rows(("grad", grad.shape()), ("out", out.shape()))?;
+    let columns = same_rows(("out", out.shape()), ("grad", grad.shape()))?;
     let (grad, arg, out) = (grad.as_slice()?, arg.as_slice()?, out.as_slice()?);
     py.detach(|| edges.max_backward(columns, grad, arg, out, threads))
         .map_err(value_error)

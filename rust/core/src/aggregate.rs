@@ -14,7 +14,7 @@ mod reduce;
 mod rows;
 
 use dot::EdgeDot;
-use reduce::{Chosen, InOrder, Max, Placed, Sum, Unit};
+use reduce::{InOrder, Max, Placed, Sum, Unit};
 use rows::{Reduce, Rows, Split, plan};
 
 /// How many edges ahead the rows of x are asked for; 16 to 32 were equally good, 8 and 64 slower.
@@ -281,8 +281,8 @@ impl Aggregator {
         Ok(())
     }
 
-    /// On the transpose: `out[u] = sum of grad[v]` over the edges e = u -> v, in the columns where `arg[v]` is e. The
-    /// gradient of [`Self::max`].
+    /// `out[u] = sum of grad[v]` over the edges e = u -> v, in the columns where `arg[v]` is e: the gradient of
+    /// [`Self::max`]. What is no edge in `arg` adds nothing.
     pub fn max_backward<T: Float>(
         &self,
         width: usize,
@@ -291,21 +291,31 @@ impl Aggregator {
         out: &mut [T],
         threads: usize,
     ) -> Result<(), Error> {
-        let columns = Columns::new(width, 1)?;
-        self.check("grad", grad, "out", out, width)?;
+        if self.position.is_some() {
+            return Err(Error::Transposed);
+        }
+        self.check("out", out, "grad", grad, width)?;
         check_length("arg", arg.len(), grad.len())?;
-        self.for_rows(
-            Isa::best(),
-            columns,
-            &Chosen {
-                edges: self,
-                grad,
-                arg,
-                width,
-            },
-            out,
-            threads,
-        );
+        out.fill(T::ZERO);
+        if width == 0 {
+            return Ok(());
+        }
+        // Each task reads all and adds to its own rows of `out`, so that every sum has the same order on any number of threads.
+        let count = (grad.len() / TASK_OPERATIONS).clamp(1, threads.max(1));
+        let rows = self.num_sources.div_ceil(count).max(1);
+        let tasks = out.chunks_mut(rows * width).enumerate().collect();
+        pool::for_each(threads, tasks, |(task, out): (usize, &mut [T])| {
+            let chosen = grad.chunks_exact(width).zip(arg.chunks_exact(width));
+            for (grad, arg) in chosen {
+                for (column, (&grad, &edge)) in grad.iter().zip(arg).enumerate() {
+                    let row = self.sources.get(edge as usize).map(|&source| source as usize);
+                    let own = row.and_then(|row| row.checked_sub(task * rows));
+                    if let Some(sum) = own.and_then(|row| out.get_mut(row * width + column)) {
+                        *sum = *sum + grad;
+                    }
+                }
+            }
+        });
         Ok(())
     }
 

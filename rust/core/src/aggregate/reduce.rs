@@ -140,30 +140,3 @@ impl<T: Float> Reduce for Max<'_, T> {
 fn exceeds<T: Float>(x: T, best: T) -> bool {
     !(x <= best) & (best == best)
 }
-
-pub(super) struct Chosen<'a, T> {
-    pub(super) edges: &'a Aggregator,
-    pub(super) grad: &'a [T],
-    pub(super) arg: &'a [i64],
-    pub(super) width: usize,
-}
-
-impl<T: Float> Reduce for Chosen<'_, T> {
-    type Item = T;
-    type Out<'o> = &'o mut [T];
-
-    #[inline(always)]
-    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
-        let mut sums = [[T::ZERO; D]; K];
-        for edge in self.edges.edges(row) {
-            let own = self.edges.position(edge) as i64;
-            let arg: &[[i64; D]; K] = self.edges.row(self.arg, self.width, edge, pass.start);
-            let grad: &[[T; D]; K] = self.edges.row(self.grad, self.width, edge, pass.start);
-            let columns = arg.as_flattened().iter().zip(grad.as_flattened());
-            for (sum, (&arg, &grad)) in sums.as_flattened_mut().iter_mut().zip(columns) {
-                *sum = *sum + if arg == own { grad } else { T::ZERO };
-            }
-        }
-        *at_mut(out, at) = sums;
-    }
-}
