@@ -137,9 +137,8 @@ class TorchKernels(EdgeKernels):
 
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
         rows, columns = torch.nonzero(arg >= 0, as_tuple=True)
-        chosen = self.src[arg[rows, columns]]
-        # torch sorts what is accumulated on GPUs, so this is deterministic.
-        return grad.new_zeros(self.num_src, grad.shape[1]).index_put_((chosen, columns), grad[rows, columns], accumulate=True)
+        out, places = grad.new_zeros(self.num_src, grad.shape[1]), (self.src[arg[rows, columns]], columns)
+        return out.index_put_(places, grad[rows, columns], accumulate=True)  # on GPUs torch sorts: deterministic
 
     def _segments(self, rows: Tensor, reduce: str, empty: float) -> Tensor:
         if not rows.numel():  # segment_reduce refuses them
