@@ -6,7 +6,7 @@ import json
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ class Communicator(ABC):
     `all_to_all`, `all_reduce` and `broadcast` must not be traced by autograd: the exchange differentiates for itself.
     """
 
+    device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
     rank: int  # within this group
     world_size: int
     device: torch.device

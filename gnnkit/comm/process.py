@@ -79,4 +79,4 @@ class Gloo(ProcessGroup):
 class Nccl(ProcessGroup):
     """One process per GPU."""
 
-    backend = "nccl"
+    backend, device_type = "nccl", "cuda"

@@ -130,12 +130,14 @@ def join(
 
 def _start(job: Job) -> dict[str, Any]:
     """Starts the ranks; the leader's result."""
-    workers, comm = job.config["workers"], job.config["comm"]["name"]
-    if issubclass(plugins.load("comm", comm), Threads):
+    workers, name = job.config["workers"], job.config["comm"]["name"]
+    comm: type[Communicator] = plugins.load("comm", name)
+    if issubclass(comm, Threads):
         return launch(functools.partial(_thread_ranks, job), 1)
-    if comm == "nccl" and torch.cuda.device_count() < workers:
-        raise ValueError(f"comm=nccl needs a GPU for each of workers={workers}, found {torch.cuda.device_count()}")
-    return launch(functools.partial(_process_rank, job), workers, start_method="spawn" if comm == "nccl" else "fork")
+    on_gpus = comm.device_type == "cuda"
+    if on_gpus and torch.cuda.device_count() < workers:
+        raise ValueError(f"comm={name} needs a GPU for each of workers={workers}, found {torch.cuda.device_count()}")
+    return launch(functools.partial(_process_rank, job), workers, start_method="spawn" if on_gpus else "fork")
 
 
 def _thread_ranks(job: Job, rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -155,14 +157,13 @@ def _process_rank(job: Job, rank: int, world_size: int, listener: socket.socket 
 
 
 def _connect(config: dict[str, Any], rank: int, world_size: int, listener: socket.socket | None) -> Communicator:
-    kind, local_rank = config["comm"]["name"], int(os.environ.get("LOCAL_RANK", rank))
-    device = torch.device("cuda", local_rank) if kind == "nccl" else torch.device("cpu")
+    comm: type[Communicator] = plugins.load("comm", config["comm"]["name"])
+    device = torch.device(comm.device_type)
     if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(device)
-    comm: Communicator = plugins.load("comm", kind).connect(
-        rank, world_size, device=device, timeout=config["comm"].get("timeout", TIMEOUT), listener=listener
-    )
-    return comm
+    timeout = config["comm"].get("timeout", TIMEOUT)
+    return comm.connect(rank, world_size, device=device, timeout=timeout, listener=listener)
 
 
 def train_rank(job: Job, comm: Communicator) -> dict[str, Any]:
