@@ -63,6 +63,11 @@ class Engine:
         self.in_degree = torch.tensor(shard.in_degree[mine], dtype=dtype, device=comm.device)
         self.out_degree = torch.tensor(shard.out_degree[mine], dtype=dtype, device=comm.device)
 
+    def held(self) -> list[Tensor]:
+        """What it holds for the whole run and hands to layers."""
+        tensors = (self.nodes, self.edge_ids, self.source_ids, self.in_degree, self.out_degree, self.edge_features)
+        return [tensor for tensor in tensors if tensor is not None]
+
     @cached_property
     def local(self) -> LocalEdges:
         """This rank's edges as a graph of its own. Raises `ValueError` where other ranks hold in-edges of its rows."""

@@ -1,14 +1,15 @@
-"""What a model will exchange, exactly, before it runs: it is run on one node, with exchanges that only take notes."""
+"""What a model will exchange and keep, exactly, before it runs: it is run on a few rows, with exchanges that only take notes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.module_tracker import ModuleTracker
 
 from gnnkit.engine.adjacency import ShardAdjacency
@@ -53,14 +54,64 @@ class Exchange:
 
 def exchanges(model: nn.Module, in_features: int, edge_width: int, num_slices: int, slice_: int) -> list[Exchange]:
     """Those of one training step of the model, forward and backward, in order, on a rank of that slice."""
-    notes: list[Exchange] = []
-    engine = _NotingEngine(notes, edge_width, num_slices, slice_, next(model.parameters()).dtype)
-    x = torch.zeros(1, in_features, dtype=engine.in_degree.dtype)
-    model.train()
-    num_layers: int = model.num_layers  # type: ignore[assignment]
-    model(x, ShardAdjacency.layers(engine, num_layers, 0)).sum().backward()
+    engine = _NotingEngine(model, Sizes(), edge_width, num_slices, slice_)
+    engine.forward(model, in_features)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
-    return notes
+    return engine.notes
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of rows that a rank's part of one forward pass has."""
+
+    owned: int = 1
+    cell_nodes: int = 1  # `owned` of all ranks of its cell; the same where there is one
+    sources: int = 1  # of held edges
+    targets: int = 1
+    edges: int = 1
+    asked: int = 1  # rows that cells, its own too, ask it for in a gather
+    arrived: int = 1  # rows that they hand it in a reduce
+
+
+def activations(model: nn.Module, in_features: int, edge_width: int, num_slices: int, slice_: int) -> Ids:
+    """Bytes that the forward pass of a training step keeps for the backward pass: for each row of each of the `Sizes`, in their
+    order, and then what does not depend on them. Exact for all that autograd saves, because every tensor has rows of one kind."""
+
+    def kept(sizes: Sizes) -> int:
+        engine = _NotingEngine(model, sizes, edge_width, num_slices, slice_)
+        return engine.forward(model, in_features)[1]
+
+    names = [field.name for field in fields(Sizes)]
+    some = Sizes(*[2] * len(names))
+    base = kept(some)
+    slopes = [kept(replace(some, **{name: 3})) - base for name in names]
+    return np.array([*slopes, base - 2 * sum(slopes)], np.int64)
+
+
+class SavedTensors(saved_tensors_hooks):
+    """Within it, autograd's saved tensors are counted, storages that several share once and those of `known` tensors not."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__(self._pack, lambda tensor: tensor)
+        self._known = {_storage(tensor) for tensor in known}
+        self._saved: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in self._known:
+            self._saved[_storage(tensor)] = tensor.detach()  # held, so that no other takes its address
+        return tensor.detach()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._saved.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,40 +171,67 @@ def _parts(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> 
 
 
 class _NotingEngine(Engine):
-    """One node with a loop, and routes as if other ranks held edges at it."""
+    """Rows and edges of those numbers, and routes as if other ranks held edges at them."""
 
-    def __init__(
-        self, notes: list[Exchange], edge_width: int, num_slices: int, slice_: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, model: nn.Module, sizes: Sizes, edge_width: int, num_slices: int, slice_: int) -> None:
+        dtype = next(model.parameters()).dtype
+        if num_slices == 1:
+            sizes = replace(sizes, cell_nodes=sizes.owned)
+        self.notes: list[Exchange] = []
         self.traffic, self.halo = Tally(), Halo()
-        self.slicing = _NotingSlicing(notes, num_slices, slice_) if num_slices > 1 else None
-        self.sources, self.targets = _NotingRoute(notes, "gather"), _NotingRoute(notes, "reduce")
-        self.edges = HeldEdges(CSC(np.array([0, 1]), np.array([0])), torch.device("cpu"))
-        self.nodes = self.edge_ids = self.source_ids = torch.zeros(1, dtype=torch.int64)
-        self.edge_features = torch.zeros(1, edge_width, dtype=dtype) if edge_width else None
-        self.in_degree = self.out_degree = torch.ones(1, dtype=dtype)
+        self.slicing = _NotingSlicing(self.notes, num_slices, slice_, sizes) if num_slices > 1 else None
+        self.sources = _NotingRoute(self.notes, "gather", sizes.sources, sizes.asked, sizes.cell_nodes)
+        self.targets = _NotingRoute(self.notes, "reduce", sizes.targets, sizes.arrived, sizes.cell_nodes)
+        self.edges = HeldEdges(_edges(sizes.targets, sizes.edges, sizes.sources), torch.device("cpu"))
+        self.nodes, self.edge_ids, self.source_ids = (
+            torch.zeros(number, dtype=torch.int64) for number in (sizes.owned, sizes.edges, sizes.sources)
+        )
+        self.edge_features = torch.zeros(sizes.edges, edge_width, dtype=dtype) if edge_width else None
+        self.in_degree = self.out_degree = torch.ones(sizes.owned, dtype=dtype)
+
+    def forward(self, model: nn.Module, in_features: int) -> tuple[Tensor, int]:
+        """The logits of a training step, and the bytes that it keeps."""
+        x = torch.zeros(len(self.nodes), in_features, dtype=self.in_degree.dtype)
+        model.train()
+        num_layers: int = model.num_layers  # type: ignore[assignment]
+        with SavedTensors([x, *self.held(), *model.parameters(), *model.buffers()]) as saved:
+            logits: Tensor = model(x, ShardAdjacency.layers(self, num_layers, 0))
+        return logits, saved.num_bytes
+
+
+def _edges(num_dst: int, num_edges: int, num_src: int) -> CSC:
+    """Edges from the first source into the first destination."""
+    return CSC(np.r_[0, np.full(num_dst, num_edges)], np.zeros(num_edges, np.int64), num_sources=num_src)
 
 
 class _NotingRoute(Route):
-    def __init__(self, notes: list[Exchange], kind: Literal["gather", "reduce"]) -> None:
-        self.notes, self.kind = notes, kind
-        self.sent = torch.zeros(1, dtype=torch.int64)
-        self.arrivals = EdgeKernels.of(CSC(np.array([0, 1]), np.array([0])), torch.device("cpu"))
+    def __init__(
+        self,
+        notes: list[Exchange],
+        kind: Literal["gather", "reduce"],
+        num_rows: int,
+        num_arrivals: int,
+        num_owned: int,
+    ) -> None:
+        self.notes, self.kind, self.num_rows = notes, kind, num_rows
+        self.sent = torch.zeros(num_arrivals, dtype=torch.int64)
+        self.arrivals = EdgeKernels.of(_edges(num_owned, num_arrivals, num_arrivals), torch.device("cpu"))
 
     def to_owners(self, z: Tensor, layer: int) -> Tensor:
-        return self._note("reduce" if self.kind == "reduce" else "gather_back", z, layer)
+        self._note("reduce" if self.kind == "reduce" else "gather_back", z, layer)
+        return z.new_zeros(len(self.sent), *z.shape[1:])
 
     def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:
-        return self._note("gather" if self.kind == "gather" else "reduce_back", arrivals, layer)
+        self._note("gather" if self.kind == "gather" else "reduce_back", arrivals, layer)
+        return arrivals.new_zeros(self.num_rows, *arrivals.shape[1:])
 
-    def _note(self, kind: Kind, rows: Tensor, layer: int) -> Tensor:
+    def _note(self, kind: Kind, rows: Tensor, layer: int) -> None:
         self.notes.append(Exchange(kind, layer, _tracker.is_bw, 1, rows[0].numel()))
-        return rows.contiguous()
 
 
 class _NotingSlicing(Slicing):
-    def __init__(self, notes: list[Exchange], num_slices: int, slice_: int) -> None:
-        self.notes, self.num_slices, self.slice, self.halo = notes, num_slices, slice_, Halo()
+    def __init__(self, notes: list[Exchange], num_slices: int, slice_: int, sizes: Sizes) -> None:
+        self.notes, self.num_slices, self.slice, self.sizes, self.halo = notes, num_slices, slice_, sizes, Halo()
 
     def columns(self, width: int) -> slice:
         shares = column_shares(width, self.num_slices)
@@ -164,18 +242,19 @@ class _NotingSlicing(Slicing):
 
     def cut_columns(self, x: Tensor, layer: int) -> Tensor:
         self._note("cut", x, x.shape[-1], layer)
-        return x[..., self.columns(x.shape[-1])].contiguous()
+        columns = self.columns(x.shape[-1])
+        return x.new_zeros(self.sizes.cell_nodes, *x.shape[1:-1], columns.stop - columns.start)
 
     def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
         self._note("join", z, width, layer)
-        return z.new_zeros(*z.shape[:-1], width)
+        return z.new_zeros(self.sizes.owned, *z.shape[1:-1], width)
 
     def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
         self._note("replicate", x, x.shape[-1], layer)
-        return x.clone()
+        return x.new_zeros(self.sizes.cell_nodes, *x.shape[1:])
 
     def own_rows(self, x: Tensor) -> Tensor:
-        return x
+        return x.new_zeros(self.sizes.owned, *x.shape[1:])
 
     def add_up(self, values: Tensor, layer: int) -> Tensor:
         self._note("add_up", values, values.shape[-1], layer)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine.planning import Volume, exchanges, volume
-from gnnkit.graph import Graph
+from gnnkit.engine.planning import Sizes, Volume, activations, exchanges, volume
+from gnnkit.graph import Graph, Ids
+from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.training.models import Given, make_model, make_program
 from gnnkit.training.plan import alternatives, assign, describe, load
 
+_DTYPES = {4: torch.float32, 8: torch.float64}
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser
 
 
@@ -56,11 +58,17 @@ def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[s
 def layout(config: dict[str, Any], graph: Graph, model: nn.Module, quality: Quality) -> dict[str, Any]:
     """The figures of one layout; lists are by rank."""
     itemsize = config["trainer"]["precision"] // 8
-    moved, held = step_volume(graph, model, quality)
-    state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[config["trainer"]["optimizer"]])
-    rows = quality.traffic.num_owned * graph.features.shape[1] * itemsize
-    memory = rows + held * 16 + state + moved.received * itemsize
+    moved, sizes = step_volume(graph, model, quality)
     grid = quality.partition.grid
+    state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[config["trainer"]["optimizer"]])
+    parts = {
+        "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
+        "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
+        "parameters": np.full(len(sizes), state),  # with gradients and what the optimiser keeps
+        "activations": step_activations(graph, model.to(_DTYPES[itemsize]), grid, sizes),
+    }
+    memory = np.sum(list(parts.values()), axis=0)
+    busiest = int(memory.argmax())
     return {
         "grid": [grid.rows, grid.cols, grid.slices],
         "words": _spread(moved.received)
@@ -71,28 +79,56 @@ def layout(config: dict[str, Any], graph: Graph, model: nn.Module, quality: Qual
         },
         "messages": _spread(moved.messages),
         "bytes_sent": _spread(moved.words_sent * itemsize),
-        # Features, edges (a source and an id each), parameters with gradient and optimiser state, and all rows received.
-        "memory": int(memory.max()),
+        "memory": int(memory.max()),  # bytes; buffers that live for one operation, and the process itself, come on top
+        "memory_of_busiest_rank": {name: int(number[busiest]) for name, number in parts.items()},
         "balance": quality.balance(),
     }
 
 
-def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volume, np.ndarray]:
-    """What one training step exchanges, and each rank's held edges, added self-loops included."""
+def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volume, list[Sizes]]:
+    """What one training step exchanges, and how many rows of each kind a rank has, added self-loops included."""
     grid = quality.partition.grid
-    edge_width = 0 if graph.edge_features is None else graph.edge_features.shape[1]
     plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
-    held: list[int] = []
+    sizes: list[Sizes] = []
 
     def shards() -> Iterator[Shard]:
         for shard in cut_all(plain, quality.partition):
             looped = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
-            held.append(looped.csc.num_edges)
+            sizes.append(_sizes(looped))
             yield looped
 
     traffic = Traffic.of(shards())
-    by_slice = [exchanges(model, graph.features.shape[1], edge_width, grid.slices, s) for s in range(grid.slices)]
-    return volume(traffic, held, by_slice), np.array(held)
+    by_slice = [exchanges(model, *_widths(graph), grid.slices, s) for s in range(grid.slices)]
+    asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
+    for rank, own in enumerate(sizes):
+        cell = rank // grid.slices
+        sizes[rank] = replace(own, asked=own.asked + asked[cell], arrived=own.arrived + arrived[cell])
+    return volume(traffic, [own.edges for own in sizes], by_slice), sizes
+
+
+def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence[Sizes]) -> Ids:  # [world_size] bytes
+    """What each rank keeps between the forward and the backward pass of a step."""
+    by_slice = [activations(model, *_widths(graph), grid.slices, s) for s in range(grid.slices)]
+    return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+
+
+def _sizes(shard: Shard) -> Sizes:
+    """Without the rows of other cells."""
+    cell = shard.rank // shard.grid.slices
+    return Sizes(
+        owned=len(shard.owned),
+        cell_nodes=len(shard.cell_nodes),
+        sources=len(shard.sources),
+        targets=len(shard.targets),
+        edges=shard.csc.num_edges,
+        asked=int(np.count_nonzero(np.asarray(shard.source_cell) == cell)),
+        arrived=int(np.count_nonzero(np.asarray(shard.target_cell) == cell)),
+    )
+
+
+def _widths(graph: Graph) -> tuple[int, int]:
+    """Of features and edge features."""
+    return graph.features.shape[1], 0 if graph.edge_features is None else graph.edge_features.shape[1]
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:

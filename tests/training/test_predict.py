@@ -15,6 +15,7 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.engine.planning import SavedTensors
 from gnnkit.graph import CSC, Graph
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -23,7 +24,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.training.predict import step_volume
+from gnnkit.training.predict import step_activations, step_volume
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
 MODELS = {
@@ -81,6 +82,32 @@ def test_words_and_messages_planned_are_those_counted(name: str) -> None:
             assert words == expected, (grid, rank)
             assert messages == planned.messages[rank], (grid, rank)
             assert sent == planned.words_sent[rank] * 8, (grid, rank)
+
+
+def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
+    """Bytes that autograd saves in the forward pass of a training step."""
+    model, shard = copy.deepcopy(model), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
+    layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
+    x = torch.tensor(shard.features)
+    with SavedTensors([x, *engine.held(), *model.parameters()]) as saved:
+        model(x, layers)
+    return saved.num_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
+    graph = make_graph()
+    for shape in GRIDS:
+        grid = Grid(*shape)
+        owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
+        partition = Partition(owner, None, grid)
+        _, sizes = step_volume(graph, model, measure(graph, partition))
+        found = Threads.run(functools.partial(kept, list(cut_all(graph, partition)), model), grid.world_size)
+        assert min(found) > 0
+        assert step_activations(graph, model, grid, sizes).tolist() == found, grid
 
 
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
