@@ -35,6 +35,7 @@ class Engine:
     def __init__(self, shard: Shard, comm: Communicator, dtype: torch.dtype) -> None:
         self.shard, self.dtype = shard, dtype
         grid, rank = shard.grid, shard.rank
+        self.grid = grid
         cell, place = divmod(rank, grid.slices)
         plane_ranks = [other * grid.slices + place for other in range(grid.num_cells)]
         cell_ranks = [cell * grid.slices + other for other in range(grid.slices)]
@@ -71,13 +72,16 @@ class Engine:
     @cached_property
     def local(self) -> LocalEdges:
         """This rank's edges as a graph of its own. Raises `ValueError` where other ranks hold in-edges of its rows."""
-        if self.slicing or not self.targets.local:
-            raise ValueError(
-                f"partition.grid={self.shard.grid} spreads the in-edges of a node over ranks, which a layer written for one "
-                "process cannot serve: use partition.grid=1d, one column and one slice"
-            )
+        self._check_local()
         weight = self.edges.weight(self.dtype)
         return LocalEdges.of(self.shard, None if weight is None else weight[:, 0], self.nodes.device)
+
+    def _check_local(self) -> None:
+        if self.slicing or not self.targets.local:
+            raise ValueError(
+                f"partition.grid={self.grid} spreads the in-edges of a node over ranks, which a layer written for one "
+                "process cannot serve: use partition.grid=1d, one column and one slice"
+            )
 
     def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned + num_halo, ...]
         """The rows of `local`: this rank's own, then the halo."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
@@ -18,8 +19,10 @@ from gnnkit.engine.engine import Engine
 from gnnkit.engine.exchange import Route, Slicing
 from gnnkit.engine.halo import Halo
 from gnnkit.engine.kernels import EdgeKernels
+from gnnkit.engine.local import LocalEdges
 from gnnkit.engine.tally import Step, Tally
 from gnnkit.graph import CSC, Ids
+from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic, column_shares
 
 Kind = Literal["gather", "gather_back", "reduce", "reduce_back", "cut", "join", "replicate", "add_up"]
@@ -52,9 +55,9 @@ class Exchange:
         return _STEPS[self.kind]
 
 
-def exchanges(model: nn.Module, in_features: int, edge_width: int, num_slices: int, slice_: int) -> list[Exchange]:
+def exchanges(model: nn.Module, in_features: int, edge_width: int, grid: Grid, slice_: int) -> list[Exchange]:
     """Those of one training step of the model, forward and backward, in order, on a rank of that slice."""
-    engine = _NotingEngine(model, Sizes(), edge_width, num_slices, slice_)
+    engine = _NotingEngine(model, Sizes(), edge_width, grid, slice_)
     engine.forward(model, in_features)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return engine.notes
@@ -69,16 +72,17 @@ class Sizes:
     sources: int = 1  # of held edges
     targets: int = 1
     edges: int = 1
+    halo: int = 1  # sources that other cells own
     asked: int = 1  # rows that cells, its own too, ask it for in a gather
     arrived: int = 1  # rows that they hand it in a reduce
 
 
-def activations(model: nn.Module, in_features: int, edge_width: int, num_slices: int, slice_: int) -> Ids:
+def activations(model: nn.Module, in_features: int, edge_width: int, grid: Grid, slice_: int) -> Ids:
     """Bytes that the forward pass of a training step keeps for the backward pass: for each row of each of the `Sizes`, in their
     order, and then what does not depend on them. Exact for all that autograd saves, because every tensor has rows of one kind."""
 
     def kept(sizes: Sizes) -> int:
-        engine = _NotingEngine(model, sizes, edge_width, num_slices, slice_)
+        engine = _NotingEngine(model, sizes, edge_width, grid, slice_)
         return engine.forward(model, in_features)[1]
 
     names = [field.name for field in fields(Sizes)]
@@ -173,21 +177,28 @@ def _parts(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> 
 class _NotingEngine(Engine):
     """Rows and edges of those numbers, and routes as if other ranks held edges at them."""
 
-    def __init__(self, model: nn.Module, sizes: Sizes, edge_width: int, num_slices: int, slice_: int) -> None:
+    def __init__(self, model: nn.Module, sizes: Sizes, edge_width: int, grid: Grid, slice_: int) -> None:
         dtype = next(model.parameters()).dtype
-        if num_slices == 1:
+        if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
         self.notes: list[Exchange] = []
         self.traffic, self.halo = Tally(), Halo()
-        self.slicing = _NotingSlicing(self.notes, num_slices, slice_, sizes) if num_slices > 1 else None
+        self.slicing = _NotingSlicing(self.notes, grid.slices, slice_, sizes) if grid.slices > 1 else None
         self.sources = _NotingRoute(self.notes, "gather", sizes.sources, sizes.asked, sizes.cell_nodes)
         self.targets = _NotingRoute(self.notes, "reduce", sizes.targets, sizes.arrived, sizes.cell_nodes)
+        self.grid, self.targets.local, self.num_halo = grid, grid.cols == 1, sizes.halo
         self.edges = HeldEdges(_edges(sizes.targets, sizes.edges, sizes.sources), torch.device("cpu"))
         self.nodes, self.edge_ids, self.source_ids = (
             torch.zeros(number, dtype=torch.int64) for number in (sizes.owned, sizes.edges, sizes.sources)
         )
         self.edge_features = torch.zeros(sizes.edges, edge_width, dtype=dtype) if edge_width else None
         self.in_degree = self.out_degree = torch.ones(sizes.owned, dtype=dtype)
+
+    @cached_property
+    def local(self) -> LocalEdges:
+        self._check_local()
+        edge_index = torch.zeros(2, self.edges.num_edges, dtype=torch.int64)
+        return LocalEdges(edge_index, None, torch.zeros(self.num_halo, dtype=torch.int64))
 
     def forward(self, model: nn.Module, in_features: int) -> tuple[Tensor, int]:
         """The logits of a training step, and the bytes that it keeps."""

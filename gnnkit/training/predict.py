@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -37,7 +38,8 @@ def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[s
     quality = measure(graph, assign(graph, config))
     layouts = {"chosen": layout(config, graph, model, quality)}
     for name, other in alternatives(config, graph):
-        layouts[name] = layout(config, graph, model, other)
+        with suppress(ValueError):  # the model does not go with that grid
+            layouts[name] = layout(config, graph, model, other)
     best = min((name for name in layouts), key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
     chosen, least = layouts["chosen"]["words"]["max"], layouts[best]["words"]["max"]
     why = (
@@ -98,7 +100,7 @@ def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volum
             yield looped
 
     traffic = Traffic.of(shards())
-    by_slice = [exchanges(model, *_widths(graph), grid.slices, s) for s in range(grid.slices)]
+    by_slice = [exchanges(model, *_widths(graph), grid, s) for s in range(grid.slices)]
     asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
     for rank, own in enumerate(sizes):
         cell = rank // grid.slices
@@ -108,20 +110,22 @@ def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volum
 
 def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence[Sizes]) -> Ids:  # [world_size] bytes
     """What each rank keeps between the forward and the backward pass of a step."""
-    by_slice = [activations(model, *_widths(graph), grid.slices, s) for s in range(grid.slices)]
+    by_slice = [activations(model, *_widths(graph), grid, s) for s in range(grid.slices)]
     return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
 
 
 def _sizes(shard: Shard) -> Sizes:
     """Without the rows of other cells."""
     cell = shard.rank // shard.grid.slices
+    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == cell))
     return Sizes(
         owned=len(shard.owned),
         cell_nodes=len(shard.cell_nodes),
         sources=len(shard.sources),
         targets=len(shard.targets),
         edges=shard.csc.num_edges,
-        asked=int(np.count_nonzero(np.asarray(shard.source_cell) == cell)),
+        halo=len(shard.sources) - own_sources,
+        asked=own_sources,
         arrived=int(np.count_nonzero(np.asarray(shard.target_cell) == cell)),
     )
 

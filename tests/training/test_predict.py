@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.comm import Communicator
@@ -20,6 +21,7 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.pyg import PyG
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
@@ -124,3 +126,17 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     least = min(layout["words"]["max"] for layout in result["layouts"].values())
     assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
     assert result["layouts"]["feature-parallel"]["words"]["gathered"] == [0] * 4
+
+
+def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> None:
+    def make(in_features: int, num_classes: int) -> nn.Module:
+        return PyG([SAGEConv(in_features, 5), nn.ReLU(), SAGEConv(5, num_classes)])
+
+    keys = {"strategy": "vertex_centric", "workers": 2, "model": make, "overrides": ["job=plan"]}
+    result = gnnkit.train(make_graph(), partition="1d", folder=tmp_path / "run", **keys)
+    assert "feature-parallel" not in result["layouts"]
+    assert result["layouts"]["chosen"]["words"]["max"] > 0
+    with pytest.raises(ValueError, match=r"use partition\.grid=1d, one column and one slice"):
+        gnnkit.train(
+            make_graph(), folder=tmp_path / "refused", **{**keys, "partition": {"name": "1d", "grid": [1, 1, 2]}}
+        )
