@@ -50,7 +50,7 @@ class Route:
         )
         self.owned_counts: list[int] = counts.tolist()
         asked = plane.all_to_all(
-            torch.from_numpy(np.asarray(rows, np.int64)).to(plane.device), self.held_counts, self.owned_counts
+            torch.tensor(np.asarray(rows, np.int64), device=plane.device), self.held_counts, self.owned_counts
         )
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, asked.cpu().numpy(), sorter=order)]

@@ -66,6 +66,7 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
     engine = Engine(shard, worker.comm, worker.dtype)
     nodes = _nodes(engine, worker)
     x, residual, iteration, seconds = program.start(nodes), math.inf, 0, 0.0
+    engine.traffic.reset()
     while residual > program.tolerance and iteration < program.max_iterations:
         iteration += 1
         before, start, exchanged = x, time.perf_counter(), engine.traffic.seconds

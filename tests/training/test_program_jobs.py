@@ -51,7 +51,7 @@ def run(folder: Path, model: Any, *overrides: str, graph: Graph | None = None, *
     )
 
 
-def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path) -> None:
+def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = {"name": "pagerank", "tolerance": 1e-12, "damping": 0.5}
     partition = {"name": "2d", "nodes": "hash"}
     result = run(tmp_path, model, graph=make_graph(split=False), comm="gloo", partition=partition)
@@ -63,6 +63,7 @@ def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path) -> None
     assert result["residual"] <= 1e-12
     assert result["words_gathered"] + result["words_reduced"] > 0
     assert not (tmp_path / "run/shards").exists()
+    assert "Warning" not in capfd.readouterr().err
     lines = [json.loads(line) for line in (tmp_path / "run/workers.jsonl").read_text().splitlines()]
     assert [(line["step"], line["rank"]) for line in lines] == [
         (step, rank) for step in range(1, result["iterations"] + 1) for rank in range(4)
@@ -114,8 +115,8 @@ def test_a_program_that_depends_on_the_layout_is_found(tmp_path: Path) -> None:
     [
         (["strategy.local_iterations=2"], r"model=pagerank is a program .* strategy\.local_iterations=1"),
         (["trainer.resume=last.json"], r"trainer\.resume=last\.json: programs have no checkpoints"),
-        (["model.damping=1"], r"model\.damping=1 must be at least 0 and below 1"),
         (["job=plan"], r"job=plan is for models that are trained, model=pagerank is a program"),
+        (["model.damping=1"], r"model\.damping=1 must be at least 0 and below 1"),
     ],
 )
 def test_what_programs_cannot_do_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
