@@ -92,6 +92,9 @@ class WrappedStrategy(DDPStrategy):
             accelerator=None,
             parallel_devices=devices if comm.device.type == "cuda" else [comm.device] * comm.world_size,
             cluster_environment=StartedRanks(comm, local_rank),
+            # Else DDP orders its buckets anew after the first step, and a resumed run would add in another order than one that
+            # was not interrupted. It also lets a model leave parameters unused.
+            find_unused_parameters=True,
         )
         self._comm, self._meter = comm, meter
 
