@@ -1,0 +1,113 @@
+"""Cost of a batch and its loading from 1 million to 1 billion edges: a table, and a plot where matplotlib is installed.
+
+    uv run python benchmarks/linear.py FOLDER [--edges 1e6 1e7 1e8 1e9] [--keep]
+    uv run --with matplotlib python benchmarks/linear.py FOLDER
+
+The graphs are random with 50 edges a node: destinations in order and sources by a hash, so they are written piece by piece
+and need no memory. They stand in FOLDER as .npy (4 bytes an edge) and are mapped, so they may be larger than memory; each is
+deleted once it is measured. Times are of the fastest of 30 batches of 1,024 seeds, fanouts [15, 10, 5], one thread, after
+one batch that fills the tables; `cold` is a first pass over other seeds, whose pages may come from the disk. `bytes` is what
+the process holds besides the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnnkit.graph import CSC
+from gnnkit.sampler import NeighborSampler
+
+DEGREE = 50
+PIECE = 10_000_000  # edges made at once
+BATCH_SIZE, NUM_BATCHES = 1024, 30
+
+
+@dataclass(frozen=True)
+class Cost:
+    num_edges: int
+    num_nodes: int
+    seconds_to_make: float
+    cold: float  # ms a batch, mean
+    warm: float  # ms a batch, least
+    edges_per_batch: int
+    nanoseconds: float  # warm, per edge drawn
+
+
+def write(folder: Path, num_edges: int) -> None:
+    """indptr.npy and indices.npy of a random graph."""
+    num_nodes = num_edges // DEGREE
+    np.save(folder / "indptr.npy", np.arange(num_nodes + 1, dtype=np.int64) * DEGREE)
+    indices = np.lib.format.open_memmap(folder / "indices.npy", "w+", np.int32, (num_nodes * DEGREE,))
+    random = np.random.default_rng(0)
+    for first in range(0, len(indices), PIECE):
+        piece = indices[first : first + PIECE]
+        piece[:] = random.integers(0, num_nodes, len(piece), np.int32)
+    indices.flush()
+
+
+def measure(folder: Path, num_edges: int) -> Cost:
+    start = time.perf_counter()
+    write(folder, num_edges)
+    made = time.perf_counter() - start
+    graph = CSC(np.load(folder / "indptr.npy", mmap_mode="r"), np.load(folder / "indices.npy", mmap_mode="r"))
+    sampler, random = NeighborSampler([15, 10, 5]), np.random.default_rng(1)
+    seeds = [random.choice(graph.num_nodes, BATCH_SIZE, replace=False) for _ in range(NUM_BATCHES)]
+    sampler.sample(graph, seeds[0], key=0)
+
+    def milliseconds() -> list[float]:
+        times = []
+        for key, batch in enumerate(seeds):
+            begin = time.perf_counter()
+            sampler.sample(graph, batch, key=key)
+            times.append(1e3 * (time.perf_counter() - begin))
+        return times
+
+    cold, warm = milliseconds(), milliseconds()
+    drawn = len(sampler.sample(graph, seeds[0], key=0).blocks[0].indices)
+    least = min(warm)
+    return Cost(num_edges, graph.num_nodes, made, float(np.mean(cold)), least, drawn, least * 1e6 / drawn)
+
+
+def plot(costs: Sequence[Cost], file: Path) -> None:
+    """Milliseconds per batch over edges, both logarithmic."""
+    from matplotlib import pyplot as plt
+
+    plt.loglog([c.num_edges for c in costs], [c.warm for c in costs], "o-", label="warm")
+    plt.loglog([c.num_edges for c in costs], [c.cold for c in costs], "o--", label="cold")
+    plt.xlabel("edges")
+    plt.ylabel("ms per batch of 1,024 seeds, [15, 10, 5]")
+    plt.legend()
+    plt.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--edges", type=float, nargs="+", default=[1e6, 1e7, 1e8, 1e9])
+    parser.add_argument("--keep", action="store_true", help="leave the last graph in FOLDER")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    print(f"{'edges':>13} {'nodes':>11} {'made s':>7} {'cold ms':>8} {'warm ms':>8} {'drawn':>7} {'ns/edge':>8}", flush=True)
+    costs = []
+    for edges in options.edges:
+        costs.append(measure(options.folder, int(edges)))
+        print("{:13,} {:11,} {:7.1f} {:8.2f} {:8.2f} {:7} {:8.1f}".format(*astuple(costs[-1])), flush=True)
+    print(f"resident at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, mapped files included")
+    if not options.keep:
+        for name in ("indptr.npy", "indices.npy"):
+            (options.folder / name).unlink()
+    try:
+        plot(costs, options.folder / "linear.png")
+    except ImportError:
+        print("no matplotlib: no plot")
+
+
+if __name__ == "__main__":
+    main()
