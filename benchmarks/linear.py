@@ -94,12 +94,17 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the last graph in FOLDER")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    print(f"{'edges':>13} {'nodes':>11} {'made s':>7} {'cold ms':>8} {'warm ms':>8} {'drawn':>7} {'ns/edge':>8}", flush=True)
+    print(
+        f"{'edges':>13} {'nodes':>11} {'made s':>7} {'cold ms':>8} {'warm ms':>8} {'drawn':>7} {'ns/edge':>8}",
+        flush=True,
+    )
     costs = []
     for edges in options.edges:
         costs.append(measure(options.folder, int(edges)))
         print("{:13,} {:11,} {:7.1f} {:8.2f} {:8.2f} {:7} {:8.1f}".format(*astuple(costs[-1])), flush=True)
-    print(f"resident at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, mapped files included")
+    print(
+        f"resident at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, mapped files included"
+    )
     if not options.keep:
         for name in ("indptr.npy", "indices.npy"):
             (options.folder / name).unlink()

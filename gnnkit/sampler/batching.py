@@ -46,6 +46,17 @@ class Epoch:
             offsets.append(len(own))
         return own, offsets
 
+    def loads(self, costs: Floats) -> npt.NDArray[np.float64]:  # [num_steps, world_size]
+        """What each rank computes at each step, where the seeds cost `costs` [num_seeds]."""
+        ranks = range(self.world_size)
+        loads = [[costs[self.batch(step, rank)].sum() for rank in ranks] for step in range(self.num_steps)]
+        return np.array(loads, np.float64).reshape(self.num_steps, self.world_size)
+
+
+def max_over_mean(loads: Floats) -> float:
+    """How uneven the loads of ranks are: 1 where all are equal, and where there is no load."""
+    return float(loads.max() / loads.mean()) if loads.any() else 1.0
+
 
 def plan_epoch(
     seeds: Ids,  # [num_seeds] distinct

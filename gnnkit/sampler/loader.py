@@ -17,7 +17,7 @@ from gnnkit import _core
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids, MiniBatch
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, as_ids, wrap
-from gnnkit.sampler.batching import Epoch, plan_epoch
+from gnnkit.sampler.batching import Epoch, max_over_mean, plan_epoch
 from gnnkit.sampler.gather import as_bytes
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Loader:
         self.costs = None if costs is None else np.ascontiguousarray(costs, np.float64)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._check()
-        self._evened: Floats | None = None  # costs, once they are known, if batches are balanced by them
+        self._priced: Floats | None = None  # what the seeds cost, once that is asked for
         self._next = (0, 0)  # epoch and step at which the next iterator begins
         self._now = (0, 0)  # epoch and step that the last iterator is at
 
@@ -173,18 +173,29 @@ class Loader:
 
     def plan(self, epoch: int) -> Epoch:
         """Which seeds every rank has at each step of `epoch`."""
-        if self.batching == "balanced" and self._evened is None:
-            self._evened = self.sampler.costs(self.csc, self.seeds) if self.costs is None else self.costs
         order = _core.derive(_core.derive(wrap(self.seed), epoch), _ORDER)
         return plan_epoch(
             self.seeds,
             self.batch_size,
             world_size=self.world_size,
             key=order if self.shuffle else None,
-            costs=self._evened,
+            costs=self._seed_costs() if self.batching == "balanced" else None,
             window=self.window,
             drop_last=self.drop_last,
         )
+
+    def balance(self, epoch: int) -> float:
+        """The largest load of a rank in `epoch` over the mean of all, by the costs of their seeds: 1 is even.
+
+        Every rank knows it without asking the others. The first call prices the seeds, which takes a few passes over the
+        graph; with `batching=balanced` they have been.
+        """
+        return max_over_mean(self.plan(epoch).loads(self._seed_costs()).sum(axis=0))
+
+    def _seed_costs(self) -> Floats:  # [num_seeds]
+        if self._priced is None:
+            self._priced = self.sampler.costs(self.csc, self.seeds) if self.costs is None else self.costs
+        return self._priced
 
     def set_epoch(self, epoch: int) -> None:
         """The next iterator begins at the first step of `epoch`, unless that is where the loader was told to resume."""

@@ -377,6 +377,16 @@ def test_features_come_from_a_mapped_file(tmp_path: Path) -> None:
     assert content(loader(features=mapped)) == content(loader())
 
 
+def test_the_balance_of_an_epoch_is_the_largest_load_over_the_mean() -> None:
+    costs = np.arange(NUM_NODES, dtype=np.float64) ** 4
+    ranks = [loader(world_size=4, batch_size=8, costs=costs, rank=rank) for rank in range(4)]
+    loads = [sum(costs[batch.positions].sum() for batch in rank) for rank in ranks]
+    assert ranks[0].balance(0) == ranks[3].balance(0) == pytest.approx(max(loads) / np.mean(loads))
+    even = loader(world_size=4, batch_size=8, costs=costs, batching="balanced")
+    assert 1 <= even.balance(0) < 1.05 < ranks[0].balance(0)
+    assert loader(seeds=np.array([], int), world_size=3).balance(0) == 1
+
+
 def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
     def imbalance(**changes: Any) -> float:
         ranks = [loader(batch_size=16, world_size=4, rank=rank, **changes) for rank in range(4)]
