@@ -12,7 +12,7 @@ from lightning.fabric.plugins.environments.cluster_environment import ClusterEnv
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
-from torch.futures import Future
+from torch.futures import Future, collect_all
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -68,18 +68,21 @@ class SyncMeter:
         return max(self.end - self.start, 0.0)
 
     def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-        """An all-reduce that sums: DDP's own averages, but a rank's loss is its sum over the global number of rows already."""
-        gradient = bucket.buffer()
+        """All-reduces that sum: DDP's own averages, but a rank's loss is its sum over the global number of rows already.
+
+        One per parameter: where a number stands in a buffer decides in which order the ranks' are added, and DDP orders its
+        buckets anew after the first step, so a resumed run would differ in the last bits from one that was not interrupted.
+        """
         self.start = self.start or time.perf_counter()
-        self.square_norm += float(gradient.square().sum())
+        buffer: Tensor = bucket.buffer()
+        self.square_norm += float(buffer.square().sum())
+        works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in bucket.gradients()]
 
-        def done(future: Future[list[Tensor]]) -> Tensor:
+        def done(_: Future[Any]) -> Tensor:
             self.end = time.perf_counter()
-            return future.value()[0]
+            return buffer
 
-        work = dist.all_reduce(gradient, group=group, async_op=True)
-        assert work is not None
-        return work.get_future().then(done)
+        return collect_all([work.get_future() for work in works]).then(done)
 
 
 class WrappedStrategy(DDPStrategy):
@@ -92,9 +95,6 @@ class WrappedStrategy(DDPStrategy):
             accelerator=None,
             parallel_devices=devices if comm.device.type == "cuda" else [comm.device] * comm.world_size,
             cluster_environment=StartedRanks(comm, local_rank),
-            # Else DDP orders its buckets anew after the first step, and a resumed run would add in another order than one that
-            # was not interrupted. It also lets a model leave parameters unused.
-            find_unused_parameters=True,
         )
         self._comm, self._meter = comm, meter
 

@@ -38,7 +38,6 @@ def make_trainer(config: dict[str, Any], module: TrainingModule, meter: SyncMete
     # Hints of a library that this program sits on are not its user's business; its errors are.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
-    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
     return L.Trainer(
         accelerator="gpu" if on_gpu else "cpu",
         strategy=strategy,
