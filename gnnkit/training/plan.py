@@ -19,9 +19,7 @@ from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.training.models import Given, make_program
 
 SHARDS = "shards"  # folder in the run folder, one folder in it for each rank
-COMPARED_EDGES = (
-    20_000_000  # up to so many the leader measures other layouts too, some seconds' work; job=plan always does
-)
+COMPARED_EDGES = 20_000_000  # up to so many the leader compares layouts, some seconds' work; job=plan always does
 WHOLE = "whole"  # in it, for job=verify: the whole graph
 
 
@@ -63,18 +61,19 @@ def decide(config: dict[str, Any], graph: Graph, quality: Quality) -> dict[str, 
     words = {name: figures["words_per_column"] for name, figures in layouts.items()}
     others = ", ".join(f"{name} {number:,.1f}" for name, number in words.items() if name != "chosen")
     best = min(words, key=words.__getitem__)
-    verdict = "no other layout moves fewer" if words[best] == words["chosen"] else f"partition.grid={best} moves fewest"
+    verdict = "no other layout has fewer" if words[best] == words["chosen"] else f"partition.grid={best} has fewest"
     why = (
-        f"partition.grid={chosen['grid']}: {words['chosen']:,.1f} words per feature column and aggregation to the busiest rank; "
-        + (f"{verdict} ({others})" if others else "job=plan compares it with other layouts")
+        f"partition.grid={chosen['grid']}: the busiest rank receives {words['chosen']:,.1f} words per feature column and "
+        "aggregation; " + (f"{verdict} ({others})" if others else "job=plan compares it with other layouts")
     )
     return {"nodes": chosen["nodes"], "why": why, "layouts": layouts}
 
 
 def alternatives(config: dict[str, Any], graph: Graph) -> Iterator[tuple[str, Quality]]:
     """The other layouts for the configured number of workers and assignment of nodes, as far as these go together."""
-    grids = {**{name: name for name in ("1d", "1.5d", "2d", "3d")}, "feature-parallel": [1, 1, config["workers"]]}
-    for name, grid in grids.items():
+    all_slices = [1, 1, config["workers"]]
+    for grid in ("1d", "1.5d", "2d", "3d", all_slices):
+        name = str(grid).replace(" ", "")  # as the command line takes it
         choice = {**config["partition"], "grid": grid}
         if name != "1.5d":
             choice["replication"] = None

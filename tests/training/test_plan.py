@@ -88,13 +88,13 @@ def test_on_a_ring_every_worker_reads_one_row_of_the_one_before_it(tmp_path: Pat
 
 def test_a_run_says_why_its_partition(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = train(tmp_path / "worse", ring(), partition="2d")
-    assert "partition.grid=1d moves fewest (1d 1.0, " in result["why"]
+    assert "partition.grid=1d has fewest (1d 1.0, " in result["why"]
     assert result["why"] in capfd.readouterr().out
     result = train(tmp_path / "best", ring(), partition="1d")
     assert result["why"].startswith(
-        "partition.grid=1d: 1.0 words per feature column and aggregation to the busiest rank"
+        "partition.grid=1d: the busiest rank receives 1.0 words per feature column and aggregation; "
     )
-    assert "no other layout moves fewer" in result["why"]
+    assert "no other layout has fewer" in result["why"]
     decision = json.loads((tmp_path / "best/coordination.json").read_text())["decision"]
     assert decision["why"] == result["why"]
     assert decision["layouts"]["chosen"] == decision["layouts"]["1d"]

@@ -121,11 +121,11 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
         overrides=["job=plan"],
         folder=tmp_path / "run",
     )
-    assert set(result["layouts"]) == {"chosen", "1d", "1.5d", "2d", "3d", "feature-parallel"}
+    assert set(result["layouts"]) == {"chosen", "1d", "1.5d", "2d", "3d", "[1,1,4]"}
     assert result["layouts"]["chosen"] == result["layouts"]["2d"]
     least = min(layout["words"]["max"] for layout in result["layouts"].values())
     assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
-    assert result["layouts"]["feature-parallel"]["words"]["gathered"] == [0] * 4
+    assert result["layouts"]["[1,1,4]"]["words"]["gathered"] == [0] * 4
 
 
 def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> None:
@@ -134,7 +134,7 @@ def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> 
 
     keys = {"strategy": "vertex_centric", "workers": 2, "model": make, "overrides": ["job=plan"]}
     result = gnnkit.train(make_graph(), partition="1d", folder=tmp_path / "run", **keys)
-    assert "feature-parallel" not in result["layouts"]
+    assert "[1,1,2]" not in result["layouts"]
     assert result["layouts"]["chosen"]["words"]["max"] > 0
     with pytest.raises(ValueError, match=r"use partition\.grid=1d, one column and one slice"):
         gnnkit.train(
