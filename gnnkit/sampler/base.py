@@ -64,6 +64,10 @@ class Sampler(ABC):
         """What each seed costs, for batches of equal cost; here its number of in-edges."""
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
+    def groups(self, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
+        """Seeds of one group belong into one batch, and a batch has `batch_size` groups. None: each seed is for itself."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:

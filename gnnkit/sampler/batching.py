@@ -16,35 +16,32 @@ from gnnkit.graph import CSC, Floats, Ids
 class Epoch:
     """The batches of all ranks: every seed is in one of them, and all ranks make the same number of steps.
 
-    In whole steps each rank has `batch_size` seeds; what is left over is divided evenly in one last step, in which the
-    higher ranks have one seed less, or an empty batch.
+    In whole steps each rank has as many seeds (or groups of them); what is left over is divided evenly in one last step, in
+    which the higher ranks have one less, or an empty batch.
     """
 
     order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds: step by step, in each step rank by rank
-    batch_size: int
-    world_size: int
+    bounds: npt.NDArray[
+        np.int64
+    ]  # [num_steps, world_size + 1] where the batch of each rank begins, and the last one ends
 
     @property
     def num_steps(self) -> int:
-        return -(-len(self.order) // (self.batch_size * self.world_size))
+        return len(self.bounds)
 
-    def batch(self, step: int, rank: int) -> npt.NDArray[np.int64]:  # [at most batch_size]
+    @property
+    def world_size(self) -> int:
+        return int(self.bounds.shape[1]) - 1
+
+    def batch(self, step: int, rank: int) -> npt.NDArray[np.int64]:
         """The positions of the seeds of `rank` at `step`."""
-        per_step = self.batch_size * self.world_size
-        share, extra = divmod(min(per_step, len(self.order) - step * per_step), self.world_size)
-        start = step * per_step + rank * share + min(rank, extra)
-        return self.order[start : start + share + (rank < extra)]
+        return self.order[self.bounds[step, rank] : self.bounds[step, rank + 1]]
 
     def of_rank(self, rank: int) -> tuple[npt.NDArray[np.int64], list[int]]:
         """All batches of `rank` one after the other, and where each begins and the last ends [num_steps + 1]."""
-        num_whole = len(self.order) // (self.batch_size * self.world_size)
-        whole = self.order[: num_whole * self.batch_size * self.world_size]
-        own = whole.reshape(num_whole, self.world_size, self.batch_size)[:, rank].ravel()
-        offsets = list(range(0, len(own) + 1, self.batch_size))
-        if self.num_steps > num_whole:
-            own = np.concatenate([own, self.batch(num_whole, rank)])
-            offsets.append(len(own))
-        return own, offsets
+        begins, ends = self.bounds[:, rank], self.bounds[:, rank + 1]
+        own = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        return np.concatenate([self.order[:0], *own]), [0, *np.cumsum(ends - begins).tolist()]
 
     def loads(self, costs: Floats) -> npt.NDArray[np.float64]:  # [num_steps, world_size]
         """What each rank computes at each step, where the seeds cost `costs` [num_seeds]."""
@@ -65,6 +62,7 @@ def plan_epoch(
     world_size: int = 1,
     key: int | None = 0,
     costs: Floats | None = None,  # [num_seeds] finite
+    groups: Ids | None = None,  # [num_seeds]
     window: int = 8,
     drop_last: bool = False,
 ) -> Epoch:
@@ -74,22 +72,42 @@ def plan_epoch(
     all ranks, get seeds of nearly the same total cost (longest processing time first, with equal counts). The seeds of a
     window and their numbers per batch stay as they were and a seed is equally likely in each of its batches, so
     gradients stay unbiased; with a window of 1 the ranks together compute the same seeds at each step as without.
-    `drop_last` leaves out the seeds that do not fill a step. Raises `ValueError` for sizes below 1 and costs that are
-    not finite.
+    `drop_last` leaves out the seeds that do not fill a step. Seeds of one of `groups` stay together, and all of this is
+    then said of groups: a batch has `batch_size` of them. Raises `ValueError` for sizes below 1 and costs that are not
+    finite.
     """
     for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
         if size < 1:
             raise ValueError(f"{name}={size} must be at least 1")
     ids = np.ascontiguousarray(seeds, np.int64)
+    for name, values in (("costs", costs), ("groups", groups)):
+        if values is not None and len(values) != len(ids):
+            raise ValueError(f"{name} has {len(values)} entries, expected one for each of {len(ids)} seeds")
+    if groups is not None:
+        ids, group = np.unique(np.ascontiguousarray(groups, np.int64), return_inverse=True)
+        costs = None if costs is None else np.bincount(group, costs, len(ids)).astype(np.float64)
     order = np.arange(len(ids)) if key is None else _core.shuffled_order(ids, key)
     if drop_last:
         order = order[: len(ids) // (batch_size * world_size) * batch_size * world_size]
     if costs is not None:
-        if len(costs) != len(ids):
-            raise ValueError(f"costs has {len(costs)} entries, expected one for each of {len(ids)} seeds")
         shuffled = np.ascontiguousarray(costs, np.float64)[order]
         order = order[_core.even_order(shuffled, world_size, batch_size, window, key or 0)]
-    return Epoch(order, batch_size, world_size)
+    bounds = _bounds(len(order), batch_size, world_size)
+    if groups is None:
+        return Epoch(order, bounds)
+    sizes = np.bincount(group, minlength=len(ids))
+    members = np.split(np.argsort(group, kind="stable"), np.cumsum(sizes)[:-1])
+    begins = np.concatenate([[0], np.cumsum(sizes[order])])
+    return Epoch(np.concatenate([order[:0], *(members[g] for g in order)]), begins[bounds])
+
+
+def _bounds(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
+    per_step, ranks = batch_size * world_size, np.arange(world_size + 1)
+    num_whole, rest = divmod(count, per_step)
+    whole = np.arange(num_whole)[:, None] * per_step + ranks * batch_size
+    share, extra = divmod(rest, world_size)
+    last = num_whole * per_step + ranks * share + np.minimum(ranks, extra)
+    return np.concatenate([whole, last[None]]) if rest else whole
 
 
 def tree_sizes(

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Ids
-from gnnkit.sampler.base import NativeSampler, Reading, as_ids
+from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.sampler.base import NativeSampler, Reading, Sampler, as_ids
 
 
 class ClusterSampler(NativeSampler):
     """Cluster-GCN (Chiang et al., KDD 2019): all edges between the clusters of the seeds, and none from elsewhere.
 
-    Meant for seeds that are all (training) nodes of a few clusters, as `seeds` gives them. Other nodes of these
+    Its batches are the seeds of whole clusters, `batch_size` clusters each. Other nodes of these
     clusters are in the batch as far as they reach a seed within `num_hops`; the rest could not change a result.
     """
 
@@ -36,16 +36,19 @@ class ClusterSampler(NativeSampler):
         return _core.Sampler.cluster(self.num_hops)
 
     def reading(self, graph: CSC) -> Reading:
-        if len(self.clusters) != graph.num_sources:
-            raise ValueError(f"sampler.clusters has {len(self.clusters)} entries, the graph {graph.num_sources} nodes")
+        self._check(graph)
         return Reading(graph, cluster=self.clusters)
 
-    def seeds(self, nodes: Ids, per_batch: int, *, key: int) -> list[Ids]:
-        """A shuffled cover of `nodes` by those of `per_batch` clusters each, for an epoch of this key."""
-        present = np.unique(self.clusters[nodes])
-        order = np.random.default_rng(key).permutation(present)
-        groups = [order[first : first + per_batch] for first in range(0, len(order), per_batch)]
-        return [nodes[np.isin(self.clusters[nodes], group)] for group in groups]
+    def groups(self, graph: CSC, seeds: Ids) -> Ids:  # [num_seeds]
+        self._check(graph)
+        return self.clusters[seeds]
+
+    def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
+        return Sampler.costs(self, graph, seeds)
+
+    def _check(self, graph: CSC) -> None:
+        if len(self.clusters) != graph.num_sources:
+            raise ValueError(f"sampler.clusters has {len(self.clusters)} entries, the graph {graph.num_sources} nodes")
 
 
 def _load(path: str) -> Ids:

@@ -120,7 +120,7 @@ class Loader:
         pin_memory: bool = False,  # features in page-locked memory, where there is a GPU
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
-        """`batch_size` is a rank's. `batching` is `plain` or `balanced` (see `plan_epoch`, as for `window`, the steps over
+        """`batch_size` is a rank's, of seeds or, where the sampler has groups of them, of groups. `batching` is `plain` or `balanced` (see `plan_epoch`, as for `window`, the steps over
         which costs are evened out). `threads` defaults to the cores at hand, `prefetch` to twice as many batches.
         `transform` is called on each batch by the iterator, `LoadedBatch.to_pyg` for example. Raises `ValueError` for
         arguments that do not fit together.
@@ -146,6 +146,8 @@ class Loader:
         self.costs = None if costs is None else np.ascontiguousarray(costs, np.float64)
         self._allocate = frameworks.page_locked if pin_memory else _pageable
         self._check()
+        self._groups = sampler.groups(self.csc, self.seeds)
+        self._num_units = len(self.seeds if self._groups is None else np.unique(self._groups))
         self._priced: Floats | None = None  # what the seeds cost, once that is asked for
         self._next = (0, 0)  # epoch and step at which the next iterator begins
         self._now = (0, 0)  # epoch and step that the last iterator is at
@@ -153,7 +155,7 @@ class Loader:
     def __len__(self) -> int:
         """Steps of an epoch, the same on every rank."""
         per_step = self.batch_size * self.world_size
-        return len(self.seeds) // per_step if self.drop_last else -(-len(self.seeds) // per_step)
+        return self._num_units // per_step if self.drop_last else -(-self._num_units // per_step)
 
     def __iter__(self) -> Generator[Any, None, None]:
         # All of it waits for the first batch to be asked for: Lightning calls `iter` once more, to see whether it can.
@@ -180,6 +182,7 @@ class Loader:
             world_size=self.world_size,
             key=order if self.shuffle else None,
             costs=self._seed_costs() if self.batching == "balanced" else None,
+            groups=self._groups,
             window=self.window,
             drop_last=self.drop_last,
         )

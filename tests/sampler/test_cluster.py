@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnnkit.graph import CSC
-from gnnkit.sampler import ClusterSampler, FullSampler
+from gnnkit.sampler import ClusterSampler, FullSampler, Loader
 from gnnkit.testing import check_sampler
 
 
@@ -43,13 +43,23 @@ def test_one_cluster_is_the_full_neighbourhood(graph: CSC) -> None:
         np.testing.assert_array_equal(a.src_nodes, b.src_nodes)
 
 
-def test_an_epoch_of_clusters_covers_the_nodes_once(graph: CSC) -> None:
-    clusters = np.arange(graph.num_nodes) % 10
-    sampler, nodes = ClusterSampler(clusters), np.arange(0, graph.num_nodes, 3)
-    batches = sampler.seeds(nodes, 3, key=1)
-    assert [len(np.unique(clusters[batch])) for batch in batches] == [3, 3, 3, 1]
-    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), nodes)
-    assert [batch.tolist() for batch in sampler.seeds(nodes, 3, key=2)] != [batch.tolist() for batch in batches]
+@pytest.mark.parametrize("batching", ["plain", "balanced"])
+def test_a_loader_gives_every_rank_whole_clusters_and_every_seed_once(graph: CSC, batching: str) -> None:
+    clusters, seeds = np.arange(graph.num_nodes) ** 2 % 11, np.arange(0, graph.num_nodes, 3)
+    num_clusters = len(np.unique(clusters[seeds]))
+    loaders = [
+        Loader(graph, ClusterSampler(clusters), seeds, 2, rank=rank, world_size=2, batching=batching, seed=1)
+        for rank in range(2)
+    ]
+    assert [len(loader) for loader in loaders] == [-(-num_clusters // 4)] * 2
+    epochs = [[[batch.seeds for batch in loader] for loader in loaders] for _ in range(2)]
+    for ranks in epochs:
+        batches = [batch for rank in ranks for batch in rank]
+        np.testing.assert_array_equal(np.sort(np.concatenate(batches)), seeds)
+        held = [np.unique(clusters[batch]) for batch in batches]
+        assert len(np.concatenate(held)) == num_clusters  # none is in two batches
+        assert all(len(names) == 2 for rank in ranks for names in map(np.unique, (clusters[b] for b in rank[:-1])))
+    assert [b.tolist() for b in epochs[0][0]] != [b.tolist() for b in epochs[1][0]]
 
 
 def test_clusters_are_read_from_a_file_and_checked(graph: CSC, tmp_path: Path) -> None:
