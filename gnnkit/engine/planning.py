@@ -57,7 +57,7 @@ class Exchange:
 
 def exchanges(model: nn.Module, in_features: int, edge_width: int, grid: Grid, slice_: int) -> list[Exchange]:
     """Those of one training step of the model, forward and backward, in order, on a rank of that slice."""
-    engine = _NotingEngine(model, Sizes(), edge_width, grid, slice_)
+    engine = NotingEngine(Sizes(), edge_width, grid, slice_, _dtype(model))
     engine.forward(model, in_features)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return engine.notes
@@ -82,7 +82,7 @@ def activations(model: nn.Module, in_features: int, edge_width: int, grid: Grid,
     order, and then what does not depend on them. Exact for all that autograd saves, because every tensor has rows of one kind."""
 
     def kept(sizes: Sizes) -> int:
-        engine = _NotingEngine(model, sizes, edge_width, grid, slice_)
+        engine = NotingEngine(sizes, edge_width, grid, slice_, _dtype(model))
         return engine.forward(model, in_features)[1]
 
     names = [field.name for field in fields(Sizes)]
@@ -174,11 +174,10 @@ def _parts(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> 
     return [(there, back) if exchange.kind == "cut" else (back, there)]
 
 
-class _NotingEngine(Engine):
-    """Rows and edges of those numbers, and routes as if other ranks held edges at them."""
+class NotingEngine(Engine):
+    """Rows and edges of those numbers, and routes as if other ranks held edges at them, which note what they are asked for."""
 
-    def __init__(self, model: nn.Module, sizes: Sizes, edge_width: int, grid: Grid, slice_: int) -> None:
-        dtype = next(model.parameters()).dtype
+    def __init__(self, sizes: Sizes, edge_width: int, grid: Grid, slice_: int, dtype: torch.dtype) -> None:
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
         self.notes: list[Exchange] = []
@@ -208,6 +207,10 @@ class _NotingEngine(Engine):
         with SavedTensors([x, *self.held(), *model.parameters(), *model.buffers()]) as saved:
             logits: Tensor = model(x, ShardAdjacency.layers(self, num_layers, 0))
         return logits, saved.num_bytes
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next(model.parameters()).dtype
 
 
 def _edges(num_dst: int, num_edges: int, num_src: int) -> CSC:

@@ -1,4 +1,4 @@
-"""job=plan: what a training step moves and holds on every layout, from the partition alone; nothing is trained."""
+"""job=plan: what a step of training or of a program moves and holds on every layout, from the partition alone; nothing is run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine.planning import Sizes, Volume, activations, exchanges, volume
-from gnnkit.graph import Graph, Ids
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import ShardAdjacency
+from gnnkit.engine.planning import Exchange, NotingEngine, Sizes, Volume, activations, exchanges, volume
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
@@ -27,14 +30,12 @@ _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the o
 def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[str, Any]:
     """The layouts for the configured number of workers, node assignment and model, and why one is to be preferred.
 
-    Words and messages are those of one training step that exchanges, forward and backward, to the word. Raises `ValueError`
-    for a chosen layout that cannot be; others that cannot be are left out.
+    Words and messages are those of one training step that exchanges, forward and backward, or of one step of a program, to the
+    word. Raises `ValueError` for a chosen layout that cannot be; others that cannot be are left out.
     """
-    if make_program(config, given) is not None:
-        raise ValueError(f"job=plan is for models that are trained, model={config['model']['name']} is a program")
     graph = load(config, graph)
     torch.manual_seed(config["seed"])
-    model = make_model(config, given, graph)
+    model = make_program(config, given) or make_model(config, given, graph)
     quality = measure(graph, assign(graph, config))
     layouts = {"chosen": layout(config, graph, model, quality)}
     for name, other in alternatives(config, graph):
@@ -57,18 +58,22 @@ def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[s
     }
 
 
-def layout(config: dict[str, Any], graph: Graph, model: nn.Module, quality: Quality) -> dict[str, Any]:
+def layout(config: dict[str, Any], graph: Graph, model: nn.Module | Program, quality: Quality) -> dict[str, Any]:
     """The figures of one layout; lists are by rank."""
     itemsize = config["trainer"]["precision"] // 8
     moved, sizes = step_volume(graph, model, quality)
     grid = quality.partition.grid
-    state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[config["trainer"]["optimizer"]])
     parts = {
         "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
-        "parameters": np.full(len(sizes), state),  # with gradients and what the optimiser keeps
-        "activations": step_activations(graph, model.to(_DTYPES[itemsize]), grid, sizes),
     }
+    if isinstance(model, Program):
+        _, width = program_step(model, graph, grid, 0)
+        parts["values"] = quality.traffic.num_owned * width * itemsize * 2  # before and after the step
+    else:
+        state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[config["trainer"]["optimizer"]])
+        parts["parameters"] = np.full(len(sizes), state)  # with gradients and what the optimiser keeps
+        parts["activations"] = step_activations(graph, model.to(_DTYPES[itemsize]), grid, sizes)
     memory = np.sum(list(parts.values()), axis=0)
     busiest = int(memory.argmax())
     return {
@@ -87,8 +92,8 @@ def layout(config: dict[str, Any], graph: Graph, model: nn.Module, quality: Qual
     }
 
 
-def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volume, list[Sizes]]:
-    """What one training step exchanges, and how many rows of each kind a rank has, added self-loops included."""
+def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> tuple[Volume, list[Sizes]]:
+    """What one step exchanges, and how many rows of each kind a rank has, added self-loops included."""
     grid = quality.partition.grid
     plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
     sizes: list[Sizes] = []
@@ -100,7 +105,12 @@ def step_volume(graph: Graph, model: nn.Module, quality: Quality) -> tuple[Volum
             yield looped
 
     traffic = Traffic.of(shards())
-    by_slice = [exchanges(model, *_widths(graph), grid, s) for s in range(grid.slices)]
+    by_slice = [
+        program_step(model, graph, grid, s)[0]
+        if isinstance(model, Program)
+        else exchanges(model, *_widths(graph), grid, s)
+        for s in range(grid.slices)
+    ]
     asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
     for rank, own in enumerate(sizes):
         cell = rank // grid.slices
@@ -112,6 +122,26 @@ def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence
     """What each rank keeps between the forward and the backward pass of a step."""
     by_slice = [activations(model, *_widths(graph), grid, s) for s in range(grid.slices)]
     return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+
+
+@torch.no_grad()
+def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tuple[list[Exchange], int]:
+    """What a step exchanges, in order, on a rank of that slice, and the width of the values; tried on a single node."""
+    width, edge_width = _widths(graph)
+    engine = NotingEngine(Sizes(), edge_width, grid, slice_, torch.float64)
+    (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
+    nodes = Nodes(
+        adjacency,
+        Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0),
+        graph.num_nodes,
+        graph.num_classes,
+        features=torch.zeros(1, width, dtype=torch.float64),
+        labels=torch.zeros(1, dtype=torch.int64),
+        split=torch.tensor([Split.TRAIN], dtype=torch.int8),
+    )
+    x = program.start(nodes)
+    engine.notes.clear()  # the start's; a run does not count it either
+    return engine.notes, program.step(x, nodes).shape[1]
 
 
 def _sizes(shard: Shard) -> Sizes:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Engine, ShardAdjacency
-from gnnkit.engine.planning import SavedTensors
+from gnnkit.engine import Engine, ShardAdjacency, Tally
+from gnnkit.engine.planning import SavedTensors, Volume
 from gnnkit.graph import CSC, Graph
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.label_propagation import LabelPropagation
+from gnnkit.model.pagerank import PageRank
+from gnnkit.model.program import Nodes, Program
 from gnnkit.model.pyg import PyG
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.strategy.base import Worker
 from gnnkit.training.predict import step_activations, step_volume
+from gnnkit.training.program import iterate
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
 MODELS = {
@@ -56,16 +62,36 @@ def make_graph(n: int = 37) -> Graph:
     return Graph(CSC.from_edges(src, dst, n), features, labels, np.ones(n, np.int8), rng.random((5 * n, EDGE_WIDTH)))
 
 
-def counted(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[dict[Any, int], int, int]:
-    """Words of each layer and step, messages, and bytes of one training step."""
+Counted = tuple[dict[Any, int], int, int]  # words of each layer and step, messages, bytes
+
+
+def counted(shards: list[Shard], model: nn.Module, comm: Communicator) -> Counted:
+    """In one training step."""
     model, shard = copy.deepcopy(model), shards[comm.rank]
     engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
     layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
     model(torch.tensor(shard.features), layers).sum().backward()
+    return totals(engine.traffic)
+
+
+def totals(traffic: Tally) -> Counted:
     words: dict[Any, int] = {}
-    for (layer, step, _), number in engine.traffic.words.items():
+    for (layer, step, _), number in traffic.words.items():
         words[layer, step] = words.get((layer, step), 0) + number
-    return words, sum(engine.traffic.messages.values()), engine.traffic.bytes_sent
+    return words, sum(traffic.messages.values()), traffic.bytes_sent
+
+
+def partition_on(grid: Grid, graph: Graph) -> Partition:
+    owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
+    return Partition(owner, None, grid)
+
+
+def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> None:
+    for rank, (words, messages, sent) in enumerate(results):
+        expected = {key: int(per_rank[rank]) for key, per_rank in planned.words.items() if per_rank[rank]}
+        assert words == expected, (grid, rank)
+        assert messages == planned.messages[rank], (grid, rank)
+        assert sent == planned.words_sent[rank] * 8, (grid, rank)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -75,15 +101,44 @@ def test_words_and_messages_planned_are_those_counted(name: str) -> None:
     graph = make_graph()
     for shape in GRIDS:
         grid = Grid(*shape)
-        owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
-        partition = Partition(owner, None, grid)
+        partition = partition_on(grid, graph)
         planned, _ = step_volume(graph, model, measure(graph, partition))
         results = Threads.run(functools.partial(counted, list(cut_all(graph, partition)), model), grid.world_size)
-        for rank, (words, messages, sent) in enumerate(results):
-            expected = {key: int(per_rank[rank]) for key, per_rank in planned.words.items() if per_rank[rank]}
-            assert words == expected, (grid, rank)
-            assert messages == planned.messages[rank], (grid, rank)
-            assert sent == planned.words_sent[rank] * 8, (grid, rank)
+        check_volume(planned, results, grid)
+
+
+class Attends(Program):
+    """A program as others write it, with whatever the adjacency offers."""
+
+    self_loops = True
+
+    def start(self, nodes: Nodes) -> Tensor:
+        return nodes.adjacency.aggregate(nodes.features)
+
+    def step(self, x: Tensor, nodes: Nodes) -> Tensor:
+        largest = nodes.adjacency.aggregate(x, reduce="max")
+        rows = torch.stack([largest, x], 1)
+        attention = nodes.adjacency.softmax(nodes.adjacency.scores(x[:, :2], x[:, :2], nodes.adjacency.edge_features))
+        return nodes.adjacency.aggregate(rows, weight=attention).mean(1)
+
+
+def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> Counted:
+    """In one step of a program."""
+    worker = Worker(comm, shards[comm.rank], torch.float64, 0)
+    return totals(iterate(program, worker, lambda iteration, residual, states: None).traffic)
+
+
+@pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])
+def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program]) -> None:
+    graph, program = make_graph(), kind(max_iterations=1)
+    for shape in GRIDS:
+        grid = Grid(*shape)
+        partition = partition_on(grid, graph)
+        planned, _ = step_volume(graph, program, measure(graph, partition))
+        shards = list(cut_all(graph, partition))
+        results = Threads.run(functools.partial(step_counted, shards, program), grid.world_size)
+        check_volume(planned, results, grid)
+        assert grid.world_size == 1 or planned.received.all()
 
 
 def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
@@ -104,8 +159,7 @@ def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
     graph = make_graph()
     for shape in GRIDS:
         grid = Grid(*shape)
-        owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
-        partition = Partition(owner, None, grid)
+        partition = partition_on(grid, graph)
         _, sizes = step_volume(graph, model, measure(graph, partition))
         found = Threads.run(functools.partial(kept, list(cut_all(graph, partition)), model), grid.world_size)
         assert min(found) > 0

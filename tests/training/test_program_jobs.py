@@ -115,13 +115,21 @@ def test_a_program_that_depends_on_the_layout_is_found(tmp_path: Path) -> None:
     [
         (["strategy.local_iterations=2"], r"model=pagerank is a program .* strategy\.local_iterations=1"),
         (["trainer.resume=last.json"], r"trainer\.resume=last\.json: programs have no checkpoints"),
-        (["job=plan"], r"job=plan is for models that are trained, model=pagerank is a program"),
         (["model.damping=1"], r"model\.damping=1 must be at least 0 and below 1"),
     ],
 )
 def test_what_programs_cannot_do_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(tmp_path, "pagerank", *overrides)
+
+
+def test_words_planned_are_those_counted(tmp_path: Path) -> None:
+    counted = run(tmp_path, "pagerank", partition="2d")
+    planned = run(tmp_path / "plan", "pagerank", "job=plan", partition="2d")["layouts"]["chosen"]
+    for name in ("gathered", "reduced", "sliced"):
+        assert planned["words"][name] == counted["per_rank"][f"words_{name}"]
+    assert planned["bytes_sent"]["per_rank"] == counted["per_rank"]["bytes_sent"]
+    assert set(planned["memory_of_busiest_rank"]) == {"features", "edges", "values"}
 
 
 def test_label_propagation_without_training_nodes_is_the_users_to_mend(tmp_path: Path) -> None:
