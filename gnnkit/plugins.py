@@ -6,13 +6,15 @@ Listing imports nothing, loading imports the chosen plugin only; code comes from
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: 
 
 def names(kind: str) -> list[str]:
     """The installed plugins of a kind, sorted; none of them is imported."""
-    return sorted({point.name for point in entry_points(group=f"gnnkit.{kind}")})
+    return sorted({point.name for point in _points(kind)})
 
 
 def options(kind: str) -> list[str]:
@@ -58,7 +60,7 @@ def load(kind: str, name: str) -> type[Any]:
 
 def find(kind: str, name: str) -> EntryPoint:
     """The one entry point of that name, not imported. Raises `ValueError` if there is none, or more than one."""
-    found = [point for point in entry_points(group=f"gnnkit.{kind}") if point.name == name]
+    found = [point for point in _points(kind) if point.name == name]
     if not found:
         raise unknown(_chosen(kind, name), name, names(kind))
     if len(found) > 1:
@@ -119,8 +121,18 @@ def check_arguments(
 
 def conf_folders() -> list[Path]:
     """Our `conf/`, then that of each `gnnkit.conf` entry point, located without importing the package."""
-    points = sorted(entry_points(group="gnnkit.conf"), key=lambda point: point.name)
+    points = sorted(_points("conf"), key=lambda point: point.name)
     return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
+
+
+def _points(kind: str) -> EntryPoints:
+    return _scan(f"gnnkit.{kind}", tuple(sys.path))
+
+
+@functools.cache
+def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
+    """Read once: it opens a file of every installed distribution, and a run asks dozens of times."""
+    return entry_points(group=group)
 
 
 def _arguments(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
