@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
+_METRICS = ("train_loss", "train_accuracy", "val_accuracy", "test_accuracy")  # that every run logs
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "sum": torch.sum,
@@ -46,7 +47,8 @@ class TrainingModule(L.LightningModule):
     """Classifies nodes: cross-entropy over the rows that the strategy hands out.
 
     A model that is a LightningModule itself may bring its own `configure_optimizers`, and its own `training_step(batch, index)`,
-    which returns this rank's part of the loss: its sum over `batch.rows`, divided by `batch.total`. Its `self.log` is `log_own`.
+    which returns this rank's part of the loss: its sum over `batch.rows`, divided by `batch.total`. Its `self.log` is `log_own`; its
+    other hooks are not called.
     """
 
     def __init__(
@@ -109,7 +111,10 @@ class TrainingModule(L.LightningModule):
     ) -> None:
         """`log` for a model: the leader's value is kept or, with `sync_dist`, the mean, sum, min or max of all ranks', as `reduce_fx`
         says; parts of a loss want the sum. Lightning's own would reach neither ranks that are threads nor those it does not drive.
+        Raises `ValueError` for the names that every run logs, and for other reductions.
         """
+        if name in _METRICS:
+            raise ValueError(f"self.log({name!r}): every run logs {', '.join(_METRICS)} itself, choose another name")
         if sync_dist and isinstance(value, int | float | Tensor):
             value = self._reduced(name, value, reduce_fx)
         keys.setdefault("batch_size", max(self.batch.total if sync_dist else len(self.batch.rows), 1))

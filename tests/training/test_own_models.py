@@ -159,13 +159,24 @@ def test_what_a_lightning_module_logs_counts_all_ranks(keys: dict[str, Any], tmp
         assert most == [max(leaders[0], num_train - leaders[0])] * 3
 
 
-def test_a_reduction_that_ranks_cannot_make_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reduce_fx", "message"),
+    [
+        ("x", torch.median, r"self\.log\('x', reduce_fx=.*median.* must be mean, sum, min or max"),
+        (
+            "train_loss",
+            "sum",
+            r"self\.log\('train_loss'\): every run logs .*val_accuracy, .* itself, choose another name",
+        ),
+    ],
+)
+def test_what_cannot_be_logged_is_refused(tmp_path: Path, name: str, reduce_fx: Any, message: str) -> None:
     class Odd(Own):
         def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-            self.log("x", 1.0, sync_dist=True, reduce_fx=torch.median)
+            self.log(name, 1.0, sync_dist=True, reduce_fx=reduce_fx)
             return super().training_step(batch, batch_idx)
 
-    with pytest.raises(ValueError, match=r"self\.log\('x', reduce_fx=.*median.* must be mean, sum, min or max"):
+    with pytest.raises(ValueError, match=message):
         train(seeded(Odd), tmp_path / "run", 2)
 
 
