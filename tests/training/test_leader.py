@@ -57,6 +57,17 @@ def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     assert FIRST_SLOW < found[0] <= FIRST_SLOW + 10
     assert result["stragglers"][f"rank {SLOW}"] > 2
     assert result["train_loss"] == train(tmp_path / "even", sync=sync)["train_loss"]
+    check_states(tmp_path / "slow/workers.jsonl")
+
+
+def check_states(path: Path) -> None:
+    """They say where the time went: the slow rank computes, the others wait for it."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    late = [line for line in lines if line["step"] > FIRST_SLOW]
+    slow, waiting = ([line for line in late if (line["rank"] == SLOW) == own] for own in (True, False))
+    assert all(line["seconds_compute"] >= SECONDS for line in slow)
+    assert np.median([line["phase"] == "compute" for line in slow]) == 1
+    assert np.median([line["phase"] != "compute" for line in waiting]) == 1
 
 
 def observed(steps: np.ndarray) -> list[Straggler]:
@@ -106,22 +117,12 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
             super().__init__(leader, Console(file=screen.open("w"), force_terminal=True, width=120))
 
     monkeypatch.setattr(running, "Display", OnScreen)
-    train(tmp_path / "terminal", Sleeps, trainer={"progress_bar": True, "max_epochs": 50})
+    train(tmp_path / "terminal", Sleeps, trainer={"progress_bar": True, "max_epochs": 20})
     drawn = screen.read_text()
-    for expected in ("50/50", "train_loss", "gradient norm", "exchange ms"):
+    for expected in ("20/20", "train_loss", "gradient norm", "exchange ms"):
         assert expected in drawn
     assert "\x1b[?25h" in drawn[-200:], "the cursor is back"
     screen.unlink()
-    train(tmp_path / "pipe", trainer={"progress_bar": "auto"})
+    train(tmp_path / "pipe", comm="threads", trainer={"progress_bar": "auto", "max_epochs": 2})
     assert not screen.exists()
     assert "\x1b" not in capfd.readouterr().out
-
-
-def test_states_say_where_the_time_went(tmp_path: Path) -> None:
-    train(tmp_path / "run", Sleeps)
-    lines = [json.loads(line) for line in (tmp_path / "run/workers.jsonl").read_text().splitlines()]
-    late = [line for line in lines if line["step"] > FIRST_SLOW]
-    slow, waiting = ([line for line in late if (line["rank"] == SLOW) == own] for own in (True, False))
-    assert all(line["seconds_compute"] >= SECONDS for line in slow)
-    assert np.mean([line["phase"] == "compute" for line in slow]) > 0.9
-    assert np.mean([line["phase"] != "compute" for line in waiting]) > 0.9
