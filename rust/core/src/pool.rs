@@ -8,7 +8,8 @@ use std::rc::Rc;
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-const MOST_THREADS: usize = 1024;
+/// More are never made.
+pub const MOST_THREADS: usize = 1024;
 
 struct Pool {
     pid: u32,
@@ -45,6 +46,16 @@ pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync 
     }
 }
 
+/// What `work` makes of each of `tasks`, in their order; as [`for_each`].
+pub fn map<T: Send, R: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) -> R + Sync + Send) -> Vec<R> {
+    let mut made: Vec<Option<R>> = tasks.iter().map(|_| None).collect();
+    let places = tasks.into_iter().zip(&mut made).collect();
+    for_each(threads, places, |(task, place): (T, &mut Option<R>)| {
+        *place = Some(work(task))
+    });
+    made.into_iter().flatten().collect()
+}
+
 /// The pool of this thread and process; none for a single thread.
 fn pool_of(threads: usize) -> Option<Rc<Pool>> {
     if threads <= 1 {
@@ -75,6 +86,17 @@ mod tests {
                 sum.fetch_add(1 << 20 | task, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), (100 << 20) + 4950, "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn results_stand_in_the_order_of_their_tasks() {
+        for threads in [1, 2, 5] {
+            let squares = map(threads, (0..100).collect(), |task: usize| task * task);
+            assert!(
+                squares.into_iter().eq((0..100).map(|task| task * task)),
+                "{threads} threads"
+            );
         }
     }
 }

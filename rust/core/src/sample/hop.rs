@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 use super::law::{Law, Room, Row};
-use super::table::Table;
+use super::slices::{Crew, draw_on_threads};
+use super::table::{Divisible, Table};
 use super::view::{View, load};
 use crate::Error;
 use crate::csc::Id;
@@ -80,6 +81,25 @@ impl<I: Id> Edges<I> {
         self.edge_ids.reserve(edges);
     }
 
+    pub fn importance(&self) -> Option<Importance> {
+        self.importance
+    }
+
+    /// Adds the rows of `next` after its own.
+    pub fn append(&mut self, next: Self) {
+        if self.indptr.len() == 1 {
+            *self = next;
+            return;
+        }
+        let begin = self.edge_ids.len() as i64;
+        self.indptr.extend(next.indptr[1..].iter().map(|end| begin + end));
+        self.sources.extend(next.sources);
+        self.edge_ids.extend(next.edge_ids);
+        if let (Some(weight), Some(next)) = (&mut self.weight, next.weight) {
+            weight.extend(next);
+        }
+    }
+
     /// The empty range at the end.
     fn none(&self) -> Range<usize> {
         self.edge_ids.len()..self.edge_ids.len()
@@ -126,6 +146,27 @@ impl<I: Id> Edges<I> {
         Ok(begin..self.edge_ids.len())
     }
 
+    /// Draws the edges of all `nodes` and reads their sources.
+    #[inline(always)]
+    fn draw_all<L: Law>(
+        &mut self,
+        graph: &View<'_, I>,
+        law: &L,
+        first: usize,
+        nodes: &[I],
+        room: &mut Room,
+    ) -> Result<(), Error> {
+        let mut asked = self.none();
+        for begin in (0..nodes.len()).step_by(BLOCK) {
+            let end = (begin + BLOCK).min(nodes.len());
+            ask(graph, &nodes[end..]);
+            let drawn = self.draw(graph, law, first + begin, &nodes[begin..end], room)?;
+            self.gather::<L>(graph, std::mem::replace(&mut asked, drawn), |_| ());
+        }
+        self.gather::<L>(graph, asked, |_| ());
+        Ok(())
+    }
+
     /// Reads the sources of drawn `edges`; calls `ask` with each.
     #[inline(always)]
     fn gather<L: Law>(&mut self, graph: &View<'_, I>, edges: Range<usize>, mut ask: impl FnMut(usize)) {
@@ -150,42 +191,70 @@ pub(crate) trait Task<I> {
     fn run<L: Law>(self, law: &L) -> Result<(), Error>;
 }
 
-/// Draws one hop for `nodes`, which must be destinations of `graph`.
+/// Runs `work` compiled for the processor at hand; all that it calls must be `#[inline(always)]`.
+pub(crate) fn fastest<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+        fn on_x86_64_v3<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt") {
+            // SAFETY: the processor has what the function is compiled for. -10 % of a batch.
+            return unsafe { on_x86_64_v3(work) };
+        }
+    }
+    work()
+}
+
+/// One hop of `nodes`, which must be destinations of `graph`.
 pub(crate) struct Draw<'a, I> {
     pub graph: &'a View<'a, I>,
     pub nodes: &'a [I],
-    pub room: &'a mut Room,
+    /// About how many edges they draw.
+    pub num_draws: usize,
+    pub importance: Option<Importance>,
+}
+
+/// A [`Draw`] that writes to `edges`, which are none yet.
+pub(crate) struct DrawInto<'a, I> {
+    pub draw: Draw<'a, I>,
+    pub crew: &'a mut Crew,
     pub edges: &'a mut Edges<I>,
 }
 
-impl<I: Id> Task<I> for Draw<'_, I> {
+impl<I: Id> Task<I> for DrawInto<'_, I> {
     fn nodes(&self) -> &[I] {
-        self.nodes
+        self.draw.nodes
     }
 
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
-        let Self {
-            graph,
-            nodes,
-            room,
-            edges,
-        } = self;
-        let mut asked = edges.none();
-        for first in (0..nodes.len()).step_by(BLOCK) {
-            let next = (first + BLOCK).min(nodes.len());
-            ask(graph, &nodes[next..]);
-            let drawn = edges.draw(graph, law, first, &nodes[first..next], room)?;
-            edges.gather::<L>(graph, std::mem::replace(&mut asked, drawn), |_| ());
-        }
-        edges.gather::<L>(graph, asked, |_| ());
-        match edges
-            .sources
-            .iter()
-            .position(|source| source.index() >= graph.num_sources())
-        {
-            Some(at) => Err(graph.no_such_source(edges.edge_ids[at], edges.sources[at])),
-            None => Ok(()),
-        }
+        let Self { draw, crew, edges } = self;
+        *edges = match draw_on_threads(&draw, law, crew) {
+            Some(drawn) => drawn,
+            None => draw_rows(&draw, law, 0, crew.room())?,
+        };
+        Ok(())
+    }
+}
+
+/// What the rows of `task` draw, the first of which is number `first` of the hop's. Every source exists.
+pub(crate) fn draw_rows<I: Id, L: Law>(
+    task: &Draw<'_, I>,
+    law: &L,
+    first: usize,
+    room: &mut Room,
+) -> Result<Edges<I>, Error> {
+    let &Draw { graph, nodes, .. } = task;
+    let mut edges = Edges::new(task.importance);
+    fastest(|| edges.draw_all(graph, law, first, nodes, room))?;
+    match edges
+        .sources
+        .iter()
+        .position(|source| source.index() >= graph.num_sources())
+    {
+        Some(at) => Err(graph.no_such_source(edges.edge_ids[at], edges.sources[at])),
+        None => Ok(edges),
     }
 }
 
@@ -193,44 +262,42 @@ impl<I: Id> Task<I> for Draw<'_, I> {
 pub(crate) struct Expand<'a, I, T> {
     pub graph: &'a View<'a, I>,
     pub rows: Range<usize>,
-    pub room: &'a mut Room,
+    /// About how many edges they draw.
+    pub num_draws: usize,
+    /// Whether no hop follows that needs the table.
+    pub is_last: bool,
+    pub crew: &'a mut Crew,
     pub edges: &'a mut Edges<I>,
     pub nodes: &'a mut Vec<I>,
     pub table: &'a mut T,
 }
 
-impl<I: Id, T: Table> Task<I> for Expand<'_, I, T> {
+impl<I: Id, T: Divisible> Task<I> for Expand<'_, I, T> {
     fn nodes(&self) -> &[I] {
         &self.nodes[self.rows.clone()]
     }
 
-    fn run<L: Law>(self, law: &L) -> Result<(), Error> {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt") {
-            // SAFETY: the processor has what the function is compiled for. -10 % of a batch.
-            return unsafe { self.run_on_x86_64_v3(law) };
+    fn run<L: Law>(mut self, law: &L) -> Result<(), Error> {
+        match self.run_on_threads(law) {
+            Some(()) => Ok(()),
+            None => fastest(|| self.run_on_one(law)),
         }
-        self.run_anywhere(law)
     }
 }
 
 impl<I: Id, T: Table> Expand<'_, I, T> {
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-    fn run_on_x86_64_v3<L: Law>(self, law: &L) -> Result<(), Error> {
-        self.run_anywhere(law)
-    }
-
     #[inline(always)]
-    fn run_anywhere<L: Law>(self, law: &L) -> Result<(), Error> {
+    fn run_on_one<L: Law>(self, law: &L) -> Result<(), Error> {
         let Self {
             graph,
             rows,
-            room,
+            crew,
             edges,
             nodes,
             table,
+            ..
         } = self;
+        let room = crew.room();
         let (mut asked, mut read) = (edges.none(), edges.none());
         for first in rows.clone().step_by(BLOCK) {
             let next = (first + BLOCK).min(rows.end);

@@ -10,6 +10,7 @@ mod labor;
 mod law;
 mod numbering;
 mod pages;
+mod slices;
 mod table;
 mod view;
 mod visits;
@@ -19,22 +20,23 @@ use balanced::Balanced;
 pub use balanced::{Limits, water_fill};
 use cluster::WithinClusters;
 pub use hop::{Batch, Hop, Importance};
-use hop::{Draw, Edges, Expand, Task};
+use hop::{Draw, DrawInto, Edges, Expand, Task};
 use labor::Labor;
-use law::{Room, Uniform, UniformWithReplacement};
+use law::{Uniform, UniformWithReplacement};
 pub use numbering::Numbering;
 use numbering::number_seeds;
+use slices::Crew;
 pub use table::DENSE_NODES;
-use table::{Dense, Hashed, Table};
+use table::{Dense, Divisible, Sharded};
 pub use view::{Extra, View, Weights};
 use visits::MostVisited;
 
 use weighted::{Weighted, WeightedWithReplacement};
 
-use crate::Error;
 use crate::csc::{Id, check_ids};
 use crate::rng::derive;
 use crate::walk::Walks;
+use crate::{Error, pool};
 
 /// For how many edges a row memory is set aside before it draws; more is found when needed.
 const TYPICAL_FANOUT: usize = 32;
@@ -104,12 +106,21 @@ pub struct Sampler {
     pub importance: Option<Importance>,
 }
 
-/// Memory that batches reuse; one per thread. Its contents never reach a result.
+/// Memory that batches reuse, one for each batch that is made at a time, and the number of threads that make it. Neither ever
+/// reaches a result.
 #[derive(Debug, Default)]
 pub struct Scratch {
     dense: Dense,
-    hashed: Hashed,
-    room: Room,
+    sharded: Sharded,
+    crew: Crew,
+}
+
+impl Scratch {
+    /// The same memory, for batches that `threads` threads make together; one unless this was called.
+    pub fn on_threads(&mut self, threads: usize) -> &mut Self {
+        self.crew.threads = threads.clamp(1, pool::MOST_THREADS);
+        self
+    }
 }
 
 impl Sampler {
@@ -128,10 +139,14 @@ impl Sampler {
             return Err(Error::Hop { hop, num_hops });
         }
         let mut edges = Edges::new(self.importance);
-        let task = Draw {
-            graph,
-            nodes,
-            room: &mut scratch.room,
+        let task = DrawInto {
+            draw: Draw {
+                graph,
+                nodes,
+                num_draws: self.num_draws(hop, nodes.len()),
+                importance: self.importance,
+            },
+            crew: &mut scratch.crew,
             edges: &mut edges,
         };
         self.with_law(graph, nodes, hop, key, task)?;
@@ -153,11 +168,12 @@ impl Sampler {
     ) -> Result<Batch<I>, Error> {
         graph.check_square()?;
         let num_nodes = graph.num_nodes();
-        let room = &mut scratch.room;
+        let Scratch { dense, sharded, crew } = scratch;
+        let num_parts = crew.threads;
         if num_nodes <= DENSE_NODES {
-            self.sample_with(graph, seeds, key, room, &mut scratch.dense.start(num_nodes))
+            self.sample_with(graph, seeds, key, crew, &mut dense.start(num_nodes, num_parts))
         } else {
-            self.sample_with(graph, seeds, key, room, scratch.hashed.start(num_nodes))
+            self.sample_with(graph, seeds, key, crew, sharded.start(num_nodes, num_parts))
         }
     }
 
@@ -166,20 +182,23 @@ impl Sampler {
         graph: &View<'_, I>,
         seeds: &[I],
         key: u64,
-        room: &mut Room,
-        table: &mut impl Table,
+        crew: &mut Crew,
+        table: &mut impl Divisible,
     ) -> Result<Batch<I>, Error> {
         let mut nodes = number_seeds(seeds, graph.num_nodes(), table)?;
         let mut known = vec![nodes.len()];
         let mut edges = Edges::new(self.importance);
-        for (hop, fanout) in self.fanouts.iter().enumerate() {
+        for hop in 0..self.fanouts.len() {
             let newest = if hop == 0 { 0 } else { known[hop - 1] };
             let rows = if self.redraw { 0 } else { newest }..nodes.len();
-            edges.reserve(rows.len(), rows.len() * fanout.most().min(TYPICAL_FANOUT));
+            let num_draws = self.num_draws(hop, rows.len());
+            edges.reserve(rows.len(), num_draws);
             let task = Expand {
                 graph,
                 rows,
-                room,
+                num_draws,
+                is_last: hop + 1 == self.fanouts.len(),
+                crew,
                 edges: &mut edges,
                 nodes: &mut nodes,
                 table,
@@ -195,6 +214,11 @@ impl Sampler {
             edge_ids: edges.edge_ids,
             weight: edges.weight,
         })
+    }
+
+    /// About how many edges `num_rows` rows draw.
+    fn num_draws(&self, hop: usize, num_rows: usize) -> usize {
+        num_rows * self.fanouts[hop].most().min(TYPICAL_FANOUT)
     }
 
     /// Runs `task` under the law of `hop` in a batch of `seeds`.

@@ -1,10 +1,10 @@
 //! Large tables on large pages: random access to 4 KiB pages spends a fifth of a batch on address translation.
 
 /// A vector of zeros whose memory asks for 2 MiB pages where the system grants them on request.
-pub(crate) fn zeroed<T: Copy + Default>(len: usize) -> Vec<T> {
+pub(crate) fn zeroed<T: Default>(len: usize) -> Vec<T> {
     let mut vec: Vec<T> = Vec::with_capacity(len);
     advise(vec.as_mut_ptr().cast(), size_of::<T>() * len);
-    vec.resize(len, T::default());
+    vec.resize_with(len, T::default);
     vec
 }
 
