@@ -57,7 +57,7 @@ def measure(folder: Path, num_edges: int) -> Cost:
     write(folder, num_edges)
     made = time.perf_counter() - start
     graph = CSC(np.load(folder / "indptr.npy", mmap_mode="r"), np.load(folder / "indices.npy", mmap_mode="r"))
-    sampler, random = NeighborSampler([15, 10, 5]), np.random.default_rng(1)
+    sampler, random = NeighborSampler([15, 10, 5], threads=1), np.random.default_rng(1)
     seeds = [random.choice(graph.num_nodes, BATCH_SIZE, replace=False) for _ in range(NUM_BATCHES)]
     sampler.sample(graph, seeds[0], key=0)
 

@@ -36,12 +36,12 @@ def reference() -> Callable[[], object]:
 
 
 SAMPLERS = {
-    "neighbor": NeighborSampler(FANOUTS),
-    "redraw": NeighborSampler(FANOUTS, redraw=True),
-    "replace": NeighborSampler(FANOUTS, replace=True, importance="sum"),
-    "weighted": WeightedSampler(FANOUTS),
-    "balanced": BalancedSampler(FANOUTS),
-    "labor": LaborSampler(FANOUTS),
+    "neighbor": NeighborSampler(FANOUTS, threads=1),
+    "redraw": NeighborSampler(FANOUTS, threads=1, redraw=True),
+    "replace": NeighborSampler(FANOUTS, threads=1, replace=True, importance="sum"),
+    "weighted": WeightedSampler(FANOUTS, threads=1),
+    "balanced": BalancedSampler(FANOUTS, threads=1),
+    "labor": LaborSampler(FANOUTS, threads=1),
 }
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.graph import Ids
-from gnnkit.sampler.base import NativeSampler, as_ids
+from gnnkit.sampler.base import NativeSampler, as_ids, check_threads
 
 
 class BalancedSampler(NativeSampler):
@@ -28,6 +28,7 @@ class BalancedSampler(NativeSampler):
         redraw: bool = False,
         edge_ids: bool = True,
         importance: str | None = None,
+        threads: int | None = None,
     ) -> None:
         self.fanouts = [int(fanout) for fanout in fanouts]
         self.num_hops = len(self.fanouts)
@@ -36,6 +37,7 @@ class BalancedSampler(NativeSampler):
         self.redraw = redraw
         self.edge_ids = edge_ids
         self.importance = importance
+        self.threads = check_threads(threads)
         _check_limits(least, most)
         self.native()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,11 +80,16 @@ class Reading:
 
 
 class NativeSampler(Sampler):
-    """A sampler whose draws and batches are made in Rust, without the interpreter's lock."""
+    """A sampler whose draws and batches are made in Rust, without the interpreter's lock.
+
+    `threads` threads draw and number one batch together; None: as many as there are cores at hand. Small hops take one. A
+    `Loader` makes a batch a thread instead, which scales better, and does not read `threads`.
+    """
 
     fanouts: Sequence[int] = ()  # [num_hops] from the seeds outward
     replace: bool = False  # whether draws are with replacement
     edge_ids: bool = True  # whether blocks say which edges of the CSC theirs are
+    threads: int | None = None  # that make one batch; None: the cores at hand
     draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
 
     @abstractmethod
@@ -100,17 +106,35 @@ class NativeSampler(Sampler):
 
     def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
         ids = as_ids("nodes", nodes)
-        indptr, sources, edge_ids, weight = self.native().draw(self.reading(graph), ids, hop, wrap(key))
+        indptr, sources, edge_ids, weight = self.native().draw(
+            self.reading(graph), ids, hop, wrap(key), self._num_threads()
+        )
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight)
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        return self.batch(self.native().sample(self.reading(graph), as_ids("seeds", seeds), wrap(key)))
+        ids = as_ids("seeds", seeds)
+        return self.batch(self.native().sample(self.reading(graph), ids, wrap(key), self._num_threads()))
 
     def batch(self, made: _core.Batch) -> MiniBatch:
         """The blocks of what the core sampled."""
         nodes, known, indptr, sources, edge_ids, weight = made
         rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight)
         return _batch(nodes, known, rows, self.redraw)
+
+    def _num_threads(self) -> int:
+        return num_cores() if self.threads is None else self.threads
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_threads(threads: int | None) -> int | None:
+    """`threads`. Raises `ValueError` unless it is None or at least 1."""
+    if threads is not None and threads < 1:
+        raise ValueError(f"sampler.threads={threads} must be at least 1")
+    return threads
 
 
 def as_ids(name: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.sampler.base import NativeSampler, Reading, Sampler, as_ids
+from gnnkit.sampler.base import NativeSampler, Reading, Sampler, as_ids, check_threads
 
 
 class ClusterSampler(NativeSampler):
@@ -25,12 +25,14 @@ class ClusterSampler(NativeSampler):
         num_hops: int = 2,
         *,
         edge_ids: bool = True,
+        threads: int | None = None,
     ) -> None:
         if num_hops < 1:
             raise ValueError(f"sampler.num_hops={num_hops} must be at least 1")
         self.clusters = as_ids("sampler.clusters", _load(clusters) if isinstance(clusters, str) else clusters)
         self.num_hops = num_hops
         self.edge_ids = edge_ids
+        self.threads = check_threads(threads)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.cluster(self.num_hops)

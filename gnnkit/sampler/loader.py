@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import math
-import os
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from gnnkit import _core
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids, MiniBatch
 from gnnkit.sampler import frameworks
-from gnnkit.sampler.base import NativeSampler, Sampler, as_ids, wrap
+from gnnkit.sampler.base import NativeSampler, Sampler, as_ids, num_cores, wrap
 from gnnkit.sampler.batching import Epoch, max_over_mean, plan_epoch
 from gnnkit.sampler.gather import as_bytes
 
@@ -138,7 +137,7 @@ class Loader:
         self.batching = batching
         self.window = window
         self.seed = seed
-        self.threads = threads if threads is not None else _num_cores()
+        self.threads = threads if threads is not None else num_cores()
         self.prefetch = prefetch if prefetch is not None else 2 * self.threads
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -292,11 +291,6 @@ def _rows(buffer: npt.NDArray[np.uint8], table: npt.NDArray[Any], num_rows: int)
     """The first rows of `buffer`, as rows of `table`."""
     shape = (num_rows, *table.shape[1:])
     return buffer[: math.prod(shape) * table.itemsize].view(table.dtype).reshape(shape)
-
-
-def _num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _pageable(num_bytes: int) -> npt.NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Ids
-from gnnkit.sampler.base import NativeSampler, Reading, as_ids, wrap
+from gnnkit.sampler.base import NativeSampler, Reading, as_ids, check_threads, wrap
 
 _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph itself
 
@@ -38,6 +38,7 @@ class MetropolisHastingsSampler(NativeSampler):
         target: npt.ArrayLike | None = None,  # [num_nodes] not negative
         redraw: bool = False,
         importance: str | None = None,
+        threads: int | None = None,
     ) -> None:
         self.fanouts = [int(fanout) for fanout in fanouts]
         self.num_hops = len(self.fanouts)
@@ -47,6 +48,7 @@ class MetropolisHastingsSampler(NativeSampler):
         self.target = None if target is None else np.ascontiguousarray(target, np.float64)
         self.redraw = redraw
         self.importance = importance
+        self.threads = check_threads(threads)
         if walk_length < 1 or num_walks < 1:
             raise ValueError(f"sampler.walk_length={walk_length} and sampler.num_walks={num_walks} must be at least 1")
         if not np.isfinite(self.alpha):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnkit import _core
-from gnnkit.sampler.base import NativeSampler
+from gnnkit.sampler.base import NativeSampler, check_threads
 
 
 class NeighborSampler(NativeSampler):
@@ -23,6 +23,7 @@ class NeighborSampler(NativeSampler):
         redraw: bool = False,
         edge_ids: bool = True,
         importance: str | None = None,
+        threads: int | None = None,
     ) -> None:
         self.fanouts = [int(fanout) for fanout in fanouts]
         self.num_hops = len(self.fanouts)
@@ -30,6 +31,7 @@ class NeighborSampler(NativeSampler):
         self.redraw = redraw
         self.edge_ids = edge_ids
         self.importance = importance
+        self.threads = check_threads(threads)
         self.native()
 
     def native(self) -> _core.Sampler:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Floats
-from gnnkit.sampler.base import NativeSampler, Reading
+from gnnkit.sampler.base import NativeSampler, Reading, check_threads
 
 _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 
@@ -31,6 +31,7 @@ class WeightedSampler(NativeSampler):
         redraw: bool = False,
         edge_ids: bool = True,
         importance: str | None = None,
+        threads: int | None = None,
     ) -> None:
         self.fanouts = [int(fanout) for fanout in fanouts]
         self.num_hops = len(self.fanouts)
@@ -39,6 +40,7 @@ class WeightedSampler(NativeSampler):
         self.redraw = redraw
         self.edge_ids = edge_ids
         self.importance = importance
+        self.threads = check_threads(threads)
         if not np.isfinite(self.alpha):
             raise ValueError(f"sampler.alpha={alpha} must be finite")
         self.native()

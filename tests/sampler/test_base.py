@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import pytest
 
+from gnnkit import _core
 from gnnkit.graph import CSC, Ids
 from gnnkit.sampler import (
     BalancedSampler,
@@ -18,6 +21,7 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
+from gnnkit.sampler.base import NativeSampler
 from gnnkit.testing import check_sampler
 
 
@@ -96,6 +100,42 @@ def test_loaders_make_the_same_batches_on_any_number_of_threads(sampler: Sampler
             assert x.keys() == y.keys()
             for name in x:
                 np.testing.assert_array_equal(x[name], y[name])
+
+
+@pytest.fixture(scope="module")
+def rmat() -> CSC:
+    """Both directions of each edge, so that walks need no other graph; weighted."""
+    indptr, indices, _ = _core.generate_rmat(4_000, 50_000, 1)
+    graph, _ = CSC(indptr, indices).symmetrize()
+    return CSC(graph.indptr, graph.indices, np.arange(graph.num_edges, dtype=np.float32) % 7)
+
+
+@each_sampler
+@pytest.mark.parametrize("num_seeds", [20, 400, 4_000])  # the hops of the first are too small for more than one thread
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_threads_within_a_batch_do_not_change_it(sampler: Sampler, num_seeds: int, rmat: CSC) -> None:
+    if not isinstance(sampler, NativeSampler):
+        pytest.skip("written in Python")
+    sampler = copy(sampler)
+    if isinstance(sampler, ClusterSampler):
+        sampler.clusters = np.arange(rmat.num_nodes) % 3
+    seeds = np.random.default_rng(2).permutation(rmat.num_nodes)[:num_seeds]
+    wide = CSC(rmat.indptr, rmat.indices.astype(np.int64), rmat.weight)
+    sampler.threads = 1
+    batch, hop = sampler.sample(rmat, seeds, key=5), sampler.draw(rmat, seeds, 1, key=5)
+    for graph, threads in ((rmat, 2), (wide, 3), (rmat, 8), (wide, 16)):
+        sampler.threads = threads
+        for a, b in zip(batch.blocks, sampler.sample(graph, seeds, key=5).blocks, strict=True):
+            for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
+                np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=f"{threads} threads")
+        again = sampler.draw(graph, seeds, 1, key=5)
+        for name in ("indptr", "sources", "edge_ids", "weight"):
+            np.testing.assert_array_equal(getattr(hop, name), getattr(again, name), err_msg=f"{threads} threads")
+
+
+def test_fewer_threads_than_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="sampler.threads=0 must be at least 1"):
+        NeighborSampler([2], threads=0)
 
 
 @each_sampler

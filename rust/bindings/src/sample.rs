@@ -150,7 +150,7 @@ impl PySampler {
         Self::new(Kind::Cluster, &vec![-1; num_hops], false, None)
     }
 
-    /// One hop of `nodes`.
+    /// One hop of `nodes`, drawn by `threads` threads.
     fn draw<'py>(
         &self,
         py: Python<'py>,
@@ -158,30 +158,32 @@ impl PySampler {
         nodes: PyReadonlyArray1<'py, i64>,
         hop: usize,
         key: u64,
+        threads: usize,
     ) -> PyResult<PyHop<'py>> {
         let nodes = nodes.as_slice()?;
         with_view!(reading, view => {
             let drawn = py.detach(|| {
                 let nodes = narrow("nodes", nodes, view.num_nodes())?;
-                SCRATCH.with_borrow_mut(|scratch| self.0.draw(&view, &nodes, hop, key, scratch))
+                SCRATCH.with_borrow_mut(|scratch| self.0.draw(&view, &nodes, hop, key, scratch.on_threads(threads)))
             });
             drawn.map(|hop| hop_to_py(py, hop)).map_err(value_error)
         })
     }
 
-    /// All hops of `seeds`.
+    /// All hops of `seeds`, drawn and numbered by `threads` threads.
     fn sample<'py>(
         &self,
         py: Python<'py>,
         reading: PyReading<'py>,
         seeds: PyReadonlyArray1<'py, i64>,
         key: u64,
+        threads: usize,
     ) -> PyResult<PyBatch<'py>> {
         let seeds = seeds.as_slice()?;
         with_view!(reading, view => {
             let batch = py.detach(|| {
                 let seeds = narrow("seeds", seeds, view.num_nodes())?;
-                SCRATCH.with_borrow_mut(|scratch| self.0.sample(&view, &seeds, key, scratch))
+                SCRATCH.with_borrow_mut(|scratch| self.0.sample(&view, &seeds, key, scratch.on_threads(threads)))
             });
             batch.map(|batch| batch_to_py(py, batch)).map_err(value_error)
         })

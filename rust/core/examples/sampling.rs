@@ -81,32 +81,29 @@ fn main() {
             redraw: false,
             importance: None,
         };
-        let mut scratch = threads.map(|_| Scratch::default());
-        let (mut times, mut edges, mut nodes) = (threads.map(|_| Vec::new()), 0, 0);
-        for batch in 0..batches {
-            let mut stream = Stream::new(derive(9, batch));
-            let mut seeds: Vec<i32> = (0..1024).map(|_| stream.below(num_nodes as u64) as i32).collect();
-            seeds.sort_unstable();
-            seeds.dedup();
-            let results = [0, 1].map(|at| {
-                let scratch = scratch[at].on_threads(threads[at]);
+        for threads in threads {
+            let mut scratch = Scratch::default();
+            let (mut times, mut edges, mut nodes) = (Vec::new(), 0, 0);
+            for batch in 0..batches {
+                let mut stream = Stream::new(derive(9, batch));
+                let mut seeds: Vec<i32> = (0..1024).map(|_| stream.below(num_nodes as u64) as i32).collect();
+                seeds.sort_unstable();
+                seeds.dedup();
                 let start = Instant::now();
-                let result = sampler.sample(&graph, &seeds, batch, scratch).unwrap();
-                times[at].push(start.elapsed().as_secs_f64() * 1e3);
-                result
-            });
-            assert!(
-                results[0] == results[1],
-                "batch {batch} depends on the number of threads"
-            );
-            (edges, nodes) = (edges + results[0].indices.len(), nodes + results[0].nodes.len());
-        }
-        let (edges, nodes) = (edges as f64 / batches as f64, nodes as f64 / batches as f64);
-        println!("{fanouts:?}: {edges:.0} edges, {nodes:.0} nodes");
-        for (threads, mut times) in threads.into_iter().zip(times) {
+                let result = sampler
+                    .sample(&graph, &seeds, batch, scratch.on_threads(threads))
+                    .unwrap();
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+                (edges, nodes) = (edges + result.indices.len(), nodes + result.nodes.len());
+            }
             times.sort_by(f64::total_cmp);
-            let (least, median) = (times[0], times[times.len() / 2]);
-            println!("  {threads} threads: median {median:.2} ms, min {least:.2} ms");
+            println!(
+                "{fanouts:?}, {threads} threads: median {:.2} ms, min {:.2} ms, {:.0} edges, {:.0} nodes",
+                times[times.len() / 2],
+                times[0],
+                edges as f64 / batches as f64,
+                nodes as f64 / batches as f64
+            );
         }
     }
 }

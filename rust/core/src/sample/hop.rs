@@ -9,8 +9,8 @@ use super::law::{Law, Room, Row};
 use super::slices::{Crew, draw_on_threads};
 use super::table::{Divisible, Table};
 use super::view::{View, load};
-use crate::Error;
 use crate::csc::Id;
+use crate::{Error, pool};
 
 /// Rows of a block: enough reads under way at once, few enough to stay in the nearest cache until they are used.
 const BLOCK: usize = 32;
@@ -56,6 +56,7 @@ pub enum Importance {
 }
 
 /// The edges of rows drawn so far.
+#[derive(Debug)]
 pub(crate) struct Edges<I> {
     pub indptr: Vec<i64>,
     pub sources: Vec<I>,
@@ -85,19 +86,41 @@ impl<I: Id> Edges<I> {
         self.importance
     }
 
-    /// Adds the rows of `next` after its own.
-    pub fn append(&mut self, next: Self) {
-        if self.indptr.len() == 1 {
-            *self = next;
-            return;
+    /// No rows again.
+    pub fn clear(&mut self, importance: Option<Importance>) {
+        self.indptr.truncate(1);
+        self.sources.clear();
+        self.edge_ids.clear();
+        self.weight = importance.map(|_| self.weight.take().unwrap_or_default());
+        self.weight.iter_mut().for_each(Vec::clear);
+        self.importance = importance;
+    }
+
+    /// Adds the rows of `parts`, one after the other, after its own; each list on a thread.
+    pub fn append(&mut self, parts: &[&Self], threads: usize) {
+        let Self {
+            indptr,
+            sources,
+            edge_ids,
+            weight,
+            ..
+        } = self;
+        let mut begin = edge_ids.len() as i64;
+        let mut lists: Vec<Box<dyn FnOnce() + Send + '_>> = vec![
+            Box::new(|| parts.iter().for_each(|part| edge_ids.extend_from_slice(&part.edge_ids))),
+            Box::new(|| parts.iter().for_each(|part| sources.extend_from_slice(&part.sources))),
+            Box::new(move || {
+                for part in parts {
+                    indptr.extend(part.indptr[1..].iter().map(|end| begin + end));
+                    begin += part.edge_ids.len() as i64;
+                }
+            }),
+        ];
+        if let Some(weight) = weight {
+            let drawn = parts.iter().filter_map(|part| part.weight.as_deref());
+            lists.push(Box::new(|| drawn.for_each(|part| weight.extend_from_slice(part))));
         }
-        let begin = self.edge_ids.len() as i64;
-        self.indptr.extend(next.indptr[1..].iter().map(|end| begin + end));
-        self.sources.extend(next.sources);
-        self.edge_ids.extend(next.edge_ids);
-        if let (Some(weight), Some(next)) = (&mut self.weight, next.weight) {
-            weight.extend(next);
-        }
+        pool::for_each(threads, lists, |list| list());
     }
 
     /// The empty range at the end.
@@ -230,23 +253,22 @@ impl<I: Id> Task<I> for DrawInto<'_, I> {
 
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
         let Self { draw, crew, edges } = self;
-        *edges = match draw_on_threads(&draw, law, crew) {
-            Some(drawn) => drawn,
-            None => draw_rows(&draw, law, 0, crew.room())?,
-        };
-        Ok(())
+        match draw_on_threads(&draw, law, crew, edges) {
+            Some(()) => Ok(()),
+            None => draw_rows(&draw, law, 0, &mut crew.room, edges),
+        }
     }
 }
 
-/// What the rows of `task` draw, the first of which is number `first` of the hop's. Every source exists.
+/// Adds to `edges`, which are none yet, what the rows of `task` draw; the first is row `first` of the hop. Every source exists.
 pub(crate) fn draw_rows<I: Id, L: Law>(
     task: &Draw<'_, I>,
     law: &L,
     first: usize,
     room: &mut Room,
-) -> Result<Edges<I>, Error> {
+    edges: &mut Edges<I>,
+) -> Result<(), Error> {
     let &Draw { graph, nodes, .. } = task;
-    let mut edges = Edges::new(task.importance);
     fastest(|| edges.draw_all(graph, law, first, nodes, room))?;
     match edges
         .sources
@@ -254,7 +276,7 @@ pub(crate) fn draw_rows<I: Id, L: Law>(
         .position(|source| source.index() >= graph.num_sources())
     {
         Some(at) => Err(graph.no_such_source(edges.edge_ids[at], edges.sources[at])),
-        None => Ok(edges),
+        None => Ok(()),
     }
 }
 
@@ -297,7 +319,7 @@ impl<I: Id, T: Table> Expand<'_, I, T> {
             table,
             ..
         } = self;
-        let room = crew.room();
+        let room = &mut crew.room;
         let (mut asked, mut read) = (edges.none(), edges.none());
         for first in rows.clone().step_by(BLOCK) {
             let next = (first + BLOCK).min(rows.end);

@@ -4,7 +4,9 @@
 //! its sources in order of position into a table that only it touches, with the position in place of a local id: so the first
 //! position of a source wins, as it does on one thread. How many first positions come before one is its place among the new nodes.
 
-use super::hop::{Draw, Edges, Expand, draw_rows, fastest};
+use std::any::Any;
+
+use super::hop::{Draw, Edges, Expand, Importance, draw_rows, fastest};
 use super::law::{Law, Room};
 use super::table::{Divisible, Table, part_of};
 use crate::csc::Id;
@@ -23,60 +25,63 @@ const AHEAD: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Crew {
     pub threads: usize,
-    rooms: Vec<Room>,
+    /// For one thread.
+    pub room: Room,
+    /// For several: the `Vec<Slice<I>>` of the last draws, in the width that these had. Fresh pages cost more than the draws.
+    slices: Box<dyn Any + Send>,
 }
 
 impl Default for Crew {
     fn default() -> Self {
         Self {
             threads: 1,
-            rooms: vec![Room::default()],
+            room: Room::default(),
+            slices: Box::new(()),
         }
     }
 }
 
 impl Crew {
-    /// For one thread.
-    pub fn room(&mut self) -> &mut Room {
-        &mut self.rooms[0]
-    }
-
-    /// Whether about so many `draws` are worth more than one thread.
-    fn is_worth(&self, draws: usize) -> bool {
-        self.threads > 1 && draws >= FEW_DRAWS
-    }
-
-    /// What `then` makes of the edges that each slice of the rows of `task` draws.
-    fn draw<I: Id, L: Law, R: Send>(
-        &mut self,
-        task: &Draw<'_, I>,
-        law: &L,
-        then: impl Fn(Edges<I>) -> R + Sync + Send,
-    ) -> Result<Vec<R>, Error> {
-        let num_slices = SLICES * self.threads;
+    /// What the rows of `task` draw, in slices. `None`: one thread has to do it, as the draws are few or it has an error to report.
+    fn draw<I: Id, L: Law>(&mut self, task: &Draw<'_, I>, law: &L) -> Option<&mut Vec<Slice<I>>> {
+        let (threads, num_slices) = (self.threads, SLICES * self.threads);
+        if threads == 1 || task.num_draws < FEW_DRAWS {
+            return None;
+        }
+        if !self.slices.is::<Vec<Slice<I>>>() {
+            self.slices = Box::new(Vec::<Slice<I>>::new());
+        }
+        let slices: &mut Vec<Slice<I>> = self.slices.downcast_mut()?;
         let size = task.nodes.len().div_ceil(num_slices).max(1);
-        self.rooms.resize_with(num_slices, Room::default);
-        let slices = task.nodes.chunks(size).enumerate().zip(&mut self.rooms).collect();
-        let made = pool::map(self.threads, slices, |((slice, nodes), room)| {
-            draw_rows(&Draw { nodes, ..*task }, law, slice * size, room).map(&then)
-        });
-        made.into_iter().collect()
+        let rows = task.nodes.chunks(size);
+        slices.truncate(rows.len());
+        slices.resize_with(rows.len(), || Slice::new(task.importance));
+        let tasks = slices.iter_mut().zip(rows).enumerate().collect();
+        let drawn = pool::map(
+            threads,
+            tasks,
+            |(at, (slice, nodes)): (usize, (&mut Slice<I>, &[I]))| {
+                slice.draw(&Draw { nodes, ..*task }, law, at * size, threads)
+            },
+        );
+        drawn.into_iter().all(|drawn| drawn.is_ok()).then_some(slices)
     }
 }
 
-/// What the rows of `task` draw. `None`: one thread has to do it, as the draws are few or it has an error to report.
-pub(crate) fn draw_on_threads<I: Id, L: Law>(task: &Draw<'_, I>, law: &L, crew: &mut Crew) -> Option<Edges<I>> {
-    if !crew.is_worth(task.num_draws) {
-        return None;
-    }
-    let mut edges = Edges::new(task.importance);
-    let slices = crew.draw(task, law, |edges| edges).ok()?;
-    slices.into_iter().for_each(|slice| edges.append(slice));
-    Some(edges)
+/// What the rows of `task` draw is added to `edges`. `None`: one thread has to do it; nothing was changed.
+pub(crate) fn draw_on_threads<I: Id, L: Law>(
+    task: &Draw<'_, I>,
+    law: &L,
+    crew: &mut Crew,
+    edges: &mut Edges<I>,
+) -> Option<()> {
+    let threads = crew.threads;
+    edges.append(&edges_of(crew.draw(task, law)?), threads);
+    Some(())
 }
 
 impl<I: Id, T: Divisible> Expand<'_, I, T> {
-    /// The whole task. `None`: one thread has to do it, as the draws are few, or it has an error to report; nothing was changed.
+    /// The whole task. `None`: one thread has to do it; nothing was changed.
     pub fn run_on_threads<L: Law>(&mut self, law: &L) -> Option<()> {
         let task = Draw {
             graph: self.graph,
@@ -84,11 +89,8 @@ impl<I: Id, T: Divisible> Expand<'_, I, T> {
             num_draws: self.num_draws,
             importance: self.edges.importance(),
         };
-        if !self.crew.is_worth(task.num_draws) {
-            return None;
-        }
         let (threads, known) = (self.crew.threads, self.nodes.len());
-        let mut slices = self.crew.draw(&task, law, |edges| Slice::deal(edges, threads)).ok()?;
+        let slices = self.crew.draw(&task, law)?;
         let end = slices.iter_mut().fold(known, |first, slice| {
             slice.first = first;
             first + slice.edges.sources.len().next_multiple_of(64)
@@ -96,23 +98,33 @@ impl<I: Id, T: Divisible> Expand<'_, I, T> {
         if end > I::MAX.min(u32::MAX as usize) {
             return None;
         }
-        insert(&mut slices, self.table, threads);
-        let slices = pool::map(threads, slices, |slice| fastest(|| slice.settle(threads)));
+        insert(slices, self.table, threads);
+        pool::for_each(threads, slices.iter_mut().collect(), |slice| {
+            fastest(|| slice.settle(threads));
+        });
         if !self.is_last {
-            renumber(&slices, self.table, threads, known);
+            renumber(slices, self.table, threads, known);
         }
-        let ranks = Ranks::new(&slices, known);
-        let slices = pool::map(threads, slices, |slice| fastest(|| slice.resolve(&ranks)));
-        for slice in slices {
-            self.nodes.extend(slice.fresh);
-            self.edges.append(slice.edges);
-        }
+        let ranks = Ranks::new(slices, known);
+        pool::for_each(threads, slices.iter_mut().collect(), |slice| {
+            fastest(|| slice.resolve(&ranks));
+        });
+        slices
+            .iter()
+            .for_each(|slice| self.nodes.extend_from_slice(&slice.fresh));
+        self.edges.append(&edges_of(slices), threads);
         Some(())
     }
 }
 
+fn edges_of<I>(slices: &[Slice<I>]) -> Vec<&Edges<I>> {
+    slices.iter().map(|slice| &slice.edges).collect()
+}
+
 /// What some of the rows drew.
+#[derive(Debug)]
 struct Slice<I> {
+    room: Room,
     edges: Edges<I>,
     /// [num_parts] positions of the edges whose sources belong to each part; then their provisional local ids.
     dealt: Vec<Vec<u32>>,
@@ -125,19 +137,28 @@ struct Slice<I> {
 }
 
 impl<I: Id> Slice<I> {
-    fn deal(edges: Edges<I>, num_parts: usize) -> Self {
-        let share = edges.sources.len() / num_parts;
-        let mut dealt: Vec<_> = (0..num_parts).map(|_| Vec::with_capacity(share + share / 8)).collect();
-        for (at, source) in edges.sources.iter().enumerate() {
-            dealt[part_of(source.index(), num_parts)].push(at as u32);
-        }
+    fn new(importance: Option<Importance>) -> Self {
         Self {
-            edges,
-            dealt,
+            room: Room::default(),
+            edges: Edges::new(importance),
+            dealt: Vec::new(),
             first: 0,
             fresh: Vec::new(),
             is_fresh: Vec::new(),
         }
+    }
+
+    /// Draws, and deals the edges to parts.
+    fn draw<L: Law>(&mut self, task: &Draw<'_, I>, law: &L, first: usize, num_parts: usize) -> Result<(), Error> {
+        let Self { room, edges, dealt, .. } = self;
+        edges.clear(task.importance);
+        draw_rows(task, law, first, room, edges)?;
+        dealt.resize_with(num_parts, Vec::new);
+        dealt.iter_mut().for_each(Vec::clear);
+        for (at, source) in edges.sources.iter().enumerate() {
+            dealt[part_of(source.index(), num_parts)].push(at as u32);
+        }
+        Ok(())
     }
 
     /// Replaces positions by what `part` has for their sources.
@@ -155,11 +176,12 @@ impl<I: Id> Slice<I> {
 
     /// Replaces sources by their provisional local ids, and tells which are new.
     #[inline(always)]
-    fn settle(mut self, num_parts: usize) -> Self {
+    fn settle(&mut self, num_parts: usize) {
         let sources = &mut self.edges.sources;
         let mut next: Vec<_> = self.dealt.iter().map(|locals| locals.iter()).collect();
-        self.fresh = sources.clone();
-        self.is_fresh = vec![0; sources.len().div_ceil(64)];
+        self.fresh.resize(sources.len(), I::from_index(0));
+        self.is_fresh.clear();
+        self.is_fresh.resize(sources.len().div_ceil(64), 0);
         let mut num_fresh = 0;
         for (at, source) in sources.iter_mut().enumerate() {
             let id = *source;
@@ -174,17 +196,14 @@ impl<I: Id> Slice<I> {
             *source = I::from_index(*local as usize);
         }
         self.fresh.truncate(num_fresh);
-        self.dealt.clear();
-        self
     }
 
     /// Replaces provisional local ids by those to stay.
     #[inline(always)]
-    fn resolve(mut self, ranks: &Ranks) -> Self {
+    fn resolve(&mut self, ranks: &Ranks) {
         for source in &mut self.edges.sources {
             *source = I::from_index(ranks.local(source.index()));
         }
-        self
     }
 }
 
