@@ -45,7 +45,9 @@ class Method:
 
 BLOCKS = "renumbered blocks"
 OURS_SAMPLE = Method("gnnkit", "sample", f"{BLOCKS} with edge ids; a node draws once; the seeds checked")
-OURS_TOGETHER = Method("gnnkit", "sample, one batch on 2 threads", "the same, whatever number of threads the others have")
+OURS_TOGETHER = Method(
+    "gnnkit", "sample, one batch on 2 threads", "the same, whatever number of threads the others have"
+)
 OURS_REDRAW = Method("gnnkit", "sample redraw", f"{BLOCKS} with edge ids; all nodes draw anew at every hop")
 OURS_LABOR = Method("gnnkit", "sample labor", f"{BLOCKS} with edge ids; LABOR-0, drawn anew at every hop")
 OURS_AHEAD = Method("gnnkit", "sample, a batch a thread", f"{BLOCKS} with edge ids, from a Loader without features")
@@ -84,7 +86,9 @@ class Comparison:
 
 
 COMPARISONS = [
-    Comparison(OURS_SAMPLE, [OURS_TOGETHER, DGL, BOLT, PYG], {(DGL.label, 1): 9, (PYG.label, 1): 15, (DGL.label, 2): 5}),
+    Comparison(
+        OURS_SAMPLE, [OURS_TOGETHER, DGL, BOLT, PYG], {(DGL.label, 1): 9, (PYG.label, 1): 15, (DGL.label, 2): 5}
+    ),
     Comparison(OURS_REDRAW, [DGL, BOLT]),
     Comparison(OURS_LABOR, [BOLT_LABOR], rounds=3),
     Comparison(OURS_AHEAD, [DGL, BOLT], {(DGL.label, 2): 9}, batches=20, ahead=True),

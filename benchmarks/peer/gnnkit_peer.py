@@ -90,7 +90,9 @@ serve(
     {
         "sample": sample(lambda case: NeighborSampler(case.fanouts, threads=case.threads)),
         "sample, one batch on 2 threads": sample(lambda case: NeighborSampler(case.fanouts, threads=2)),
-        "sample redraw": sample(lambda case: NeighborSampler(case.fanouts, redraw=True, threads=case.threads), size_of_all),
+        "sample redraw": sample(
+            lambda case: NeighborSampler(case.fanouts, redraw=True, threads=case.threads), size_of_all
+        ),
         "sample labor": sample(lambda case: LaborSampler(case.fanouts, redraw=True, threads=case.threads), size_of_all),
         "sample, a batch a thread": load(features=False),
         "gather": gather,

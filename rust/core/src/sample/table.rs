@@ -35,7 +35,7 @@ pub(crate) trait Divisible: Table {
 #[inline(always)]
 pub(crate) fn part_of(id: usize, num_parts: usize) -> usize {
     let hash = (id as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (hash * num_parts as u64 >> 32) as usize
+    ((hash * num_parts as u64) >> 32) as usize
 }
 
 /// One slot per node: batch << 32 | local id. It is never cleared: a slot of an older batch counts as empty.
