@@ -12,8 +12,8 @@ use super::table::{Divisible, Table, part_of};
 use crate::csc::Id;
 use crate::{Error, pool};
 
-/// Fewer draws than this are done before other threads have woken.
-const FEW_DRAWS: usize = 1 << 13;
+/// Fewer draws than this per thread, of at least four, are done before other threads have woken.
+const FEW_DRAWS: usize = 1 << 11;
 
 /// Slices per thread: threads that got easy ones, or more of the processor, take more.
 const SLICES: usize = 4;
@@ -45,7 +45,7 @@ impl Crew {
     /// What the rows of `task` draw, in slices. `None`: one thread has to do it, as the draws are few or it has an error to report.
     fn draw<I: Id, L: Law>(&mut self, task: &Draw<'_, I>, law: &L) -> Option<&mut Vec<Slice<I>>> {
         let (threads, num_slices) = (self.threads, SLICES * self.threads);
-        if threads == 1 || task.num_draws < FEW_DRAWS {
+        if threads == 1 || task.num_draws < FEW_DRAWS * threads.max(4) {
             return None;
         }
         if !self.slices.is::<Vec<Slice<I>>>() {
@@ -305,7 +305,7 @@ mod tests {
     fn sampler(kind: Kind, redraw: bool) -> Sampler {
         Sampler {
             kind,
-            fanouts: [9, 8, 7].map(Fanout::Most).to_vec(),
+            fanouts: [20, 8, 7].map(Fanout::Most).to_vec(), // in the largest first hop enough draws for 16 threads
             redraw,
             importance: Some(Importance::Sum),
         }
