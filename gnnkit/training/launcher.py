@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import math
 import multiprocessing
@@ -321,6 +322,8 @@ def _enter(
     signal.signal(signal.SIGTERM, _exit)  # so that what is half done is cleared away
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     os.environ.update(environment)
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # where there is no stderr
+        faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # a crash in native code says where it was
     try:
         text = json.dumps({"result": function(*arguments)})
     except SystemExit:

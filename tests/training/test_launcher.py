@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import inspect
 import os
 import re
@@ -33,6 +34,18 @@ def meet(rank: int, world_size: int, listener: socket.socket | None) -> dict[str
         with listener.accept()[0] as peer:
             heard.append(peer.recv(1)[0])
     return {"heard": sorted(heard), "address": listener.getsockname()[0]}
+
+
+def crash_natively(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    return {"never": ctypes.string_at(0)}
+
+
+def test_a_crash_in_native_code_says_where_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RankError, match="rank 0 was ended by SIGSEGV"):
+        launch(crash_natively, 1)
+    stderr = capfd.readouterr().err
+    assert "Segmentation fault" in stderr
+    assert "in crash_natively" in stderr
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
