@@ -64,6 +64,9 @@ class Threads(Communicator):
     @classmethod
     def run(cls, function: Callable[[Threads], T], world_size: int, *, timeout: float = 120.0) -> list[T]:
         """`function(communicator)` on `world_size` threads; their results by rank. The first thread that fails ends the others."""
+        # A forked process makes torch's autograd engine anew at the first use of it; two threads at once would crash there.
+        one = torch.ones((), requires_grad=True)
+        _ = one * one
         meeting = _Meeting(world_size, timeout)
         results: list[Any] = [None] * world_size
         errors: list[tuple[int, BaseException]] = []
