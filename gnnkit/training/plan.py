@@ -57,7 +57,7 @@ def decide(config: dict[str, Any], graph: Graph, quality: Quality) -> dict[str, 
     chosen = config["partition"]
     layouts = {"chosen": _figures(quality)}
     if graph.num_edges <= COMPARED_EDGES:
-        layouts |= {name: _figures(other) for name, other in alternatives(config, graph)}
+        layouts |= {name: _figures(other) for name, other in alternatives(config, graph, quality)}
     words = {name: figures["words_per_column"] for name, figures in layouts.items()}
     others = ", ".join(f"{name} {number:,.1f}" for name, number in words.items() if name != "chosen")
     best = min(words, key=words.__getitem__)
@@ -69,18 +69,22 @@ def decide(config: dict[str, Any], graph: Graph, quality: Quality) -> dict[str, 
     return {"nodes": chosen["nodes"], "why": why, "layouts": layouts}
 
 
-def alternatives(config: dict[str, Any], graph: Graph) -> Iterator[tuple[str, Quality]]:
-    """The other layouts for the configured number of workers and assignment of nodes, as far as these go together."""
-    all_slices = [1, 1, config["workers"]]
-    for grid in ("1d", "1.5d", "2d", "3d", all_slices):
-        name = str(grid).replace(" ", "")  # as the command line takes it
-        choice = {**config["partition"], "grid": grid}
-        if name != "1.5d":
+def alternatives(config: dict[str, Any], graph: Graph, chosen: Quality) -> Iterator[tuple[str, Quality]]:
+    """The other layouts for the configured number of workers and assignment of nodes, as far as these go together; those that
+    come to the same grid are measured once, `chosen` being known."""
+    measured = {chosen.partition.grid: chosen}
+    workers = config["workers"]
+    for spec in ("1d", "1.5d", "2d", "3d", [1, 1, workers]):
+        choice = {**config["partition"], "grid": spec}
+        if spec != "1.5d":
             choice["replication"] = None
         try:
-            yield name, measure(graph, assign(graph, {**config, "partition": choice}))
+            grid = make_grid(spec, workers, choice["replication"])
+            if grid not in measured:
+                measured[grid] = measure(graph, assign(graph, {**config, "partition": choice}))
         except ValueError:  # this assignment of nodes or edges does not go with that grid
             continue
+        yield str(spec).replace(" ", ""), measured[grid]  # the name is as the command line takes it
 
 
 def _figures(quality: Quality) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[s
     model = make_program(config, given) or make_model(config, given, graph)
     quality = measure(graph, assign(graph, config))
     layouts = {"chosen": layout(config, graph, model, quality)}
-    for name, other in alternatives(config, graph):
+    for name, other in alternatives(config, graph, quality):
         with suppress(ValueError):  # the model does not go with that grid
             layouts[name] = layout(config, graph, model, other)
     best = min((name for name in layouts), key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
