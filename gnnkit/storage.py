@@ -20,9 +20,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 _META = "meta.json"
-_reading = (
-    threading.Lock()
-)  # NumPy parses headers as Python; CPython 3.11 counts depth for all threads together and gets it wrong
+# NumPy parses headers as Python, and CPython 3.11 counts the depth for all threads together and gets it wrong.
+_reading = threading.Lock()
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading, Sampler, as_ids, check_threads
+from gnnkit.storage import read_npy
 
 
 class ClusterSampler(NativeSampler):
@@ -55,7 +55,6 @@ class ClusterSampler(NativeSampler):
 
 def _load(path: str) -> Ids:
     try:
-        clusters: Ids = np.load(Path(path), allow_pickle=False)
-    except (OSError, ValueError) as error:
+        return read_npy(Path(path))
+    except ValueError as error:
         raise ValueError(f"sampler.clusters={path} cannot be read: {error}") from None
-    return clusters
