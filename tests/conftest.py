@@ -21,6 +21,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
 
+Install = Callable[..., Path]
+
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
@@ -39,3 +41,23 @@ def data_folder() -> Path:
 def planetoid(data_folder: Path) -> Callable[[str], Graph]:
     """Loads one of the real graphs by name, with row-normalised features: `planetoid("cora")`."""
     return lambda name: Npz(root=str(data_folder / f"{name}.npz"), row_normalize=True).load()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a distribution of plugins: `install("name", {"gnnkit.model": {"x": "module:Class"}}, files)`."""
+
+    def install(name: str, points: dict[str, dict[str, str]], files: dict[str, str] | None = None) -> Path:
+        site = tmp_path / f"site-{name}"
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        sections = (f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items())
+        (info / "entry_points.txt").write_text("\n".join(sections))
+        for path, text in (files or {}).items():
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / path).write_text(text)
+        monkeypatch.syspath_prepend(str(site))
+        return site
+
+    return install

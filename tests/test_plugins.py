@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +10,7 @@ import pytest
 
 from gnnkit import plugins
 from gnnkit.config import compose
-
-Install = Callable[..., Path]
+from tests.conftest import Install
 
 
 class Example:
@@ -30,26 +29,6 @@ class Example:
         if rate > 1:
             raise ValueError("the rate is too high")
         self.arguments = (width, rate, sizes, mode, root)
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a distribution of plugins: `install("name", {"gnnkit.model": {"x": "module:Class"}}, files)`."""
-
-    def install(name: str, points: dict[str, dict[str, str]], files: dict[str, str] | None = None) -> Path:
-        site = tmp_path / f"site-{name}"
-        info = site / f"{name}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        sections = (f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items())
-        (info / "entry_points.txt").write_text("\n".join(sections))
-        for path, text in (files or {}).items():
-            (site / path).parent.mkdir(parents=True, exist_ok=True)
-            (site / path).write_text(text)
-        monkeypatch.syspath_prepend(str(site))
-        return site
-
-    return install
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class Adjacency(ABC):
     src_nodes: Tensor  # [num_src] int64 global ids
     in_degree: Tensor  # [num_dst]
     out_degree: Tensor  # [num_src]
-    edge_ids: Tensor  # [held edges] int64 global ids
+    edge_ids: Tensor  # [held edges] int64 global ids; the leader counts a rank's work by them
     edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # of this layer and step: all noise derives from it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, fields
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from gnnkit.sampler.batching import max_over_mean
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.training.ranks import SyncMeter
 from gnnkit.training.stragglers import Stragglers
@@ -31,6 +34,7 @@ class WorkerState:
     seconds_compute: float
     seconds_exchange: float
     seconds_sync: float
+    edges: float  # that it aggregated over, summed over the layers
     rows_per_second: float  # output rows
     memory: float  # peak so far, bytes
 
@@ -42,7 +46,8 @@ class WorkerState:
 
 
 class Leader(Callback):
-    """Publishes the state of every worker, step by step: `workers.jsonl` (a line for each worker) and scalars; names stragglers.
+    """Publishes the state of every worker, step by step: `workers.jsonl` (a line for each worker) and scalars; names stragglers;
+    says how even the work of each epoch was, counted in edges.
 
     All ranks run this callback; only rank 0 writes.
     """
@@ -51,6 +56,7 @@ class Leader(Callback):
         self.worker, self.meter, self.folder, self.quiet = worker, meter, folder, quiet
         self.epoch_seconds: list[float] = []  # training steps only
         self.words: dict[str, int] = {"gathered": 0, "reduced": 0, "sliced": 0, "bytes": 0}  # all epochs
+        self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
         self.train_loss = float("nan")
         self.states: list[WorkerState] = []  # of the last step, by rank
         self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
@@ -64,6 +70,7 @@ class Leader(Callback):
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         self.epoch_seconds.append(0.0)
+        self._edges = np.zeros(self.worker.comm.world_size)  # of this epoch, by rank
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         self.meter.reset()
@@ -85,10 +92,12 @@ class Leader(Callback):
             seconds_compute=max(seconds - traffic.seconds - self.meter.seconds, 0.0),
             seconds_exchange=traffic.seconds,
             seconds_sync=self.meter.seconds,
+            edges=sum(len(adjacency.edge_ids) for adjacency in batch.adjacencies),
             rows_per_second=batch.adjacencies[-1].num_dst / seconds,
             memory=peak_memory(self.worker.device),
         )
         states = self.states = self._collect(state)
+        self._edges += [state.edges for state in states]
         self.train_loss = sum(state.loss for state in states)
         if not batch.synchronise:  # each is a mean over the rank's own rows then
             self.train_loss /= len(states)
@@ -96,6 +105,16 @@ class Leader(Callback):
         if self._lines is not None:
             self._publish(trainer, states, self._lines)
             self._name_stragglers(trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.work_max_over_mean.append(max_over_mean(self._edges))
+        module.log("work_max_over_mean", self.work_max_over_mean[-1])
+
+    @property
+    def balance(self) -> dict[str, float]:
+        """Largest over mean of the ranks' work: mean and worst of the epochs that were run. Empty where none was."""
+        epochs = self.work_max_over_mean
+        return {"work_mean": statistics.fmean(epochs), "work_worst": max(epochs)} if epochs else {}
 
     def _collect(self, state: WorkerState) -> list[WorkerState]:
         """Every worker's state, by rank, on all ranks. Collective."""
@@ -109,7 +128,8 @@ class Leader(Callback):
             line = {"time": time.time(), "epoch": trainer.current_epoch, "rank": rank, "phase": state.phase} | asdict(
                 state
             )
-            lines.write(json.dumps(line | {"step": int(state.step), "memory": int(state.memory)}) + "\n")
+            counts = {"step": int(state.step), "edges": int(state.edges), "memory": int(state.memory)}
+            lines.write(json.dumps(line | counts) + "\n")
         if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             scalars = {
                 f"rank{rank}/{k}": v

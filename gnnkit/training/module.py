@@ -23,7 +23,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
-_METRICS = ("train_loss", "train_accuracy", "val_accuracy", "test_accuracy")  # that every run logs
+# What every run logs.
+_METRICS = ("train_loss", "train_accuracy", "val_accuracy", "test_accuracy", "work_max_over_mean")
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "sum": torch.sum,

@@ -259,6 +259,7 @@ def _collect(job: Job, worker: Worker, module: TrainingModule, leader: Leader) -
         # The first epoch pays for what is built once.
         "seconds_per_epoch": statistics.median(leader.epoch_seconds[1:] or leader.epoch_seconds or [0.0]),
         **_counted(list(leader.words.values()), epochs, worker),
+        "balance": job.planned["balance"] | leader.balance,
         **_circumstances(job),
     }
 
@@ -282,6 +283,7 @@ def _collect_program(job: Job, worker: Worker, program: Program, outcome: Outcom
         "seconds": outcome.seconds,
         "seconds_per_iteration": outcome.seconds / outcome.iterations,
         **_counted([*totals, traffic.bytes_sent], outcome.iterations, worker),
+        "balance": job.planned["balance"],
         **_circumstances(job),
     }
 
@@ -316,7 +318,6 @@ def _counted(totals: list[int], rounds: int, worker: Worker) -> dict[str, Any]:
 
 def _circumstances(job: Job) -> dict[str, Any]:
     return {
-        "balance": job.planned["balance"],
         "why": job.planned["why"],
         "versions": {name: version(name) for name in ("gnnkit", "torch", "lightning", "hydra-core", "numpy")}
         | {"python": platform.python_version()},

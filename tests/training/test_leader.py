@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.engine import Adjacency
+from gnnkit.graph import Block, Graph, Split
 from gnnkit.model.gcn import GCN
+from gnnkit.sampler import Loader, NeighborSampler
+from gnnkit.strategy.base import Batch, Worker
+from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.training import run as running
 from gnnkit.training.display import Display, worker_table
 from gnnkit.training.leader import WorkerState
 from gnnkit.training.stragglers import Straggler, Stragglers
+from tests.conftest import Install
 from tests.training.test_run import small_graph
 
 SLOW, FIRST_SLOW, SECONDS = 1, 10, 0.03  # rank, step, seconds it sleeps in each
@@ -97,14 +105,16 @@ def test_two_slow_workers_of_five_are_both_named() -> None:
     assert [(s.rank, s.step) for s in observed(steps)] == [(0, 6), (3, 6)]
 
 
-STATE = WorkerState(7, 0.5, 1.25, 0.003, 0.02, 0.001, 1234.0, 2**30)
+STATE = WorkerState(7, 0.5, 1.25, 0.003, 0.02, 0.001, 5678, 1234.0, 2**30)
 
 
 def test_the_table_holds_every_workers_state() -> None:
     text = io.StringIO()
     Console(file=text, width=120).print(worker_table([STATE, STATE]))
     rows = [line.split() for line in text.getvalue().splitlines()[1:]]
-    assert rows == [[r, "7", "exchange", "0.5000", "1.25", "1,234", "3.0", "20.0", "1.0", "1024"] for r in "01"]
+    assert rows == [
+        [r, "7", "exchange", "0.5000", "1.25", "5,678", "1,234", "3.0", "20.0", "1.0", "1024"] for r in "01"
+    ]
 
 
 def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
@@ -126,3 +136,118 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
     train(tmp_path / "pipe", comm="threads", trainer={"progress_bar": "auto", "max_epochs": 2})
     assert not screen.exists()
     assert "\x1b" not in capfd.readouterr().out
+
+
+WORKERS, EPOCHS = 3, 4
+
+
+@cache
+def skewed_graph() -> Graph:
+    """Few nodes have most of the in-edges; those of the first ranks, if ids are cut into ranges."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 120, 1500), (120 * rng.random(1500) ** 4).astype(np.int64)
+    keys = {"labels": rng.integers(0, 3, 120), "split": 1 + (rng.random(120) < 0.2).astype(np.int8)}
+    return Graph.from_edges(src, dst, 120, features=rng.standard_normal((120, 5)), **keys)
+
+
+class SampledBlock(Adjacency):
+    """A block as a layer sees it; means are all that its model asks for."""
+
+    edge_features, key = None, 0
+
+    def __init__(self, block: Block) -> None:
+        self.num_dst, self.edge_ids = block.num_dst, torch.from_numpy(block.edge_ids)
+        self.src, self.src_nodes = torch.from_numpy(block.indices).long(), torch.from_numpy(block.src_nodes)
+        self.counts = torch.from_numpy(np.diff(block.indptr))
+        self.in_degree, self.out_degree = self.counts, torch.bincount(self.src, minlength=len(self.src_nodes))
+
+    def aggregate(self, x: Tensor, *, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
+        dst = torch.repeat_interleave(torch.arange(self.num_dst), self.counts)
+        return x.new_zeros(self.num_dst, x.shape[1]).index_add(0, dst, x[self.src]) / self.counts.clamp(min=1)[:, None]
+
+    def aggregate_messages(self, x: Tensor, message: Any) -> Tensor:
+        raise NotImplementedError
+
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Sampled(VertexCentric):
+    """Somebody's own: every rank draws blocks for its part of the training nodes, of a graph that it has whole."""
+
+    def __init__(self, batching: str = "plain") -> None:
+        super().__init__()
+        self.batching = batching
+
+    def setup(self, worker: Worker, model: nn.Module) -> None:
+        super().setup(worker, model)
+        self.loader = loader(self.batching, worker.comm.rank)
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        self.loader.set_epoch(epoch)
+        for drawn, bounds in zip(self.loader, self.loader.plan(epoch).bounds, strict=True):
+            rows, y = torch.arange(len(drawn.seeds)), torch.from_numpy(drawn.y)
+            blocks = [SampledBlock(block) for block in drawn.blocks]
+            yield Batch(torch.from_numpy(drawn.x), blocks, rows, y, total=int(bounds[-1] - bounds[0]))
+
+
+def loader(batching: str, rank: int) -> Loader:
+    graph = skewed_graph()
+    sampler, seeds = NeighborSampler([20, 5]), graph.split == Split.TRAIN
+    return Loader(graph, sampler, seeds, 6, rank=rank, world_size=WORKERS, batching=batching, threads=1)
+
+
+def drawn_edges(batching: str, epoch: int) -> list[int]:
+    """Edges in the blocks of each rank."""
+    edges = []
+    for rank in range(WORKERS):
+        batches = loader(batching, rank)
+        batches.set_epoch(epoch)
+        edges.append(sum(len(block.indices) for batch in batches for block in batch.blocks))
+    return edges
+
+
+def train_skewed(folder: Path, strategy: str, *overrides: str, **trainer: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": EPOCHS, "precision": 64, "checkpoint": False, **trainer}
+    keys = {"workers": WORKERS, "threads": 1, "comm": "threads", "model": "sage", "trainer": trainer}
+    return gnnkit.train(skewed_graph(), strategy=strategy, overrides=overrides, folder=folder, **keys)
+
+
+def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
+    """What the leader reports is max/mean of `edges` [num_epochs, num_ranks], the run's last epochs."""
+    expected = edges.max(1) / edges.mean(1)
+    assert expected.min() > 1, "it is uneven"
+    assert result["balance"]["work_mean"] == pytest.approx(expected.mean())
+    assert result["balance"]["work_worst"] == pytest.approx(expected.max())
+    with (folder / "csv/metrics.csv").open() as file:
+        logged = [float(row["work_max_over_mean"] or 0) for row in csv.DictReader(file)]
+    assert [value for value in logged if value] == pytest.approx(expected, rel=1e-6)
+    found = np.zeros_like(edges)
+    for line in map(json.loads, (folder / "workers.jsonl").read_text().splitlines()):
+        found[line["epoch"] - EPOCHS + len(edges), line["rank"]] += line["edges"]
+    assert np.array_equal(found, edges)
+
+
+def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path, install: Install) -> None:
+    install("sampled", {"gnnkit.strategy": {"sampled": f"{__name__}:Sampled"}})
+    worst = {}
+    for batching in ("plain", "balanced"):
+        result = train_skewed(tmp_path / batching, "sampled", f"+strategy.options.batching={batching}")
+        check_work(result, tmp_path / batching, np.array([drawn_edges(batching, epoch) for epoch in range(EPOCHS)]))
+        worst[batching] = result["balance"]["work_worst"]
+    assert worst["balanced"] - 1 < (worst["plain"] - 1) / 2
+
+
+@pytest.mark.parametrize("local_iterations", [1, 2])
+def test_the_work_of_vertex_centric_is_the_shards_edges_after_a_resume_too(
+    tmp_path: Path, local_iterations: int
+) -> None:
+    chosen = ("vertex_centric", f"strategy.local_iterations={local_iterations}")
+    train_skewed(tmp_path / "half", *chosen, max_epochs=EPOCHS - 2, checkpoint=True)
+    result = train_skewed(tmp_path / "rest", *chosen, resume=str(tmp_path / "half/checkpoints/last.json"))
+    edges = np.diff(skewed_graph().csc.indptr[[0, 40, 80, 120]])  # partition=contiguous; sage has two layers
+    check_work(result, tmp_path / "rest", np.array([2 * edges] * 2))
+    assert result["balance"]["work_worst"] == pytest.approx(result["balance"]["edges"])
