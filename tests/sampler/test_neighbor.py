@@ -46,6 +46,27 @@ def test_nodes_are_numbered_by_first_occurrence(graph: CSC) -> None:
     np.testing.assert_array_equal(batch.input_nodes, order[np.sort(first)])
 
 
+def test_memory_is_used_again_once_no_view_of_it_is_left() -> None:
+    graph = CSC(np.arange(30_001) * 4, np.arange(120_000) % 30_000)  # a batch is larger than what is not kept
+    sampler = NeighborSampler([3, 2], threads=2)
+
+    def edge_ids(key: int) -> np.ndarray:
+        ids = sampler.sample(graph, np.arange(20_000), key=key).blocks[0].edge_ids
+        assert ids is not None
+        return ids
+
+    first = edge_ids(0)
+    places = {edge_ids(key).ctypes.data for key in range(10)}
+    assert len(places) < 5
+    assert first.ctypes.data not in places
+    held = [edge_ids(key)[key:].view(np.uint8) if key % 2 else edge_ids(key) for key in range(10)]
+    before = [array.copy() for array in held]
+    again = [edge_ids(key) for key in range(20)]
+    for array, copy in zip(held, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+        assert not any(np.shares_memory(array, other) for other in again)
+
+
 def test_what_a_node_draws_does_not_depend_on_the_batch(graph: CSC) -> None:
     sampler = NeighborSampler([5, 4])
     alone = {node: draws(sampler.sample(graph, np.array([node]), key=9), 1)[node] for node in range(40)}

@@ -361,8 +361,8 @@ impl PyLoader {
         };
         py.detach(|| drop(ahead));
         let batch = match made.batch {
-            Drawn::I32(batch) => batch_to_py(py, batch).into_py_any(py)?,
-            Drawn::I64(batch) => batch_to_py(py, batch).into_py_any(py)?,
+            Drawn::I32(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
+            Drawn::I64(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
             Drawn::Python(batch) => batch,
         };
         Ok((batch, made.rows.map(|rows| self.plan.buffers.lend(py, rows))))

@@ -1,13 +1,16 @@
 //! Sampled neighbourhoods.
 
+use std::any::Any;
 use std::cell::RefCell;
 
 use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
+use gnnkit_core::memory::{Kept, List};
 use gnnkit_core::sample::{
     Batch, Extra, Fanout, Hop, Importance, Kind, Limits, Numbering, Sampler, Scratch, View, Weights, water_fill,
 };
 use gnnkit_core::walk::Walks;
+use numpy::ndarray::ArrayView1;
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -166,7 +169,7 @@ impl PySampler {
                 let nodes = narrow("nodes", nodes, view.num_nodes())?;
                 SCRATCH.with_borrow_mut(|scratch| self.0.draw(&view, &nodes, hop, key, scratch.on_threads(threads)))
             });
-            drawn.map(|hop| hop_to_py(py, hop)).map_err(value_error)
+            hop_to_py(py, drawn.map_err(value_error)?)
         })
     }
 
@@ -185,7 +188,7 @@ impl PySampler {
                 let seeds = narrow("seeds", seeds, view.num_nodes())?;
                 SCRATCH.with_borrow_mut(|scratch| self.0.sample(&view, &seeds, key, scratch.on_threads(threads)))
             });
-            batch.map(|batch| batch_to_py(py, batch)).map_err(value_error)
+            batch_to_py(py, batch.map_err(value_error)?)
         })
     }
 }
@@ -252,24 +255,37 @@ pub(crate) fn narrow<I: Id>(name: &'static str, ids: &[i64], bound: usize) -> Re
     Ok(ids.iter().map(|id| I::from_index(id.index())).collect())
 }
 
-fn hop_to_py<I: Id + Element>(py: Python<'_>, hop: Hop<I>) -> PyHop<'_> {
-    (
-        hop.indptr.into_pyarray(py),
-        hop.sources.into_pyarray(py).as_untyped().clone(),
-        hop.edge_ids.into_pyarray(py),
-        hop.weight.map(|weight| weight.into_pyarray(py)),
-    )
+fn hop_to_py<I: Id + Element>(py: Python<'_>, hop: Hop<I>) -> PyResult<PyHop<'_>> {
+    Ok((
+        list_to_py(py, hop.indptr)?,
+        list_to_py(py, hop.sources)?.as_untyped().clone(),
+        list_to_py(py, hop.edge_ids)?,
+        hop.weight.map(|weight| list_to_py(py, weight)).transpose()?,
+    ))
 }
 
-pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> PyBatch<'_> {
-    (
-        batch.nodes.into_pyarray(py).as_untyped().clone(),
+pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> PyResult<PyBatch<'_>> {
+    Ok((
+        list_to_py(py, batch.nodes)?.as_untyped().clone(),
         batch.known,
-        batch.indptr.into_pyarray(py),
-        batch.indices.into_pyarray(py).as_untyped().clone(),
-        batch.edge_ids.into_pyarray(py),
-        batch.weight.map(|weight| weight.into_pyarray(py)),
-    )
+        list_to_py(py, batch.indptr)?,
+        list_to_py(py, batch.indices)?.as_untyped().clone(),
+        list_to_py(py, batch.edge_ids)?,
+        batch.weight.map(|weight| list_to_py(py, weight)).transpose()?,
+    ))
+}
+
+/// The list that an array shows; later batches use its memory when no view of the array is left.
+#[pyclass(frozen, module = "gnnkit._core")]
+struct Memory {
+    _list: Box<dyn Any + Send + Sync>,
+}
+
+fn list_to_py<T: Kept + Element>(py: Python<'_>, list: List<T>) -> PyResult<Bound<'_, PyArray1<T>>> {
+    let (start, len) = (list.as_ptr(), list.len());
+    let memory = Bound::new(py, Memory { _list: Box::new(list) })?.into_any();
+    // SAFETY: the elements stay where they are, and `memory` keeps them and lets nobody else reach them.
+    Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from_shape_ptr(len, start), memory) })
 }
 
 /// The nodes that walks stand on, [num_starts * num_walks * (length + 1)], the start first.

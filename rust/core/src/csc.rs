@@ -1,9 +1,10 @@
 //! The one validated graph type: whoever holds a `Csc` may index without looking.
 
 use crate::Error;
+use crate::memory::Kept;
 
 /// An unsigned reading of the two id widths that users have.
-pub trait Id: Copy + Send + Sync + Ord + std::fmt::Debug + 'static {
+pub trait Id: Kept + Sync + Ord + std::fmt::Debug + 'static {
     /// As an index; a `Csc` has checked that it is not negative.
     fn index(self) -> usize;
     /// As a signed number, for errors.

@@ -12,6 +12,7 @@ pub mod gather;
 pub mod generate;
 pub mod isa;
 pub mod loader;
+pub mod memory;
 pub mod pool;
 pub mod rng;
 pub mod sample;

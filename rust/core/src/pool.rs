@@ -32,18 +32,44 @@ thread_local! {
     static POOLS: RefCell<Vec<Rc<Pool>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `work` on each of `tasks`, on at most `threads` threads; on the calling one where one is enough.
+/// Calls `work` on each of `tasks`, on at most `threads` threads; on the calling one where one is enough. Within
+/// [`enter`], on the threads of that.
 ///
 /// Pools are made on first use, per calling thread and process. Where the system refuses more threads the calling one
 /// does the work.
 pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync + Send) {
-    let wanted = if tasks.len() > 1 { threads.min(MOST_THREADS) } else { 1 };
-    match pool_of(wanted) {
-        Some(pool) => pool
-            .pool
-            .install(|| tasks.into_par_iter().with_max_len(1).for_each(work)),
-        None => tasks.into_iter().for_each(work),
+    if tasks.len() <= 1 {
+        return tasks.into_iter().for_each(work);
     }
+    enter(threads, || {
+        if rayon::current_thread_index().is_some() {
+            tasks.into_par_iter().with_max_len(1).for_each(work);
+        } else {
+            tasks.into_iter().for_each(work);
+        }
+    });
+}
+
+/// Does `work` on one of `threads` threads, which share what it does by [`for_each`] and [`map`]: the calling thread does not
+/// fall asleep and wake again for each of these.
+pub fn enter<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    let is_inside = rayon::current_thread_index().is_some();
+    match pool_of(if is_inside { 1 } else { threads.min(MOST_THREADS) }) {
+        Some(pool) => pool.pool.install(work),
+        None => work(),
+    }
+}
+
+/// Does `work` on the calling thread and, within [`enter`], the tasks of `helpers` beside it on the other threads.
+pub fn with_help<R: Send>(helpers: Vec<impl FnOnce() + Send>, work: impl FnOnce() -> R + Send) -> R {
+    if rayon::current_thread_index().is_none() {
+        drop(helpers);
+        return work();
+    }
+    rayon::scope(|scope| {
+        helpers.into_iter().for_each(|help| scope.spawn(|_| help()));
+        work()
+    })
 }
 
 /// What `work` makes of each of `tasks`, in their order; as [`for_each`].

@@ -221,7 +221,7 @@ fn check_batch<I: Id>(batch: &Batch<I>, graph: &View<'_, I>, input: &Input<I>) {
         "an edge from outside of the batch"
     );
     assert!(batch.known.is_sorted() && batch.known.last() == Some(&distinct.len()));
-    let num_weights = batch.weight.as_ref().map(Vec::len);
+    let num_weights = batch.weight.as_ref().map(|weight| weight.len());
     assert!(num_weights.is_none_or(|number| number == batch.indices.len()));
 }
 

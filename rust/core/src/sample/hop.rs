@@ -1,49 +1,75 @@
 //! One hop of given nodes, and the batch that hops add up to.
 //!
-//! Random reads are what a batch costs, so they are asked for long before they are used: while the rows of block b draw, the
-//! sources that block b - 1 drew arrive, and those of block b - 2, whose table slots have arrived meanwhile, get their numbers.
+//! Random reads are what a batch costs, so they are asked for long before they are used: while the rows of a block draw, the
+//! sources that earlier blocks drew arrive, and those of still earlier ones, whose table slots have arrived meanwhile, get their
+//! numbers.
 
 use std::ops::Range;
 
 use super::law::{Law, Room, Row};
-use super::slices::{Crew, draw_on_threads};
-use super::table::{Divisible, Table};
+use super::slices::Crew;
+use super::table::Table;
 use super::view::{View, load};
+use crate::Error;
 use crate::csc::Id;
-use crate::{Error, pool};
+use crate::memory::List;
 
-/// Rows of a block: enough reads under way at once, few enough to stay in the nearest cache until they are used.
-const BLOCK: usize = 32;
+/// Rows of a block: few, so that draws, which keep the processor busy, and reads, which keep the memory busy, mix.
+const BLOCK: usize = 8;
+
+/// How many blocks later that is used which was asked for: enough reads under way at once, few enough to stay in the nearest
+/// cache until then.
+const LAG: usize = 2;
 
 /// One hop with global ids.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hop<I> {
+pub struct Hop<I: Id> {
     /// [num_nodes + 1] where the edges of each node begin.
-    pub indptr: Vec<i64>,
+    pub indptr: List<i64>,
     /// [num_edges] global ids of the sources.
-    pub sources: Vec<I>,
+    pub sources: List<I>,
     /// [num_edges] positions in the graph's `indices`.
-    pub edge_ids: Vec<i64>,
+    pub edge_ids: List<i64>,
     /// [num_edges] importance weights, if asked for.
-    pub weight: Option<Vec<f32>>,
+    pub weight: Option<List<f32>>,
 }
 
 /// A sampled batch: the blocks of all hops over one list of nodes, of which each block uses the front.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Batch<I> {
+pub struct Batch<I: Id> {
     /// [num_nodes] global ids in the order in which they were found; the seeds come first.
-    pub nodes: Vec<I>,
+    pub nodes: List<I>,
     /// [num_hops + 1] how many nodes were known when each hop began, and at the end.
     pub known: Vec<usize>,
     /// [num_rows + 1] where the edges of each row begin. Where nodes draw once, hop h reads rows `0..known[h]`; where they
     /// draw anew at every hop, the hops' rows follow one another.
-    pub indptr: Vec<i64>,
+    pub indptr: List<i64>,
     /// [num_edges] positions in `nodes` of the sources.
-    pub indices: Vec<I>,
+    pub indices: List<I>,
     /// [num_edges] positions in the graph's `indices`.
-    pub edge_ids: Vec<i64>,
+    pub edge_ids: List<i64>,
     /// [num_edges] importance weights, if asked for.
-    pub weight: Option<Vec<f32>>,
+    pub weight: Option<List<f32>>,
+}
+
+/// How much memory a batch sets aside.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sizes {
+    pub nodes: usize,
+    pub rows: usize,
+    pub edges: usize,
+}
+
+impl Sizes {
+    /// For the batch that comes after `batch`: a little more.
+    pub fn after<I: Id>(batch: &Batch<I>) -> Self {
+        let more = |len: usize| len + len / 8;
+        Self {
+            nodes: more(batch.nodes.len()),
+            rows: more(batch.indptr.len()),
+            edges: more(batch.indices.len()),
+        }
+    }
 }
 
 /// Which mean an importance weight keeps unbiased.
@@ -57,75 +83,36 @@ pub enum Importance {
 
 /// The edges of rows drawn so far.
 #[derive(Debug)]
-pub(crate) struct Edges<I> {
-    pub indptr: Vec<i64>,
-    pub sources: Vec<I>,
-    pub edge_ids: Vec<i64>,
-    pub weight: Option<Vec<f32>>,
+pub(crate) struct Edges<I: Id> {
+    pub indptr: List<i64>,
+    pub sources: List<I>,
+    pub edge_ids: List<i64>,
+    pub weight: Option<List<f32>>,
     importance: Option<Importance>,
 }
 
 impl<I: Id> Edges<I> {
-    pub fn new(importance: Option<Importance>) -> Self {
+    pub fn new(importance: Option<Importance>, sizes: Sizes) -> Self {
+        let mut indptr = List::with_capacity(sizes.rows + 1);
+        indptr.push(0);
         Self {
-            indptr: vec![0],
-            sources: Vec::new(),
-            edge_ids: Vec::new(),
-            weight: importance.map(|_| Vec::new()),
+            indptr,
+            sources: List::with_capacity(sizes.edges),
+            edge_ids: List::with_capacity(sizes.edges),
+            weight: importance.map(|_| List::with_capacity(sizes.edges)),
             importance,
         }
     }
 
-    pub fn reserve(&mut self, rows: usize, edges: usize) {
-        self.indptr.reserve(rows);
-        self.sources.reserve(edges);
-        self.edge_ids.reserve(edges);
-    }
-
-    pub fn importance(&self) -> Option<Importance> {
-        self.importance
-    }
-
-    /// No rows again.
-    pub fn clear(&mut self, importance: Option<Importance>) {
-        self.indptr.truncate(1);
-        self.sources.clear();
-        self.edge_ids.clear();
-        self.weight = importance.map(|_| self.weight.take().unwrap_or_default());
-        self.weight.iter_mut().for_each(Vec::clear);
-        self.importance = importance;
-    }
-
-    /// Adds the rows of `parts`, one after the other, after its own; each list on a thread.
-    pub fn append(&mut self, parts: &[&Self], threads: usize) {
-        let Self {
-            indptr,
-            sources,
-            edge_ids,
-            weight,
-            ..
-        } = self;
-        let mut begin = edge_ids.len() as i64;
-        let mut lists: Vec<Box<dyn FnOnce() + Send + '_>> = vec![
-            Box::new(|| parts.iter().for_each(|part| edge_ids.extend_from_slice(&part.edge_ids))),
-            Box::new(|| parts.iter().for_each(|part| sources.extend_from_slice(&part.sources))),
-            Box::new(move || {
-                for part in parts {
-                    indptr.extend(part.indptr[1..].iter().map(|end| begin + end));
-                    begin += part.edge_ids.len() as i64;
-                }
-            }),
-        ];
-        if let Some(weight) = weight {
-            let drawn = parts.iter().filter_map(|part| part.weight.as_deref());
-            lists.push(Box::new(|| drawn.for_each(|part| weight.extend_from_slice(part))));
+    /// Adds the rows of `others` after its own.
+    pub fn append(&mut self, others: &Self) {
+        let begin = self.edge_ids.len() as i64;
+        self.indptr.extend(others.indptr[1..].iter().map(|end| begin + end));
+        self.sources.extend_from_slice(&others.sources);
+        self.edge_ids.extend_from_slice(&others.edge_ids);
+        if let (Some(weight), Some(others)) = (&mut self.weight, &others.weight) {
+            weight.extend_from_slice(others);
         }
-        pool::for_each(threads, lists, |list| list());
-    }
-
-    /// The empty range at the end.
-    fn none(&self) -> Range<usize> {
-        self.edge_ids.len()..self.edge_ids.len()
     }
 
     /// Draws the edges of `nodes`, and asks for their sources.
@@ -137,8 +124,7 @@ impl<I: Id> Edges<I> {
         first: usize,
         nodes: &[I],
         room: &mut Room,
-    ) -> Result<Range<usize>, Error> {
-        let begin = self.edge_ids.len();
+    ) -> Result<(), Error> {
         for (at, node) in (first..).zip(nodes) {
             let node = node.index();
             let edges = graph.edges(node)?;
@@ -166,43 +152,61 @@ impl<I: Id> Edges<I> {
                 }
             }
         }
-        Ok(begin..self.edge_ids.len())
-    }
-
-    /// Draws the edges of all `nodes` and reads their sources.
-    #[inline(always)]
-    fn draw_all<L: Law>(
-        &mut self,
-        graph: &View<'_, I>,
-        law: &L,
-        first: usize,
-        nodes: &[I],
-        room: &mut Room,
-    ) -> Result<(), Error> {
-        let mut asked = self.none();
-        for begin in (0..nodes.len()).step_by(BLOCK) {
-            let end = (begin + BLOCK).min(nodes.len());
-            ask(graph, &nodes[end..]);
-            let drawn = self.draw(graph, law, first + begin, &nodes[begin..end], room)?;
-            self.gather::<L>(graph, std::mem::replace(&mut asked, drawn), |_| ());
-        }
-        self.gather::<L>(graph, asked, |_| ());
         Ok(())
     }
 
-    /// Reads the sources of drawn `edges`; calls `ask` with each.
+    /// Reads the sources of drawn `edges`; calls `see` with each.
     #[inline(always)]
-    fn gather<L: Law>(&mut self, graph: &View<'_, I>, edges: Range<usize>, mut ask: impl FnMut(usize)) {
+    fn gather<L: Law>(&mut self, graph: &View<'_, I>, edges: Range<usize>, mut see: impl FnMut(usize)) {
         let indices = graph.indices();
-        self.sources.extend(self.edge_ids[edges].iter().map(|&edge| {
+        self.sources.reserve(edges.len());
+        let end = self.sources.len() + edges.len();
+        let spare = self.sources.spare_capacity_mut();
+        for (space, &edge) in spare.iter_mut().zip(&self.edge_ids[edges]) {
             let source = if L::DRAWS_NODES {
                 I::from_index(edge as usize)
             } else {
                 load(&indices[edge as usize])
             };
-            ask(source.index());
-            source
-        }));
+            see(source.index());
+            space.write(source);
+        }
+        // SAFETY: the loop wrote so many spare elements.
+        unsafe { self.sources.set_len(end) };
+    }
+}
+
+/// The edges of all nodes of `task`, and their sources.
+struct DrawAll<'a, 't, I: Id, L> {
+    task: &'a Draw<'t, I>,
+    law: &'a L,
+    first: usize,
+    room: &'a mut Room,
+    edges: &'a mut Edges<I>,
+}
+
+impl<I: Id, L: Law> Loop for DrawAll<'_, '_, I, L> {
+    #[inline(always)]
+    fn run(self) -> Result<(), Error> {
+        let Draw { graph, nodes, .. } = *self.task;
+        let edges = self.edges;
+        let mut ends = [edges.edge_ids.len(); LAG + 1]; // of the last blocks' edges, the newest last
+        let mut largest = 0;
+        ask(graph, nodes, 0..LAG * BLOCK);
+        for begin in (0..nodes.len() + LAG * BLOCK).step_by(BLOCK) {
+            ask(graph, nodes, begin + LAG * BLOCK..begin + (LAG + 1) * BLOCK);
+            let block = &nodes[nodes.len().min(begin)..nodes.len().min(begin + BLOCK)];
+            edges.draw(graph, self.law, self.first + begin, block, self.room)?;
+            ends.rotate_left(1);
+            ends[LAG] = edges.edge_ids.len();
+            edges.gather::<L>(graph, ends[0]..ends[1], |source| largest = source.max(largest));
+        }
+        if largest < graph.num_sources() || edges.sources.is_empty() {
+            return Ok(());
+        }
+        let at = edges.sources.iter().position(|source| source.index() == largest);
+        let at = at.expect("it is one of them");
+        Err(graph.no_such_source(edges.edge_ids[at], edges.sources[at]))
     }
 }
 
@@ -214,23 +218,30 @@ pub(crate) trait Task<I> {
     fn run<L: Law>(self, law: &L) -> Result<(), Error>;
 }
 
-/// Runs `work` compiled for the processor at hand; all that it calls must be `#[inline(always)]`.
-pub(crate) fn fastest<R>(work: impl FnOnce() -> R) -> R {
+/// A loop to be compiled for the processor at hand: `run` and all that it calls must be `#[inline(always)]`, which closures and
+/// functions that are passed on are not.
+trait Loop {
+    fn run(self) -> Result<(), Error>;
+}
+
+/// Runs `work` compiled for the processor at hand.
+fn fastest(work: impl Loop) -> Result<(), Error> {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-        fn on_x86_64_v3<R>(work: impl FnOnce() -> R) -> R {
-            work()
+        fn on_x86_64_v3(work: impl Loop) -> Result<(), Error> {
+            work.run()
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt") {
             // SAFETY: the processor has what the function is compiled for. -10 % of a batch.
             return unsafe { on_x86_64_v3(work) };
         }
     }
-    work()
+    work.run()
 }
 
 /// One hop of `nodes`, which must be destinations of `graph`.
+#[derive(Clone, Copy)]
 pub(crate) struct Draw<'a, I> {
     pub graph: &'a View<'a, I>,
     pub nodes: &'a [I],
@@ -240,7 +251,7 @@ pub(crate) struct Draw<'a, I> {
 }
 
 /// A [`Draw`] that writes to `edges`, which are none yet.
-pub(crate) struct DrawInto<'a, I> {
+pub(crate) struct DrawInto<'a, I: Id> {
     pub draw: Draw<'a, I>,
     pub crew: &'a mut Crew,
     pub edges: &'a mut Edges<I>,
@@ -253,14 +264,18 @@ impl<I: Id> Task<I> for DrawInto<'_, I> {
 
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
         let Self { draw, crew, edges } = self;
-        match draw_on_threads(&draw, law, crew, edges) {
-            Some(()) => Ok(()),
-            None => draw_rows(&draw, law, 0, &mut crew.room, edges),
+        if !crew.is_worth_it(draw.num_draws) {
+            return draw_rows(&draw, law, 0, &mut crew.room, edges);
         }
+        crew.draw(&draw, law, |drawn| {
+            edges.append(&drawn);
+            Ok(())
+        })
     }
 }
 
-/// Adds to `edges`, which are none yet, what the rows of `task` draw; the first is row `first` of the hop. Every source exists.
+/// Adds to `edges`, which are none yet, what the rows of `task` draw; the first is row `first` of the hop. Every source exists,
+/// unless there is an error.
 pub(crate) fn draw_rows<I: Id, L: Law>(
     task: &Draw<'_, I>,
     law: &L,
@@ -268,49 +283,74 @@ pub(crate) fn draw_rows<I: Id, L: Law>(
     room: &mut Room,
     edges: &mut Edges<I>,
 ) -> Result<(), Error> {
-    let &Draw { graph, nodes, .. } = task;
-    fastest(|| edges.draw_all(graph, law, first, nodes, room))?;
-    match edges
-        .sources
-        .iter()
-        .position(|source| source.index() >= graph.num_sources())
-    {
-        Some(at) => Err(graph.no_such_source(edges.edge_ids[at], edges.sources[at])),
-        None => Ok(()),
-    }
+    fastest(DrawAll {
+        task,
+        law,
+        first,
+        room,
+        edges,
+    })
 }
 
 /// Draws one hop for `nodes[rows]`, renumbers the sources and appends those that are new to `nodes`.
-pub(crate) struct Expand<'a, I, T> {
+pub(crate) struct Expand<'a, I: Id, T> {
     pub graph: &'a View<'a, I>,
     pub rows: Range<usize>,
     /// About how many edges they draw.
     pub num_draws: usize,
-    /// Whether no hop follows that needs the table.
-    pub is_last: bool,
     pub crew: &'a mut Crew,
     pub edges: &'a mut Edges<I>,
     pub nodes: &'a mut Vec<I>,
     pub table: &'a mut T,
 }
 
-impl<I: Id, T: Divisible> Task<I> for Expand<'_, I, T> {
+impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
     fn nodes(&self) -> &[I] {
         &self.nodes[self.rows.clone()]
     }
 
-    fn run<L: Law>(mut self, law: &L) -> Result<(), Error> {
-        match self.run_on_threads(law) {
-            Some(()) => Ok(()),
-            None => fastest(|| self.run_on_one(law)),
+    fn run<L: Law>(self, law: &L) -> Result<(), Error> {
+        if !self.crew.is_worth_it(self.num_draws) {
+            return fastest(OnOne { task: self, law });
         }
+        let Self {
+            graph,
+            rows,
+            num_draws,
+            crew,
+            edges,
+            nodes,
+            table,
+        } = self;
+        let drawing = nodes[rows].to_vec(); // `nodes` grows meanwhile
+        let draw = Draw {
+            graph,
+            nodes: &drawing,
+            num_draws,
+            importance: edges.importance,
+        };
+        crew.draw(&draw, law, |drawn| {
+            fastest(Number {
+                graph,
+                drawn,
+                edges: &mut *edges,
+                nodes: &mut *nodes,
+                table: &mut *table,
+            })
+        })
     }
 }
 
-impl<I: Id, T: Table> Expand<'_, I, T> {
+/// An [`Expand`] done by one thread.
+struct OnOne<'a, 't, I: Id, T, L> {
+    task: Expand<'t, I, T>,
+    law: &'a L,
+}
+
+impl<I: Id, T: Table, L: Law> Loop for OnOne<'_, '_, I, T, L> {
     #[inline(always)]
-    fn run_on_one<L: Law>(self, law: &L) -> Result<(), Error> {
-        let Self {
+    fn run(self) -> Result<(), Error> {
+        let Expand {
             graph,
             rows,
             crew,
@@ -318,30 +358,64 @@ impl<I: Id, T: Table> Expand<'_, I, T> {
             nodes,
             table,
             ..
-        } = self;
-        let room = &mut crew.room;
-        let (mut asked, mut read) = (edges.none(), edges.none());
-        for first in rows.clone().step_by(BLOCK) {
-            let next = (first + BLOCK).min(rows.end);
-            ask(graph, &nodes[next..rows.end]);
-            let drawn = edges.draw(graph, law, first - rows.start, &nodes[first..next], room)?;
-            edges.gather::<L>(graph, asked.clone(), |source| table.prefetch(source));
-            number(graph, edges, read, nodes, table)?;
-            (asked, read) = (drawn, asked);
+        } = self.task;
+        let mut ends = [edges.edge_ids.len(); 2 * LAG + 1]; // of the last blocks' edges, the newest last
+        ask(graph, &nodes[..rows.end], rows.start..rows.start + LAG * BLOCK);
+        for begin in (rows.start..rows.end + (2 * LAG - 1) * BLOCK).step_by(BLOCK) {
+            let block = rows.end.min(begin)..rows.end.min(begin + BLOCK);
+            let ahead = begin + LAG * BLOCK;
+            ask(graph, &nodes[..rows.end], ahead..ahead + BLOCK);
+            edges.draw(graph, self.law, begin - rows.start, &nodes[block], &mut crew.room)?;
+            ends.rotate_left(1);
+            ends[2 * LAG] = edges.edge_ids.len();
+            edges.gather::<L>(graph, ends[LAG - 1]..ends[LAG], |source| table.prefetch(source));
+            number(graph, edges, ends[0]..ends[1], nodes, table)?;
         }
-        edges.gather::<L>(graph, asked.clone(), |source| table.prefetch(source));
-        number(graph, edges, read, nodes, table)?;
-        number(graph, edges, asked, nodes, table)
+        Ok(())
     }
 }
 
-/// Asks for the edge ranges of the block of nodes that comes next.
+/// Adds what was `drawn` to `edges`, with local ids.
+struct Number<'a, I: Id, T> {
+    graph: &'a View<'a, I>,
+    drawn: Edges<I>,
+    edges: &'a mut Edges<I>,
+    nodes: &'a mut Vec<I>,
+    table: &'a mut T,
+}
+
+impl<I: Id, T: Table> Loop for Number<'_, I, T> {
+    #[inline(always)]
+    fn run(self) -> Result<(), Error> {
+        const SOME: usize = 32;
+        let Self {
+            graph,
+            drawn,
+            edges,
+            nodes,
+            table,
+        } = self;
+        let begin = edges.sources.len();
+        edges.append(&drawn);
+        for at in (0..drawn.sources.len() + SOME).step_by(SOME) {
+            let some = |at: usize| drawn.sources.len().min(at)..drawn.sources.len().min(at + SOME);
+            drawn.sources[some(at)]
+                .iter()
+                .for_each(|source| table.prefetch(source.index()));
+            let arrived = some(at.saturating_sub(SOME));
+            if at > 0 {
+                number(graph, edges, begin + arrived.start..begin + arrived.end, nodes, table)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks for the edge ranges of `nodes[rows]`, as far as there are such nodes.
 #[inline(always)]
-fn ask<I: Id>(graph: &View<'_, I>, nodes: &[I]) {
-    nodes
-        .iter()
-        .take(BLOCK)
-        .for_each(|node| graph.prefetch_node(node.index()));
+fn ask<I: Id>(graph: &View<'_, I>, nodes: &[I], rows: Range<usize>) {
+    let rows = rows.start.min(nodes.len())..rows.end.min(nodes.len());
+    nodes[rows].iter().for_each(|node| graph.prefetch_node(node.index()));
 }
 
 /// Replaces the sources of `range` by their local ids.

@@ -9,7 +9,6 @@ mod hop;
 mod labor;
 mod law;
 mod numbering;
-mod pages;
 mod slices;
 mod table;
 mod view;
@@ -20,20 +19,21 @@ use balanced::Balanced;
 pub use balanced::{Limits, water_fill};
 use cluster::WithinClusters;
 pub use hop::{Batch, Hop, Importance};
-use hop::{Draw, DrawInto, Edges, Expand, Task};
+use hop::{Draw, DrawInto, Edges, Expand, Sizes, Task};
 use labor::Labor;
 use law::{Uniform, UniformWithReplacement};
 pub use numbering::Numbering;
 use numbering::number_seeds;
 use slices::Crew;
 pub use table::DENSE_NODES;
-use table::{Dense, Divisible, Sharded};
+use table::{Dense, Hashed, Table};
 pub use view::{Extra, View, Weights};
 use visits::MostVisited;
 
 use weighted::{Weighted, WeightedWithReplacement};
 
 use crate::csc::{Id, check_ids};
+use crate::memory::List;
 use crate::rng::derive;
 use crate::walk::Walks;
 use crate::{Error, pool};
@@ -111,7 +111,7 @@ pub struct Sampler {
 #[derive(Debug, Default)]
 pub struct Scratch {
     dense: Dense,
-    sharded: Sharded,
+    hashed: Hashed,
     crew: Crew,
 }
 
@@ -138,23 +138,25 @@ impl Sampler {
         if hop >= num_hops {
             return Err(Error::Hop { hop, num_hops });
         }
-        let mut edges = Edges::new(self.importance);
-        let task = DrawInto {
-            draw: Draw {
-                graph,
-                nodes,
-                num_draws: self.num_draws(hop, nodes.len()),
-                importance: self.importance,
-            },
-            crew: &mut scratch.crew,
-            edges: &mut edges,
-        };
-        self.with_law(graph, nodes, hop, key, task)?;
-        Ok(Hop {
-            indptr: edges.indptr,
-            sources: edges.sources,
-            edge_ids: edges.edge_ids,
-            weight: edges.weight,
+        scratch.crew.run(|crew| {
+            let mut edges = Edges::new(self.importance, Sizes::default());
+            let task = DrawInto {
+                draw: Draw {
+                    graph,
+                    nodes,
+                    num_draws: self.num_draws(hop, nodes.len()),
+                    importance: self.importance,
+                },
+                crew,
+                edges: &mut edges,
+            };
+            self.with_law(graph, nodes, hop, key, task)?;
+            Ok(Hop {
+                indptr: edges.indptr,
+                sources: edges.sources,
+                edge_ids: edges.edge_ids,
+                weight: edges.weight,
+            })
         })
     }
 
@@ -168,13 +170,14 @@ impl Sampler {
     ) -> Result<Batch<I>, Error> {
         graph.check_square()?;
         let num_nodes = graph.num_nodes();
-        let Scratch { dense, sharded, crew } = scratch;
-        let num_parts = crew.threads;
-        if num_nodes <= DENSE_NODES {
-            self.sample_with(graph, seeds, key, crew, &mut dense.start(num_nodes, num_parts))
-        } else {
-            self.sample_with(graph, seeds, key, crew, sharded.start(num_nodes, num_parts))
-        }
+        let Scratch { dense, hashed, crew } = scratch;
+        crew.run(|crew| {
+            if num_nodes <= DENSE_NODES {
+                self.sample_with(graph, seeds, key, crew, &mut dense.start(num_nodes))
+            } else {
+                self.sample_with(graph, seeds, key, crew, hashed.start(num_nodes))
+            }
+        })
     }
 
     fn sample_with<I: Id>(
@@ -183,21 +186,21 @@ impl Sampler {
         seeds: &[I],
         key: u64,
         crew: &mut Crew,
-        table: &mut impl Divisible,
+        table: &mut (impl Table + Send),
     ) -> Result<Batch<I>, Error> {
-        let mut nodes = number_seeds(seeds, graph.num_nodes(), table)?;
+        number_seeds(seeds, graph.num_nodes(), table)?;
+        let mut nodes = List::with_capacity(crew.sizes.nodes);
+        nodes.extend_from_slice(seeds);
         let mut known = vec![nodes.len()];
-        let mut edges = Edges::new(self.importance);
+        let mut edges = Edges::new(self.importance, crew.sizes);
         for hop in 0..self.fanouts.len() {
             let newest = if hop == 0 { 0 } else { known[hop - 1] };
             let rows = if self.redraw { 0 } else { newest }..nodes.len();
             let num_draws = self.num_draws(hop, rows.len());
-            edges.reserve(rows.len(), num_draws);
             let task = Expand {
                 graph,
                 rows,
                 num_draws,
-                is_last: hop + 1 == self.fanouts.len(),
                 crew,
                 edges: &mut edges,
                 nodes: &mut nodes,
@@ -206,14 +209,16 @@ impl Sampler {
             self.with_law(graph, seeds, hop, key, task)?;
             known.push(nodes.len());
         }
-        Ok(Batch {
+        let batch = Batch {
             nodes,
             known,
             indptr: edges.indptr,
             indices: edges.sources,
             edge_ids: edges.edge_ids,
             weight: edges.weight,
-        })
+        };
+        crew.sizes = Sizes::after(&batch);
+        Ok(batch)
     }
 
     /// About how many edges `num_rows` rows draw.

@@ -16,10 +16,10 @@ impl Numbering {
     /// A batch that holds `seeds`, distinct ids below `num_nodes`.
     pub fn new(seeds: &[i64], num_nodes: usize) -> Result<Self, Error> {
         let mut table = Hashed::default();
-        let nodes = number_seeds(seeds, num_nodes, table.start(num_nodes))?;
+        number_seeds(seeds, num_nodes, table.start(num_nodes))?;
         Ok(Self {
             table,
-            nodes,
+            nodes: seeds.to_vec(),
             num_nodes,
         })
     }
@@ -52,7 +52,7 @@ impl Numbering {
 }
 
 /// The seeds as the first nodes of a batch.
-pub(crate) fn number_seeds<I: Id>(seeds: &[I], num_nodes: usize, table: &mut impl Table) -> Result<Vec<I>, Error> {
+pub(crate) fn number_seeds<I: Id>(seeds: &[I], num_nodes: usize, table: &mut impl Table) -> Result<(), Error> {
     table.reserve(seeds.len());
     for (position, &seed) in seeds.iter().enumerate() {
         let local = table.insert(seed.index(), position as u32).ok_or(Error::OutOfRange {
@@ -71,5 +71,5 @@ pub(crate) fn number_seeds<I: Id>(seeds: &[I], num_nodes: usize, table: &mut imp
             });
         }
     }
-    Ok(seeds.to_vec())
+    Ok(())
 }

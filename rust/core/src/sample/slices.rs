@@ -1,34 +1,33 @@
-//! One hop on several threads, with the bits of one.
+//! One hop drawn by several threads, with the bits of one.
 //!
-//! Rows are cut into slices. Each slice draws, and deals the positions of its edges to parts by their source. Each part inserts
-//! its sources in order of position into a table that only it touches, with the position in place of a local id: so the first
-//! position of a source wins, as it does on one thread. How many first positions come before one is its place among the new nodes.
+//! Rows are cut into slices, which any thread may draw, as what a row draws follows from the row alone. The calling thread takes
+//! what they drew in order, which numbers nodes as one thread would, and draws slices itself while the next one is missing.
 
-use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
 
-use super::hop::{Draw, Edges, Expand, Importance, draw_rows, fastest};
+use super::hop::{Draw, Edges, Sizes, draw_rows};
 use super::law::{Law, Room};
-use super::table::{Divisible, Table, part_of};
 use crate::csc::Id;
 use crate::{Error, pool};
 
-/// Fewer draws than this per thread, of at least four, are done before other threads have woken.
-const FEW_DRAWS: usize = 1 << 11;
+/// About how many edges a slice draws: handing it over is cheap beside them, and nobody waits long for the last one.
+const SLICE: usize = 1 << 12;
 
-/// Slices per thread: threads that got easy ones, or more of the processor, take more.
-const SLICES: usize = 4;
-
-/// How many sources ahead of its use a part asks for a slot of its table.
-const AHEAD: usize = 16;
+/// Fewer slices are drawn before other threads have woken.
+const FEW_SLICES: usize = 4;
 
 /// The threads that draw, and the memory of their draws.
 #[derive(Debug)]
 pub(crate) struct Crew {
     pub threads: usize,
-    /// For one thread.
+    /// Of the calling thread.
     pub room: Room,
-    /// For several: the `Vec<Slice<I>>` of the last draws, in the width that these had. Fresh pages cost more than the draws.
-    slices: Box<dyn Any + Send>,
+    /// What the last batch needed.
+    pub sizes: Sizes,
+    /// Of the other threads, while they do not draw.
+    rooms: Mutex<Vec<Room>>,
 }
 
 impl Default for Crew {
@@ -36,239 +35,129 @@ impl Default for Crew {
         Self {
             threads: 1,
             room: Room::default(),
-            slices: Box::new(()),
+            sizes: Sizes::default(),
+            rooms: Mutex::default(),
         }
     }
 }
 
 impl Crew {
-    /// What the rows of `task` draw, in slices. `None`: one thread has to do it, as the draws are few or it has an error to report.
-    fn draw<I: Id, L: Law>(&mut self, task: &Draw<'_, I>, law: &L) -> Option<&mut Vec<Slice<I>>> {
-        let (threads, num_slices) = (self.threads, SLICES * self.threads);
-        if threads == 1 || task.num_draws < FEW_DRAWS * threads.max(4) {
-            return None;
+    /// Does `work`, which may call `draw` several times.
+    pub fn run<R: Send>(&mut self, mut work: impl FnMut(&mut Self) -> Result<R, Error> + Send) -> Result<R, Error> {
+        let threads = self.threads;
+        let result = pool::enter(threads, || work(self));
+        if result.is_ok() || threads == 1 {
+            return result;
         }
-        if !self.slices.is::<Vec<Slice<I>>>() {
-            self.slices = Box::new(Vec::<Slice<I>>::new());
-        }
-        let slices: &mut Vec<Slice<I>> = self.slices.downcast_mut()?;
-        let size = task.nodes.len().div_ceil(num_slices).max(1);
-        let rows = task.nodes.chunks(size);
-        slices.truncate(rows.len());
-        slices.resize_with(rows.len(), || Slice::new(task.importance));
-        let tasks = slices.iter_mut().zip(rows).enumerate().collect();
-        let drawn = pool::map(
-            threads,
-            tasks,
-            |(at, (slice, nodes)): (usize, (&mut Slice<I>, &[I]))| {
-                slice.draw(&Draw { nodes, ..*task }, law, at * size, threads)
-            },
-        );
-        drawn.into_iter().all(|drawn| drawn.is_ok()).then_some(slices)
+        // Of several errors, threads need not meet the one that one thread meets.
+        self.threads = 1;
+        let result = work(self);
+        self.threads = threads;
+        result
     }
-}
 
-/// What the rows of `task` draw is added to `edges`. `None`: one thread has to do it; nothing was changed.
-pub(crate) fn draw_on_threads<I: Id, L: Law>(
-    task: &Draw<'_, I>,
-    law: &L,
-    crew: &mut Crew,
-    edges: &mut Edges<I>,
-) -> Option<()> {
-    let threads = crew.threads;
-    edges.append(&edges_of(crew.draw(task, law)?), threads);
-    Some(())
-}
+    /// Whether there are several threads and, for that many draws, they are faster than one.
+    pub fn is_worth_it(&self, num_draws: usize) -> bool {
+        self.threads > 1 && num_draws >= FEW_SLICES * SLICE
+    }
 
-impl<I: Id, T: Divisible> Expand<'_, I, T> {
-    /// The whole task. `None`: one thread has to do it; nothing was changed.
-    pub fn run_on_threads<L: Law>(&mut self, law: &L) -> Option<()> {
-        let task = Draw {
-            graph: self.graph,
-            nodes: &self.nodes[self.rows.clone()],
-            num_draws: self.num_draws,
-            importance: self.edges.importance(),
+    /// Calls `take` with the edges that each slice of `task` drew, in order.
+    pub fn draw<I: Id, L: Law>(
+        &mut self,
+        task: &Draw<'_, I>,
+        law: &L,
+        mut take: impl FnMut(Edges<I>) -> Result<(), Error> + Send,
+    ) -> Result<(), Error> {
+        let (room, rooms) = (&mut self.room, &self.rooms);
+        let slices = &Slices::new(task, law);
+        let (sender, receiver) = channel();
+        let help = |sender: Sender<_>| {
+            let lock = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut room = lock().pop().unwrap_or_default();
+            while let Some(at) = slices.claim() {
+                if sender.send((at, slices.draw(at, &mut room))).is_err() {
+                    break; // there was an error: nobody wants the rest
+                }
+            }
+            lock().push(room);
         };
-        let (threads, known) = (self.crew.threads, self.nodes.len());
-        let slices = self.crew.draw(&task, law)?;
-        let end = slices.iter_mut().fold(known, |first, slice| {
-            slice.first = first;
-            first + slice.edges.sources.len().next_multiple_of(64)
-        });
-        if end > I::MAX.min(u32::MAX as usize) {
-            return None;
-        }
-        insert(slices, self.table, threads);
-        pool::for_each(threads, slices.iter_mut().collect(), |slice| {
-            fastest(|| slice.settle(threads));
-        });
-        if !self.is_last {
-            renumber(slices, self.table, threads, known);
-        }
-        let ranks = Ranks::new(slices, known);
-        pool::for_each(threads, slices.iter_mut().collect(), |slice| {
-            fastest(|| slice.resolve(&ranks));
-        });
-        slices
-            .iter()
-            .for_each(|slice| self.nodes.extend_from_slice(&slice.fresh));
-        self.edges.append(&edges_of(slices), threads);
-        Some(())
+        let helpers = vec![sender; self.threads - 1].into_iter().map(|sender| || help(sender));
+        pool::with_help(helpers.collect(), move || {
+            let mut drawn: Vec<_> = (0..slices.count()).map(|_| None).collect();
+            for next in 0..drawn.len() {
+                while drawn[next].is_none() {
+                    let (at, edges) = if let Ok(received) = receiver.try_recv() {
+                        received
+                    } else if let Some(own) = slices.claim() {
+                        (own, slices.draw(own, room))
+                    } else {
+                        receiver
+                            .recv()
+                            .expect("whoever claimed the slice sends it, or panicked")
+                    };
+                    drawn[at] = Some(edges);
+                }
+                drawn[next].take().map_or(Ok(()), |edges| take(edges?))?;
+            }
+            Ok(())
+        })
     }
 }
 
-fn edges_of<I>(slices: &[Slice<I>]) -> Vec<&Edges<I>> {
-    slices.iter().map(|slice| &slice.edges).collect()
+/// The rows of a hop, in slices.
+struct Slices<'a, 't, I, L> {
+    task: &'a Draw<'t, I>,
+    law: &'a L,
+    /// Rows of a slice; the last one may have fewer.
+    size: usize,
+    /// The first slice that nobody draws yet.
+    unclaimed: AtomicUsize,
 }
 
-/// What some of the rows drew.
-#[derive(Debug)]
-struct Slice<I> {
-    room: Room,
-    edges: Edges<I>,
-    /// [num_parts] positions of the edges whose sources belong to each part; then their provisional local ids.
-    dealt: Vec<Vec<u32>>,
-    /// The provisional local id of the first edge: a node that is new has that of its first edge until all of those are known.
-    first: usize,
-    /// Sources that are new, in order.
-    fresh: Vec<I>,
-    /// One bit per edge: whether its source is new.
-    is_fresh: Vec<u64>,
-}
-
-impl<I: Id> Slice<I> {
-    fn new(importance: Option<Importance>) -> Self {
+impl<'a, 't, I: Id, L: Law> Slices<'a, 't, I, L> {
+    fn new(task: &'a Draw<'t, I>, law: &'a L) -> Self {
+        let count = task.num_draws.div_ceil(SLICE).max(1);
         Self {
-            room: Room::default(),
-            edges: Edges::new(importance),
-            dealt: Vec::new(),
-            first: 0,
-            fresh: Vec::new(),
-            is_fresh: Vec::new(),
+            task,
+            law,
+            size: task.nodes.len().div_ceil(count).max(1),
+            unclaimed: AtomicUsize::new(0),
         }
     }
 
-    /// Draws, and deals the edges to parts.
-    fn draw<L: Law>(&mut self, task: &Draw<'_, I>, law: &L, first: usize, num_parts: usize) -> Result<(), Error> {
-        let Self { room, edges, dealt, .. } = self;
-        edges.clear(task.importance);
-        draw_rows(task, law, first, room, edges)?;
-        dealt.resize_with(num_parts, Vec::new);
-        dealt.iter_mut().for_each(Vec::clear);
-        for (at, source) in edges.sources.iter().enumerate() {
-            dealt[part_of(source.index(), num_parts)].push(at as u32);
-        }
-        Ok(())
+    fn count(&self) -> usize {
+        self.task.nodes.len().div_ceil(self.size)
     }
 
-    /// Replaces positions by what `part` has for their sources.
-    fn insert(edges: &Edges<I>, first: usize, positions: &mut [u32], part: &mut impl Table) {
-        part.reserve(positions.len());
-        for at in 0..positions.len() {
-            if let Some(&ahead) = positions.get(at + AHEAD) {
-                part.prefetch(edges.sources[ahead as usize].index());
-            }
-            let position = positions[at] as usize;
-            let local = part.insert(edges.sources[position].index(), (first + position) as u32);
-            positions[at] = local.expect("draw_rows checked that the source exists");
-        }
+    /// A slice to draw; each is given out once.
+    fn claim(&self) -> Option<usize> {
+        let at = self.unclaimed.fetch_add(1, Ordering::Relaxed);
+        (at < self.count()).then_some(at)
     }
 
-    /// Replaces sources by their provisional local ids, and tells which are new.
-    #[inline(always)]
-    fn settle(&mut self, num_parts: usize) {
-        let sources = &mut self.edges.sources;
-        let mut next: Vec<_> = self.dealt.iter().map(|locals| locals.iter()).collect();
-        self.fresh.resize(sources.len(), I::from_index(0));
-        self.is_fresh.clear();
-        self.is_fresh.resize(sources.len().div_ceil(64), 0);
-        let mut num_fresh = 0;
-        for (at, source) in sources.iter_mut().enumerate() {
-            let id = *source;
-            let local = next[part_of(id.index(), num_parts)]
-                .next()
-                .expect("every edge was dealt");
-            let is_fresh = *local as usize == self.first + at;
-            // Written whether or not it is new, as nothing predicts that: the next new one overwrites it.
-            self.fresh[num_fresh] = id;
-            num_fresh += usize::from(is_fresh);
-            self.is_fresh[at / 64] |= u64::from(is_fresh) << (at % 64);
-            *source = I::from_index(*local as usize);
-        }
-        self.fresh.truncate(num_fresh);
-    }
-
-    /// Replaces provisional local ids by those to stay.
-    #[inline(always)]
-    fn resolve(&mut self, ranks: &Ranks) {
-        for source in &mut self.edges.sources {
-            *source = I::from_index(ranks.local(source.index()));
-        }
-    }
-}
-
-/// Inserts the sources of all slices, each part on a thread.
-fn insert<I: Id>(slices: &mut [Slice<I>], table: &mut impl Divisible, threads: usize) {
-    let mut of_parts: Vec<Vec<_>> = (0..threads).map(|_| Vec::with_capacity(slices.len())).collect();
-    for Slice {
-        edges, dealt, first, ..
-    } in slices
-    {
-        for (of_part, positions) in of_parts.iter_mut().zip(dealt) {
-            of_part.push((&*edges, *first, positions));
-        }
-    }
-    let parts = table.parts().into_iter().zip(of_parts).collect();
-    pool::for_each(threads, parts, |(mut part, slices)| {
-        for (edges, first, positions) in slices {
-            Slice::insert(edges, first, positions, &mut part);
-        }
-    });
-}
-
-/// Gives the table the local ids of the new nodes, which come after the `known` ones.
-fn renumber<I: Id>(slices: &[Slice<I>], table: &mut impl Divisible, threads: usize, known: usize) {
-    let parts = table.parts().into_iter().enumerate().collect();
-    pool::for_each(threads, parts, |(part, mut table)| {
-        let fresh = slices.iter().flat_map(|slice| &slice.fresh);
-        for (local, id) in (known..).zip(fresh) {
-            if part_of(id.index(), threads) == part {
-                table.renumber(id.index(), local as u32);
-            }
-        }
-    });
-}
-
-/// Local ids by provisional ones.
-struct Ranks {
-    known: usize,
-    /// Which of 64 edges were the first of a new node, and how many were so before them.
-    words: Vec<(u64, usize)>,
-}
-
-impl Ranks {
-    fn new<I>(slices: &[Slice<I>], known: usize) -> Self {
-        let mut before = 0;
-        let count = |&word: &u64| {
-            before += word.count_ones() as usize;
-            (word, before - word.count_ones() as usize)
+    fn draw(&self, at: usize, room: &mut Room) -> Result<Edges<I>, Error> {
+        let first = at * self.size;
+        let nodes = &self.task.nodes[first..self.task.nodes.len().min(first + self.size)];
+        let num_draws = self.task.num_draws * nodes.len() / self.task.nodes.len();
+        let sizes = Sizes {
+            rows: nodes.len(),
+            edges: num_draws,
+            nodes: 0,
         };
-        let words = slices.iter().flat_map(|slice| &slice.is_fresh).map(count).collect();
-        Self { known, words }
-    }
-
-    #[inline(always)]
-    fn local(&self, provisional: usize) -> usize {
-        let at = provisional.saturating_sub(self.known);
-        let (word, before) = self.words[at / 64];
-        let rank = before + (word & ((1 << (at % 64)) - 1)).count_ones() as usize;
-        std::hint::select_unpredictable(provisional < self.known, provisional, self.known + rank)
+        let mut edges = Edges::new(self.task.importance, sizes);
+        let task = Draw {
+            nodes,
+            num_draws,
+            ..*self.task
+        };
+        draw_rows(&task, self.law, first, room, &mut edges)?;
+        Ok(edges)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::{Dense, Sharded};
+    use super::super::table::{Dense, Hashed};
     use super::super::{Batch, Extra, Fanout, Importance, Kind, Limits, Sampler, Scratch, View, Weights};
     use super::*;
     use crate::rng::{Stream, derive};
@@ -358,15 +247,15 @@ mod tests {
 
     #[test]
     fn tables_for_large_graphs_give_the_same_batches() {
-        let (mut dense, mut sharded) = (Dense::default(), Sharded::default());
+        let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
         each_batch::<i32>(|sampler, graph, seeds| {
             let mut crew = Crew::default();
             let one: Batch<i32> = sampler
-                .sample_with(graph, seeds, 3, &mut crew, &mut dense.start(NUM_NODES, 1))
+                .sample_with(graph, seeds, 3, &mut crew, &mut dense.start(NUM_NODES))
                 .unwrap();
             for threads in [1, 2, 5] {
                 crew.threads = threads;
-                let table = sharded.start(NUM_NODES, threads);
+                let table = hashed.start(NUM_NODES);
                 assert!(sampler.sample_with(graph, seeds, 3, &mut crew, table).unwrap() == one);
             }
         });
