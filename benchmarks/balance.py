@@ -18,8 +18,9 @@ import numpy as np
 from peers import write_graph
 
 from gnnkit.graph import CSC
+from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import NeighborSampler, WeightedSampler
-from gnnkit.sampler.batching import max_over_mean, plan_epoch
+from gnnkit.sampler.batching import plan_epoch
 
 NUM_WORKERS, BATCH_SIZE, NUM_STEPS = 8, 1024, 16
 

@@ -162,7 +162,7 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
 
 
 def max_over_mean(values: npt.NDArray[Any]) -> float:
-    """Largest over mean, 1 where all are 0."""
+    """How uneven the loads of ranks are: the largest over their mean, 1 where all are 0."""
     mean = values.mean()
     return float(values.max() / mean) if mean else 1.0
 

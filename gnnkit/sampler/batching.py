@@ -50,11 +50,6 @@ class Epoch:
         return np.array(loads, np.float64).reshape(self.num_steps, self.world_size)
 
 
-def max_over_mean(loads: Floats) -> float:
-    """How uneven the loads of ranks are: 1 where all are equal, and where there is no load."""
-    return float(loads.max() / loads.mean()) if loads.any() else 1.0
-
-
 def plan_epoch(
     seeds: Ids,  # [num_seeds] distinct
     batch_size: int,

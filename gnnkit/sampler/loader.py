@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from gnnkit import _core
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids, MiniBatch
+from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, as_ids, num_cores, wrap
-from gnnkit.sampler.batching import Epoch, max_over_mean, plan_epoch
+from gnnkit.sampler.batching import Epoch, plan_epoch
 from gnnkit.sampler.gather import as_bytes
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from gnnkit.sampler.batching import max_over_mean
+from gnnkit.partition.quality import max_over_mean
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.training.ranks import SyncMeter
 from gnnkit.training.stragglers import Stragglers
