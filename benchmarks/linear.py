@@ -1,13 +1,14 @@
 """Cost of a batch and its loading from 1 million to 1 billion edges: a table, and a plot where matplotlib is installed.
 
-    uv run python benchmarks/linear.py FOLDER [--edges 1e6 1e7 1e8 1e9] [--keep]
-    uv run --with matplotlib python benchmarks/linear.py FOLDER
+    uv run python benchmarks/linear.py FOLDER [--edges 1e6 1e7 1e8 1e9] [--batches 30] [--keep]
+    uv run --with matplotlib python benchmarks/linear.py FOLDER     # and FOLDER/linear.svg
+    systemd-run --user --scope -p MemoryMax=2G uv run python benchmarks/linear.py FOLDER --edges 1e9 --batches 3
 
 The graphs are random with 50 edges a node: destinations in order and sources by a hash, so they are written piece by piece
 and need no memory. They stand in FOLDER as .npy (4 bytes an edge) and are mapped, so they may be larger than memory; each is
-deleted once it is measured. Times are of the fastest of 30 batches of 1,024 seeds, fanouts [15, 10, 5], one thread, after
-one batch that fills the tables; `cold` is a first pass over other seeds, whose pages may come from the disk. `bytes` is what
-the process holds besides the file.
+deleted once it is measured; the last command makes memory small instead. Times are of the fastest of 30 batches of 1,024
+seeds, fanouts [15, 10, 5], one thread, after one batch that fills the tables; `cold` is a first pass over the seeds, whose
+pages may come from the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gnnkit.sampler import NeighborSampler
 
 DEGREE = 50
 PIECE = 10_000_000  # edges made at once
-BATCH_SIZE, NUM_BATCHES = 1024, 30
+BATCH_SIZE = 1024
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ def write(folder: Path, num_edges: int) -> None:
     indices.flush()
 
 
-def measure(folder: Path, num_edges: int) -> Cost:
+def measure(folder: Path, num_edges: int, num_batches: int) -> Cost:
     start = time.perf_counter()
     write(folder, num_edges)
     made = time.perf_counter() - start
     graph = CSC(np.load(folder / "indptr.npy", mmap_mode="r"), np.load(folder / "indices.npy", mmap_mode="r"))
     sampler, random = NeighborSampler([15, 10, 5], threads=1), np.random.default_rng(1)
-    seeds = [random.choice(graph.num_nodes, BATCH_SIZE, replace=False) for _ in range(NUM_BATCHES)]
+    seeds = [random.choice(graph.num_nodes, BATCH_SIZE, replace=False) for _ in range(num_batches)]
     sampler.sample(graph, seeds[0], key=0)
 
     def milliseconds() -> list[float]:
@@ -91,6 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--edges", type=float, nargs="+", default=[1e6, 1e7, 1e8, 1e9])
+    parser.add_argument("--batches", type=int, default=30, help="timed twice for each graph")
     parser.add_argument("--keep", action="store_true", help="leave the last graph in FOLDER")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,7 @@ def main() -> None:
     )
     costs = []
     for edges in options.edges:
-        costs.append(measure(options.folder, int(edges)))
+        costs.append(measure(options.folder, int(edges), options.batches))
         print("{:13,} {:11,} {:7.1f} {:8.2f} {:8.2f} {:7} {:8.1f}".format(*astuple(costs[-1])), flush=True)
     print(
         f"resident at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, mapped files included"
@@ -109,7 +111,7 @@ def main() -> None:
         for name in ("indptr.npy", "indices.npy"):
             (options.folder / name).unlink()
     try:
-        plot(costs, options.folder / "linear.png")
+        plot(costs, options.folder / "linear.svg")
     except ImportError:
         print("no matplotlib: no plot")
 
