@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import mmap
 import os
 import secrets
 import shutil
@@ -52,6 +53,18 @@ def read_npy(path: Path) -> Array:
             return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+
+
+def expect_random_reads(array: Array | None) -> None:
+    """Tells the system not to read ahead in the file that `array` is mapped from, if it is.
+
+    Else each read brings 32 pages: of a graph larger than memory, a batch would read most of the file.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+        owner.madvise(mmap.MADV_RANDOM)
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core
+from gnnkit import _core, storage
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 from gnnkit.sampler.batching import tree_sizes
 
@@ -77,6 +77,10 @@ class Reading:
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite and not negative: by how much each node is wanted
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
+
+    def __post_init__(self) -> None:
+        for array in (self.csc.indptr, self.csc.indices, self.csc.weight, self.wanted, self.cluster):
+            storage.expect_random_reads(array)
 
 
 class NativeSampler(Sampler):

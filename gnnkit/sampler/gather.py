@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core
+from gnnkit import _core, storage
 from gnnkit.graph import Ids
 
 
@@ -40,6 +40,7 @@ def gather_rows(
     if threads < 1:
         raise ValueError(f"threads={threads} must be at least 1")
     ids = np.require(ids, ids.dtype if ids.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
+    storage.expect_random_reads(source)
     _core.gather_rows(as_bytes("source", source), ids, as_bytes("out", out), threads)
     return out
 

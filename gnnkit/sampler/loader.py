@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core
+from gnnkit import _core, storage
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids, MiniBatch
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
@@ -223,6 +223,7 @@ class Loader:
         """The threads that make the batches of `epoch`: seeds, where each batch begins, and the first step."""
         key = _core.derive(wrap(self.seed), epoch)
         sampler = self.sampler
+        storage.expect_random_reads(self.features)
         return _core.Loader(
             sampler.reading(self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else sampler,

@@ -287,6 +287,24 @@ def test_no_thread_is_left_of_an_iterator_that_ends_is_closed_or_dropped(sampler
     del never_begun
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says how a file is mapped")
+def test_files_are_not_read_ahead_once_they_are_sampled(tmp_path: Path) -> None:
+    def is_read_at_random(name: str) -> bool:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        at = next(at for at, line in enumerate(lines) if line.endswith(f"/{name}.npy"))
+        return "rr" in next(line for line in lines[at:] if line.startswith("VmFlags:")).split()
+
+    arrays = {"indptr": np.arange(101) * 2, "indices": np.arange(200) % 100, "x": np.ones((100, 4), np.float32)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    indptr, indices, x = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in arrays)
+    graph = CSC(indptr, indices)
+    assert not any(map(is_read_at_random, arrays))  # checking it reads all of it in order
+    batch = next(iter(Loader(graph, NeighborSampler(FANOUTS), np.arange(10), features=x)))
+    np.testing.assert_array_equal(batch.x, arrays["x"][batch.input_nodes])
+    assert all(map(is_read_at_random, arrays))
+
+
 def test_python_samplers_overlap_with_their_consumer() -> None:
     own = loader(sampler=PythonSampler(delay=0.05), batch_size=100, threads=2, prefetch=2)
     started = time.monotonic()
