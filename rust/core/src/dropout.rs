@@ -108,6 +108,8 @@ struct Rows<'a, T, I> {
 }
 
 impl<T: Float, I: Id> Kernel for Rows<'_, T, I> {
+    type Output = ();
+
     #[inline(always)]
     fn run(mut self, _: Isa) {
         match self.width {

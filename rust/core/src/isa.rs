@@ -6,7 +6,7 @@
 pub enum Isa {
     /// What every machine of the target has.
     Portable,
-    /// AVX2, 256-bit registers.
+    /// AVX2, 256-bit registers, and what came with it to count and shift bits.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// AVX-512 F, BW, DQ and VL, 512-bit registers.
@@ -14,10 +14,14 @@ pub enum Isa {
     Avx512,
 }
 
-/// A loop to be compiled once per instruction set. `run` and all that it calls must be `#[inline(always)]`.
+/// A loop to be compiled once per instruction set. `run` and all that it calls must be `#[inline(always)]`, which closures and
+/// functions that are passed on are not.
 pub trait Kernel {
+    /// What it returns.
+    type Output;
+
     /// The loop.
-    fn run(self, isa: Isa);
+    fn run(self, isa: Isa) -> Self::Output;
 }
 
 impl Isa {
@@ -27,11 +31,14 @@ impl Isa {
         let mut sets = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") {
+            let bits = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+            let counts = is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("lzcnt");
+            if is_x86_feature_detected!("avx2") && bits && counts {
                 sets.push(Self::Avx2);
             }
             let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-            if wide && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl") {
+            let whole = wide && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl");
+            if whole && sets.contains(&Self::Avx2) {
                 sets.push(Self::Avx512);
             }
         }
@@ -44,11 +51,11 @@ impl Isa {
     }
 
     /// Runs `kernel` compiled for this instruction set, or for `Portable` where the machine lacks it.
-    pub fn run<K: Kernel>(self, kernel: K) {
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 if is_x86_feature_detected!("avx2") => {
-                // SAFETY: the guard has just seen the feature.
+            Self::Avx2 if Self::available().contains(&Self::Avx2) => {
+                // SAFETY: the guard has just seen the features.
                 unsafe { avx2(kernel) }
             }
             #[cfg(target_arch = "x86_64")]
@@ -74,15 +81,15 @@ impl Isa {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn avx2<K: Kernel>(kernel: K) {
-    kernel.run(Isa::Avx2);
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+fn avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Isa::Avx2)
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn avx512<K: Kernel>(kernel: K) {
-    kernel.run(Isa::Avx512);
+#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt,avx512f,avx512bw,avx512dq,avx512vl")]
+fn avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Isa::Avx512)
 }
 
 /// Asks for the cache lines of `items`; a hint without effect on results.

@@ -32,29 +32,24 @@ thread_local! {
     static POOLS: RefCell<Vec<Rc<Pool>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `work` on each of `tasks`, on at most `threads` threads; on the calling one where one is enough. Within
-/// [`enter`], on the threads of that.
+/// Calls `work` on each of `tasks`, on at most `threads` threads; on the calling one where one is enough.
 ///
 /// Pools are made on first use, per calling thread and process. Where the system refuses more threads the calling one
 /// does the work.
 pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync + Send) {
-    if tasks.len() <= 1 {
-        return tasks.into_iter().for_each(work);
+    let wanted = if tasks.len() > 1 { threads.min(MOST_THREADS) } else { 1 };
+    match pool_of(wanted) {
+        Some(pool) => pool
+            .pool
+            .install(|| tasks.into_par_iter().with_max_len(1).for_each(work)),
+        None => tasks.into_iter().for_each(work),
     }
-    enter(threads, || {
-        if rayon::current_thread_index().is_some() {
-            tasks.into_par_iter().with_max_len(1).for_each(work);
-        } else {
-            tasks.into_iter().for_each(work);
-        }
-    });
 }
 
-/// Does `work` on one of `threads` threads, which share what it does by [`for_each`] and [`map`]: the calling thread does not
-/// fall asleep and wake again for each of these.
+/// Does `work` on one of at most `threads` threads, where [`with_help`] finds the others: the calling thread need not fall
+/// asleep and wake again each time.
 pub fn enter<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    let is_inside = rayon::current_thread_index().is_some();
-    match pool_of(if is_inside { 1 } else { threads.min(MOST_THREADS) }) {
+    match pool_of(threads.min(MOST_THREADS)) {
         Some(pool) => pool.pool.install(work),
         None => work(),
     }
@@ -70,16 +65,6 @@ pub fn with_help<R: Send>(helpers: Vec<impl FnOnce() + Send>, work: impl FnOnce(
         helpers.into_iter().for_each(|help| scope.spawn(|_| help()));
         work()
     })
-}
-
-/// What `work` makes of each of `tasks`, in their order; as [`for_each`].
-pub fn map<T: Send, R: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) -> R + Sync + Send) -> Vec<R> {
-    let mut made: Vec<Option<R>> = tasks.iter().map(|_| None).collect();
-    let places = tasks.into_iter().zip(&mut made).collect();
-    for_each(threads, places, |(task, place): (T, &mut Option<R>)| {
-        *place = Some(work(task))
-    });
-    made.into_iter().flatten().collect()
 }
 
 /// The pool of this thread and process; none for a single thread.
@@ -112,17 +97,6 @@ mod tests {
                 sum.fetch_add(1 << 20 | task, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), (100 << 20) + 4950, "{threads} threads");
-        }
-    }
-
-    #[test]
-    fn results_stand_in_the_order_of_their_tasks() {
-        for threads in [1, 2, 5] {
-            let squares = map(threads, (0..100).collect(), |task: usize| task * task);
-            assert!(
-                squares.into_iter().eq((0..100).map(|task| task * task)),
-                "{threads} threads"
-            );
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct EdgeDot<'a, T> {
 }
 
 impl<T: Float> Kernel for EdgeDot<'_, T> {
+    type Output = ();
+
     #[inline(always)]
     fn run(mut self, _: Isa) {
         match self.columns.of_head() {

@@ -130,6 +130,8 @@ pub(super) struct Rows<'a, 'o, R: Reduce> {
 }
 
 impl<R: Reduce> Kernel for Rows<'_, '_, R> {
+    type Output = ();
+
     #[inline(always)]
     fn run(mut self, _: Isa) {
         for panel in self.panels {

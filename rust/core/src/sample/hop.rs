@@ -12,6 +12,7 @@ use super::table::Table;
 use super::view::{View, load};
 use crate::Error;
 use crate::csc::Id;
+use crate::isa::{Isa, Kernel};
 use crate::memory::List;
 
 /// Rows of a block: few, so that draws, which keep the processor busy, and reads, which keep the memory busy, mix.
@@ -185,9 +186,11 @@ struct DrawAll<'a, 't, I: Id, L> {
     edges: &'a mut Edges<I>,
 }
 
-impl<I: Id, L: Law> Loop for DrawAll<'_, '_, I, L> {
+impl<I: Id, L: Law> Kernel for DrawAll<'_, '_, I, L> {
+    type Output = Result<(), Error>;
+
     #[inline(always)]
-    fn run(self) -> Result<(), Error> {
+    fn run(self, _: Isa) -> Result<(), Error> {
         let Draw { graph, nodes, .. } = *self.task;
         let edges = self.edges;
         let mut ends = [edges.edge_ids.len(); LAG + 1]; // of the last blocks' edges, the newest last
@@ -216,28 +219,6 @@ pub(crate) trait Task<I> {
     fn nodes(&self) -> &[I];
 
     fn run<L: Law>(self, law: &L) -> Result<(), Error>;
-}
-
-/// A loop to be compiled for the processor at hand: `run` and all that it calls must be `#[inline(always)]`, which closures and
-/// functions that are passed on are not.
-trait Loop {
-    fn run(self) -> Result<(), Error>;
-}
-
-/// Runs `work` compiled for the processor at hand.
-fn fastest(work: impl Loop) -> Result<(), Error> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-        fn on_x86_64_v3(work: impl Loop) -> Result<(), Error> {
-            work.run()
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt") {
-            // SAFETY: the processor has what the function is compiled for. -10 % of a batch.
-            return unsafe { on_x86_64_v3(work) };
-        }
-    }
-    work.run()
 }
 
 /// One hop of `nodes`, which must be destinations of `graph`.
@@ -283,7 +264,7 @@ pub(crate) fn draw_rows<I: Id, L: Law>(
     room: &mut Room,
     edges: &mut Edges<I>,
 ) -> Result<(), Error> {
-    fastest(DrawAll {
+    Isa::best().run(DrawAll {
         task,
         law,
         first,
@@ -311,7 +292,7 @@ impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
 
     fn run<L: Law>(self, law: &L) -> Result<(), Error> {
         if !self.crew.is_worth_it(self.num_draws) {
-            return fastest(OnOne { task: self, law });
+            return Isa::best().run(OnOne { task: self, law });
         }
         let Self {
             graph,
@@ -330,7 +311,7 @@ impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
             importance: edges.importance,
         };
         crew.draw(&draw, law, |drawn| {
-            fastest(Number {
+            Isa::best().run(Number {
                 graph,
                 drawn,
                 edges: &mut *edges,
@@ -347,9 +328,11 @@ struct OnOne<'a, 't, I: Id, T, L> {
     law: &'a L,
 }
 
-impl<I: Id, T: Table, L: Law> Loop for OnOne<'_, '_, I, T, L> {
+impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
+    type Output = Result<(), Error>;
+
     #[inline(always)]
-    fn run(self) -> Result<(), Error> {
+    fn run(self, _: Isa) -> Result<(), Error> {
         let Expand {
             graph,
             rows,
@@ -384,9 +367,11 @@ struct Number<'a, I: Id, T> {
     table: &'a mut T,
 }
 
-impl<I: Id, T: Table> Loop for Number<'_, I, T> {
+impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
+    type Output = Result<(), Error>;
+
     #[inline(always)]
-    fn run(self) -> Result<(), Error> {
+    fn run(self, _: Isa) -> Result<(), Error> {
         const SOME: usize = 32;
         let Self {
             graph,
@@ -397,15 +382,13 @@ impl<I: Id, T: Table> Loop for Number<'_, I, T> {
         } = self;
         let begin = edges.sources.len();
         edges.append(&drawn);
-        for at in (0..drawn.sources.len() + SOME).step_by(SOME) {
-            let some = |at: usize| drawn.sources.len().min(at)..drawn.sources.len().min(at + SOME);
-            drawn.sources[some(at)]
-                .iter()
-                .for_each(|source| table.prefetch(source.index()));
-            let arrived = some(at.saturating_sub(SOME));
-            if at > 0 {
-                number(graph, edges, begin + arrived.start..begin + arrived.end, nodes, table)?;
+        let end = edges.sources.len();
+        let some = |begin: usize| end.min(begin)..end.min(begin + SOME);
+        for at in (begin..end).step_by(SOME) {
+            for source in &edges.sources[some(at + SOME)] {
+                table.prefetch(source.index());
             }
+            number(graph, edges, some(at), nodes, table)?;
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ use crate::rng::derive;
 use crate::walk::Walks;
 use crate::{Error, pool};
 
-/// For how many edges a row memory is set aside before it draws; more is found when needed.
+/// As how many edges at most the draws of a row count when the work of a hop is divided: rows of more are few.
 const TYPICAL_FANOUT: usize = 32;
 
 /// How many in-edges a node draws.
