@@ -13,7 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from gnnkit import config, job, plugins
+from gnnkit import config, plugins
+from gnnkit.errors import UserError
+from gnnkit.settings import DEFAULT_WORKERS, JOBS
 
 FAILED, MENDABLE = 1, 2  # exit codes
 
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(_parser().parse_args(argv))
-    except (ValueError, _UsageError) as error:
+    except (UserError, _UsageError) as error:
         print(f"gnnkit: error: {error}", file=sys.stderr)
         return MENDABLE
     except KeyboardInterrupt:
@@ -103,19 +105,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print(f"gnnkit {version('gnnkit')}")
         return 0
+    from gnnkit import jobs, settings
+
     composed = config.compose(arguments.overrides, config_dir=arguments.config_dir)
     if arguments.cfg:
-        print(job.to_yaml(composed), end="")
+        print(jobs.to_yaml(composed), end="")
         return 0
-    result = job.start(job.settle(composed))
-    return 0 if result.get("verified", True) else FAILED
+    result = jobs.start(settings.settle(composed))
+    return 0 if result is None or result.get("verified", True) else FAILED
 
 
 def _help() -> str:
     kinds = "\n".join(f"    {kind:<14} {' '.join(plugins.options(kind))}" for kind in plugins.KINDS)
     trainer = " ".join(plugins.options("trainer"))
-    jobs, workers = "|".join(job.JOBS), job.DEFAULT_WORKERS
-    return _HELP.format(kinds=kinds, trainer=trainer, jobs=jobs, workers=workers)
+    return _HELP.format(kinds=kinds, trainer=trainer, jobs="|".join(JOBS), workers=DEFAULT_WORKERS)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -124,7 +127,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _print_failure(error: Exception) -> None:
     """A failed rank's report stands for itself; anything else is our own mistake and needs its traceback."""
-    launcher: Any = sys.modules.get("gnnkit.training.launcher")
+    launcher: Any = sys.modules.get("gnnkit.launch.processes")
     if launcher is not None and isinstance(error, launcher.RankError):
         print(f"gnnkit: error: {error}", file=sys.stderr)
     else:

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnnkit.errors import UserError
 from gnnkit.plugins import KINDS, conf_folders, names, options, unknown
 
 
 def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
     """The configuration that Hydra composes from `conf/config.yaml` and command-line overrides, as plain data.
 
-    `config_dir` is a folder of the user's own YAML, searched after ours. Raises `ValueError` that names the key and what
+    `config_dir` is a folder of the user's own YAML, searched after ours. Raises `UserError` that names the key and what
     is nearest to it for all that Hydra refuses, for missing values, and for anything that would run code.
     """
     for text in overrides:
@@ -71,7 +72,7 @@ def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
             raise _missing(missing[0])
         return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
     except OverrideParseException as error:
-        raise ValueError(f"cannot read {error.override!r}: write KEY=VALUE ({_first_line(error)})") from error
+        raise UserError(f"cannot read {error.override!r}: write KEY=VALUE ({_first_line(error)})") from error
     except MissingConfigException as error:
         kind, _, name = (error.missing_cfg_file or "").rpartition("/")
         raise unknown(f"{kind}={name}", name, options(kind)) from error
@@ -128,21 +129,21 @@ def _check_choice(text: str) -> None:
     """Refuses what Hydra would take for a choice of options, but not report by its key."""
     key, _, value = text.partition("=")
     if "@" in key:
-        raise ValueError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
+        raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
     if key.lstrip("+") in KINDS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
         raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
 
 
 def _refuse_code(text: str, where: str) -> None:
     if "_target_" in text:
-        raise ValueError(f"{where}: _target_ is refused, a configuration names plugins, it does not call code")
+        raise UserError(f"{where}: _target_ is refused, a configuration names plugins, it does not call code")
     if re.search(r"\$\{[^}]*:", text):
-        raise ValueError(f"{where}: resolvers such as ${{oc.env:NAME}} are refused, write the value itself")
+        raise UserError(f"{where}: resolvers such as ${{oc.env:NAME}} are refused, write the value itself")
 
 
 def _refuse_hydra(key: str, where: str) -> None:
     if re.match(r"(override\s+)?/?hydra\b", key):
-        raise ValueError(f"{where}: Hydra's own settings cannot be changed")
+        raise UserError(f"{where}: Hydra's own settings cannot be changed")
 
 
 def _refuse_code_in(node: Any, where: str) -> None:
@@ -163,22 +164,22 @@ def _check_folder(folder: Path) -> None:
     import yaml
 
     if not folder.is_dir():
-        raise ValueError(f"--config-dir {folder} is not a folder")
+        raise UserError(f"--config-dir {folder} is not a folder")
     for path in sorted(folder.rglob("*.yaml")):
         try:
             text = path.read_text(encoding="utf-8")
             for document in yaml.safe_load_all(text):
                 _refuse_code_in(document, str(path))
         except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-            raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+            raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
         for package in re.findall(r"^\s*#\s*@package\s+(\S+)", text, re.MULTILINE):
             _refuse_hydra(package, str(path))
 
 
 def _missing(key: str) -> ValueError:
     if key in KINDS:
-        return ValueError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
-    return ValueError(f"{key} is missing: set it with {key}=VALUE")
+        return UserError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
+    return UserError(f"{key} is missing: set it with {key}=VALUE")
 
 
 def _key(text: str) -> str:

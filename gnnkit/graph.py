@@ -225,6 +225,11 @@ class Graph:
         )
 
     @classmethod
+    def of(cls, value: Any) -> Graph:
+        """The graph itself, or that of PyG's `Data`."""
+        return value if isinstance(value, cls) else cls.from_pyg(value)
+
+    @classmethod
     def load(cls, folder: str | Path) -> Graph:
         """The graph that `save` wrote, memory-mapped read-only. Raises `ValueError` naming file and place."""
         folder = Path(folder)

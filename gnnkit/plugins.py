@@ -16,7 +16,12 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gnnkit.errors import UserError
+
+if TYPE_CHECKING:
+    from gnnkit.settings import Choice
 
 KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")
 CONF = Path(__file__).parent / "conf"
@@ -35,12 +40,12 @@ def options(kind: str) -> list[str]:
     return sorted({*files, *names(kind)})
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
+def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist: says the nearest one and lists all."""
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
-    return ValueError(f"{what} is not known: {hint}there are: {', '.join(choices) or 'none'}")
+    return UserError(f"{what} is not known: {hint}there are: {', '.join(choices) or 'none'}")
 
 
 def load(kind: str, name: str) -> type[Any]:
@@ -53,9 +58,7 @@ def load(kind: str, name: str) -> type[Any]:
         return typing.cast("type[Any]", point.load())
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ValueError(
-            f"{_chosen(kind, name)}: {point.value} of {_owner(point)} fails on import: {reason}"
-        ) from error
+        raise UserError(f"{_chosen(kind, name)}: {point.value} of {_owner(point)} fails on import: {reason}") from error
 
 
 def find(kind: str, name: str) -> EntryPoint:
@@ -64,7 +67,7 @@ def find(kind: str, name: str) -> EntryPoint:
     if not found:
         raise unknown(_chosen(kind, name), name, names(kind))
     if len(found) > 1:
-        raise ValueError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, found))}: uninstall one")
+        raise UserError(f"{_chosen(kind, name)} is defined by {' and by '.join(map(_owner, found))}: uninstall one")
     return found[0]
 
 
@@ -72,30 +75,27 @@ def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     """The plugin that the configuration of one kind names: its `name`, or `nodes` in that of a partition."""
     name = config.get("nodes", config.get("name"))
     if not isinstance(name, str):
-        raise ValueError(f"{_chosen(kind, name)} must be one of: {', '.join(names(kind))}")
+        raise UserError(f"{_chosen(kind, name)} must be one of: {', '.join(names(kind))}")
     return name
 
 
-def create(kind: str, config: Mapping[str, Any], **extra: Any) -> Any:
-    """An instance of the plugin that `config` names; its other keys, and those in `options`, are the arguments.
+def create(choice: Choice, **extra: Any) -> Any:
+    """Makes the plugin that `choice` names.
 
-    `extra` are arguments that the caller knows better than the user. Raises `ValueError` with the configuration key for
-    unknown, missing or ill-typed arguments, and for those that the constructor refuses.
+    `extra` are arguments that the caller knows better than the user. Raises `UserError`
+    with the configuration key for unknown, missing or ill-typed arguments, and for
+    arguments that the constructor refuses with a `ValueError`.
     """
-    arguments = check(kind, config, extra)
-    name = plugin_name(kind, config)
+    check(choice, extra)
     try:
-        return load(kind, name)(**arguments, **extra)
+        return choice.load()(**choice.arguments, **extra)
     except ValueError as error:
-        raise _with_key(error, kind, name, arguments) from error
+        raise _with_key(error, choice.kind, choice.name, choice.arguments) from error
 
 
-def check(kind: str, config: Mapping[str, Any], extra: Iterable[str] = ()) -> dict[str, Any]:
-    """The arguments that `config` holds for its plugin, checked against the constructor's signature."""
-    function = load(kind, plugin_name(kind, config))
-    arguments = _arguments(kind, config)
-    check_arguments(function, arguments, _section(kind), extra)
-    return arguments
+def check(choice: Choice, extra: Iterable[str] = ()) -> None:
+    """Raises `UserError` unless the arguments fit the constructor's signature."""
+    check_arguments(choice.load(), choice.arguments, _section(choice.kind), extra)
 
 
 def check_arguments(
@@ -113,10 +113,10 @@ def check_arguments(
         if key not in own and not takes_any:
             raise unknown(f"{section}.{key}", f"{section}.{key}", (f"{section}.{name}" for name in own))
         if key in hints and not _fits(value, hints[key]):
-            raise ValueError(f"{section}.{key}={value} must be {_spelt(hints[key])}")
+            raise UserError(f"{section}.{key}={value} must be {_spelt(hints[key])}")
     for key, parameter in own.items():
         if parameter.default is parameter.empty and key not in arguments:
-            raise ValueError(f"{section}.{key} is missing: set it with {section}.{key}=VALUE")
+            raise UserError(f"{section}.{key} is missing: set it with {section}.{key}=VALUE")
 
 
 def conf_folders() -> list[Path]:
@@ -135,14 +135,15 @@ def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=group)
 
 
-def _arguments(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments in one section: its keys, and those in `options`."""
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
-        raise ValueError(f"{kind}.options={given} must be a mapping of arguments")
+        raise UserError(f"{kind}.options={given} must be a mapping of arguments")
     skipped = ("nodes", *_GRID_KEYS) if "nodes" in config else ()
     keys = {key: value for key, value in config.items() if key not in ("name", "options", *skipped)}
     if both := sorted(keys.keys() & given.keys()):
-        raise ValueError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
+        raise UserError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
     return {**keys, **given}
 
 
@@ -154,15 +155,15 @@ def _section(kind: str) -> str:
     return "partition.options" if kind == "partition" else kind
 
 
-def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> ValueError:
+def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> UserError:
     """The same error, its message starting with the configuration key."""
     text = str(error)
     if re.search(rf"\b{kind}[.=]", text):
-        return error
+        return UserError(text)
     first = re.match(r"\w*", text)
     if first and first[0] in arguments:
-        return ValueError(f"{_section(kind)}.{text}")
-    return ValueError(f"{_chosen(kind, name)}: {text}")
+        return UserError(f"{_section(kind)}.{text}")
+    return UserError(f"{_chosen(kind, name)}: {text}")
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

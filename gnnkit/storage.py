@@ -67,6 +67,19 @@ def expect_random_reads(array: Array | None) -> None:
         owner.madvise(mmap.MADV_RANDOM)
 
 
+def forget_pages(array: Array) -> None:
+    """Lets go of the pages of a mapped file that this process has touched.
+
+    The file keeps what was written, and later reads bring the pages back. Does nothing for
+    arrays in memory.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
+
+
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
     """Writes the arrays that are not None, and `meta` as JSON, into `folder`. A reader finds all of it or nothing.
 
@@ -106,6 +119,18 @@ def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 def _is_ours(folder: Path) -> bool:
     return folder.is_dir() and ((folder / _META).is_file() or not any(folder.iterdir()))
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file. The file has its old content or the new one, whatever happens in between."""
+    temporary = _beside(path)
+    try:
+        with _synced(temporary) as file:
+            file.write(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
 
 
 @contextmanager

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Communicator(ABC):
@@ -20,6 +22,10 @@ class Communicator(ABC):
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
+    in_one_process: ClassVar[bool] = False  # True: ranks are threads, which `run` starts
+    is_process_group: ClassVar[bool] = (
+        False  # True: torch.distributed is initialised, and its default group has the ranks
+    )
     rank: int  # within this group
     world_size: int
     device: torch.device
@@ -34,6 +40,14 @@ class Communicator(ABC):
         Address and port of a meeting point stand in MASTER_ADDR and MASTER_PORT. Where gnnkit started the ranks, rank 0 brings
         the `listener`, a listening socket on loopback.
         """
+
+    @classmethod
+    def run(cls, function: Callable[[Any], T], world_size: int, *, timeout: float) -> list[T]:
+        """Runs `function(communicator)` on ranks that are threads, and returns their results by rank.
+
+        Only where `in_one_process`.
+        """
+        raise NotImplementedError(f"{cls.__name__} does not make its ranks itself")
 
     @abstractmethod
     def split(self, ranks: Sequence[int]) -> Communicator:

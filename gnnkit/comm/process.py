@@ -18,6 +18,7 @@ class ProcessGroup(Communicator):
     """Base of the backends of `torch.distributed`; one rank a process."""
 
     backend: str
+    is_process_group = True
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
         self.group, self.device, self.timeout = group, device, timeout

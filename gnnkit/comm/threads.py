@@ -48,6 +48,7 @@ class Threads(Communicator):
     """Threads of one process on the CPU: cheap, repeatable tests, and nothing copied between processes."""
 
     device = torch.device("cpu")
+    in_one_process = True
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.world_size, self._meeting = rank, meeting.world_size, meeting

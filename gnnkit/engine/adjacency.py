@@ -13,6 +13,7 @@ from gnnkit.engine.dropout import derive, dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.halo import ForwardPass
 from gnnkit.engine.local import LocalEdges
+from gnnkit.errors import UserError
 
 Reduce = Literal["sum", "mean", "max"]
 
@@ -29,7 +30,8 @@ class Adjacency(ABC):
     src_nodes: Tensor  # [num_src] int64 global ids
     in_degree: Tensor  # [num_dst]
     out_degree: Tensor  # [num_src]
-    edge_ids: Tensor  # [held edges] int64 global ids; the leader counts a rank's work by them
+    edge_ids: Tensor  # [held edges] int64 global ids
+    num_edges: int  # held edges; the leader counts a rank's work by them
     edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # of this layer and step: all noise derives from it
 
@@ -58,17 +60,29 @@ class Adjacency(ABC):
 
     @property
     def local(self) -> LocalEdges:
-        """The held edges as a graph of this rank's own rows and its halo. Raises `ValueError` where a rank does not hold all
+        """The held edges as a graph of this rank's own rows and its halo. Raises `UserError` where a rank does not hold all
         in-edges of its rows."""
-        raise ValueError(f"{type(self).__name__} does not serve layers written for one process")
+        raise UserError(f"{type(self).__name__} does not serve layers written for one process")
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
         """The rows that `local` joins: the given ones, then those of other ranks."""
-        raise ValueError(f"{type(self).__name__} does not serve layers written for one process")
+        raise UserError(f"{type(self).__name__} does not serve layers written for one process")
+
+    def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
+        """In-degrees of the rows that `local` joins, `loop` added where there is no loop."""
+        return self.with_halo((self.in_degree + loop * self.lacks_loop)[:, None])[:, 0]
+
+    @property
+    def lacks_loop(self) -> Tensor:  # [num_dst] bool
+        """Which destinations have no edge to themselves."""
+        edge_index = self.local.edge_index
+        lacks = torch.ones(self.num_dst, dtype=torch.bool, device=edge_index.device)
+        lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
+        return lacks
 
     def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
         """Dropout of the layer's input, keyed by global node id: the same on any number of ranks."""
-        return dropout(x, self.src_nodes, p, self.key) if training and p > 0 else x
+        return dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x
 
     def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
         """Dropout of per-edge values, keyed by global edge id."""
@@ -116,6 +130,10 @@ class ShardAdjacency(Adjacency):
     @property
     def edge_ids(self) -> Tensor:  # type: ignore[override]
         return self.engine.edge_ids
+
+    @property
+    def num_edges(self) -> int:  # type: ignore[override]
+        return len(self.engine.edge_ids)
 
     @property
     def edge_features(self) -> Tensor | None:  # type: ignore[override]

@@ -21,6 +21,7 @@ from gnnkit.engine.exchange import Route, Slicing
 from gnnkit.engine.halo import Halo
 from gnnkit.engine.local import LocalEdges
 from gnnkit.engine.tally import Tally
+from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
 
 Message = Callable[
@@ -40,17 +41,17 @@ class Engine:
         plane_ranks = [other * grid.slices + place for other in range(grid.num_cells)]
         cell_ranks = [cell * grid.slices + other for other in range(grid.slices)]
         plane = comm.split(plane_ranks) if grid.slices > 1 else comm
-        self.traffic, self.halo = Tally(), Halo()
+        self.tally, self.halo = Tally(), Halo()
         self.slicing = (
-            Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.traffic, self.halo)
+            Slicing(len(shard.owned), comm.split(cell_ranks), cell_ranks, self.tally, self.halo)
             if grid.slices > 1
             else None
         )
         self.sources = Route(
-            shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.traffic, self.halo
+            shard.sources, shard.source_cell, shard.cell_nodes, plane, plane_ranks, "gather", self.tally, self.halo
         )
         self.targets = Route(
-            shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.traffic, self.halo
+            shard.targets, shard.target_cell, shard.cell_nodes, plane, plane_ranks, "reduce", self.tally, self.halo
         )
         self.edges = HeldEdges(shard.csc, comm.device)
         self.nodes = torch.tensor(np.asarray(shard.owned, np.int64), device=comm.device)
@@ -71,14 +72,14 @@ class Engine:
 
     @cached_property
     def local(self) -> LocalEdges:
-        """This rank's edges as a graph of its own. Raises `ValueError` where other ranks hold in-edges of its rows."""
+        """This rank's edges as a graph of its own. Raises `UserError` where other ranks hold in-edges of its rows."""
         self._check_local()
         weight = self.edges.weight(self.dtype)
         return LocalEdges.of(self.shard, None if weight is None else weight[:, 0], self.nodes.device)
 
     def _check_local(self) -> None:
         if self.slicing or not self.targets.local:
-            raise ValueError(
+            raise UserError(
                 f"partition.grid={self.grid} spreads the in-edges of a node over ranks, which a layer written for one "
                 "process cannot serve: use partition.grid=1d, one column and one slice"
             )

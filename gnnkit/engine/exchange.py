@@ -36,13 +36,13 @@ class Route:
         plane: Communicator,
         peers: Sequence[int],
         step: Step,
-        traffic: Tally,
+        tally: Tally,
         halo: Halo,
     ) -> None:
         """`rows` [num_rows] are the global ids that this rank holds edges at and `row_cell` their owners' cells; `cell_nodes` the
         ids that its own cell owns, in the order of their rows; `plane` the communicator over cells, `peers` its ranks in the
         numbering of the run."""
-        self.plane, self.peers, self.step, self.traffic, self.halo = plane, peers, step, traffic, halo
+        self.plane, self.peers, self.step, self.tally, self.halo = plane, peers, step, tally, halo
         self.num_owned = len(cell_nodes)
         self.held_counts = np.bincount(row_cell, minlength=plane.world_size).tolist()
         counts = plane.all_to_all(
@@ -95,7 +95,7 @@ class Route:
 
     def _send(self, rows: Tensor, send: list[int], recv: list[int], step: Step, layer: int) -> Tensor:
         width = math.prod(rows.shape[1:])
-        self.traffic.record(
+        self.tally.record(
             layer,
             step,
             self.peers[self.plane.rank],
@@ -104,7 +104,7 @@ class Route:
             [count * width for count in recv],
             rows.element_size(),
         )
-        with self.traffic.timed():
+        with self.tally.timed():
             return self.plane.all_to_all(rows, send, recv)
 
 
@@ -136,10 +136,10 @@ class Slicing:
     Columns are the last dimension; of f columns, the first f mod S slices have one more than the others.
     """
 
-    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], traffic: Tally, halo: Halo) -> None:
+    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], tally: Tally, halo: Halo) -> None:
         """`num_owned` is this rank's number of rows, `cell` the communicator over the slice ranks of its cell, `peers` its ranks in
         the numbering of the run."""
-        self.cell, self.peers, self.traffic, self.halo = cell, peers, traffic, halo
+        self.cell, self.peers, self.tally, self.halo = cell, peers, tally, halo
         counts = torch.zeros(cell.world_size, dtype=torch.int64, device=cell.device)
         counts[cell.rank] = num_owned
         self.row_counts: list[int] = cell.all_reduce(counts).tolist()  # rows of each slice rank of the cell
@@ -223,8 +223,8 @@ class Slicing:
 
     def _send(self, numbers: Tensor, send: list[int], recv: list[int], layer: int) -> Tensor:
         me = self.peers[self.cell.rank]
-        self.traffic.record(layer, "slice", me, self.peers, send, recv, numbers.element_size())
-        with self.traffic.timed():
+        self.tally.record(layer, "slice", me, self.peers, send, recv, numbers.element_size())
+        with self.tally.timed():
             return self.cell.all_to_all(numbers, send, recv)
 
 

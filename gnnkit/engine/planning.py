@@ -181,7 +181,7 @@ class NotingEngine(Engine):
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
         self.notes: list[Exchange] = []
-        self.traffic, self.halo = Tally(), Halo()
+        self.tally, self.halo = Tally(), Halo()
         self.slicing = _NotingSlicing(self.notes, grid.slices, slice_, sizes) if grid.slices > 1 else None
         self.sources = _NotingRoute(self.notes, "gather", sizes.sources, sizes.asked, sizes.cell_nodes)
         self.targets = _NotingRoute(self.notes, "reduce", sizes.targets, sizes.arrived, sizes.cell_nodes)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-Step = Literal["slice", "gather", "reduce"]  # unslicing counts as slice
+Step = Literal["slice", "gather", "reduce", "fetch"]  # unslicing counts as slice
 
 
 @dataclass(eq=False)
@@ -26,11 +26,21 @@ class Tally:
     messages: dict[tuple[int, Step, int], int] = field(default_factory=lambda: defaultdict(int))  # sent, same keys
     bytes_sent: int = 0
     seconds: float = 0.0  # spent in exchanges, waiting included
+    counting: bool = True
 
     def reset(self) -> None:
         self.words.clear()
         self.messages.clear()
         self.bytes_sent, self.seconds = 0, 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Counts nothing in its body: evaluation is no part of an epoch."""
+        before, self.counting = self.counting, False
+        try:
+            yield
+        finally:
+            self.counting = before
 
     def total(self, step: Step) -> int:
         """Words received in all exchanges of one kind."""
@@ -48,7 +58,7 @@ class Tally:
     ) -> None:
         """Adds one exchange: numbers `sent` to and `received` from each of `peers` (ranks of the run)."""
         for peer, out, into in zip(peers, sent, received, strict=True):
-            if peer == me:
+            if peer == me or not self.counting:
                 continue
             if into:
                 self.words[layer, step, peer] += into
@@ -63,4 +73,5 @@ class Tally:
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - start
+            if self.counting:
+                self.seconds += time.perf_counter() - start

@@ -12,20 +12,54 @@ from gnnkit.engine import Adjacency
 
 
 class GraphModel(nn.Module):
-    """A model over adjacencies. Any `nn.Module` with this `forward` will do; the base class holds the defaults.
+    """A model over adjacencies, layer by layer.
 
-    Its constructor takes `in_features` and `num_classes` first; its further arguments are the keys of its YAML.
+    Any `nn.Module` with `num_layers` and this `forward` can be trained. A model with `layer`
+    can also be evaluated layer by layer, in bounded memory. The constructor takes
+    `in_features` and `num_classes` first. Its further arguments are the keys of its YAML.
     """
 
     num_layers: int
     self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
 
     @abstractmethod
-    def forward(
-        self, x: Tensor, adjacencies: Sequence[Adjacency]
-    ) -> Tensor:  # [num_src, in_features] -> [num_dst, num_classes]
-        """Logits. `adjacencies` holds one for each layer; on a full graph they are the same graph."""
+    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Computes the rows after layer `index` from the rows before it; logits after the last layer."""
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        """Computes logits [num_dst, num_classes].
+
+        Args:
+            x: [num_src, in_features] rows of the first layer's sources.
+            adjacencies: One for each layer. On a full graph they are the same graph.
+        """
+        if len(adjacencies) != self.num_layers:
+            raise ValueError(f"{len(adjacencies)} adjacencies for num_layers={self.num_layers}")
+        for index, adjacency in enumerate(adjacencies):
+            x = self.layer(index, x, adjacency)
+        return x
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""
         return self.parameters()
+
+
+class ConvModel(GraphModel):
+    """Convolutions with dropout before and an activation between them.
+
+    A subclass sets `convs`, modules of (x, adjacency).
+    """
+
+    convs: nn.ModuleList
+
+    def __init__(self, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        self.num_layers, self.dropout = num_layers, dropout
+
+    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        out: Tensor = self.convs[index](adjacency.dropout(x, self.dropout, training=self.training), adjacency)
+        return out if index + 1 == self.num_layers else self.activation(out)
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Comes after every convolution but the last."""
+        return x.relu()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import GraphModel
+from gnnkit.model.base import ConvModel
 
 
 class GATConv(nn.Module):
@@ -50,7 +48,7 @@ class GATConv(nn.Module):
         return (z.flatten(1) if self.concat else z.mean(1)) + self.bias
 
 
-class GAT(GraphModel):
+class GAT(ConvModel):
     """Velickovic et al., ICLR 2018; attends to edge features too where the graph has them."""
 
     self_loops = True
@@ -67,8 +65,7 @@ class GAT(GraphModel):
         negative_slope: float = 0.2,
         edge_width: int = 0,
     ) -> None:
-        super().__init__()
-        self.num_layers, self.dropout = num_layers, dropout
+        super().__init__(num_layers, dropout)
         convs = []
         for layer in range(num_layers):
             last = layer + 1 == num_layers
@@ -85,9 +82,5 @@ class GAT(GraphModel):
             )
         self.convs = nn.ModuleList(convs)
 
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):
-            x = conv(adjacency.dropout(x, self.dropout, training=self.training), adjacency)
-            if layer + 1 < self.num_layers:
-                x = F.elu(x)
-        return x
+    def activation(self, x: Tensor) -> Tensor:
+        return F.elu(x)

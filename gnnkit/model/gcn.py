@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import GraphModel
+from gnnkit.model.base import ConvModel
 
 
 class GCNConv(nn.Module):
@@ -33,7 +33,7 @@ def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
     return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
 
 
-class GCN(GraphModel):
+class GCN(ConvModel):
     """Kipf & Welling, ICLR 2017. Directed graphs normalise by out-degree at sources and in-degree at destinations (as DGL's
     `norm="both"`); weight decay applies to the first layer only, as published."""
 
@@ -42,17 +42,9 @@ class GCN(GraphModel):
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
     ) -> None:
-        super().__init__()
+        super().__init__(num_layers, dropout)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.num_layers, self.dropout = num_layers, dropout
         self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
-
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):
-            x = conv(adjacency.dropout(x, self.dropout, training=self.training), adjacency)
-            if layer + 1 < self.num_layers:
-                x = x.relu()
-        return x
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         return self.convs[0].parameters()

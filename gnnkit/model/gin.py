@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -10,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import GraphModel
+from gnnkit.errors import UserError
+from gnnkit.model.base import ConvModel
 
 
 class GINConv(nn.Module):
@@ -41,33 +41,27 @@ class GINEConv(nn.Module):
         self.eps = Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if adjacency.edge_features is None:
+            raise UserError("model=gine needs edge features, and the edges of this batch have none")
         edge = self.edge(adjacency.edge_features)
         z = adjacency.aggregate_messages(x, lambda rows, columns: (rows + edge[:, columns]).relu())
         out: Tensor = self.second(self.first((1 + self.eps) * x[: adjacency.num_dst] + z).relu())
         return out
 
 
-class GIN(GraphModel):
+class GIN(ConvModel):
     """Xu et al., ICLR 2019. Its MLPs have one hidden layer and no batch normalisation."""
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
     ) -> None:
-        super().__init__()
-        self.num_layers, self.dropout = num_layers, dropout
+        super().__init__(num_layers, dropout)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
         """One layer."""
         return GINConv(in_features, hidden, out_features)
-
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):
-            x = conv(adjacency.dropout(x, self.dropout, training=self.training), adjacency)
-            if layer + 1 < self.num_layers:
-                x = x.relu()
-        return x
 
 
 class GINE(GIN):
@@ -83,7 +77,7 @@ class GINE(GIN):
         dropout: float = 0.5,
     ) -> None:
         if edge_width == 0:
-            raise ValueError("model=gine needs a graph with edge features")
+            raise UserError("model=gine needs a graph with edge features")
         self.edge_width = edge_width
         super().__init__(in_features, num_classes, hidden, num_layers, dropout)
 

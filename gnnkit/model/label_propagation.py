@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.model.program import Nodes, Program
 
@@ -23,13 +24,13 @@ class LabelPropagation(Program):
     def __init__(self, alpha: float = 0.9, tolerance: float = 1e-6, max_iterations: int = 500) -> None:
         super().__init__(tolerance, max_iterations)
         if not 0 <= alpha < 1:
-            raise ValueError(f"alpha={alpha} must be at least 0 and below 1")
+            raise UserError(f"alpha={alpha} must be at least 0 and below 1")
         self.alpha = alpha
 
     def start(self, nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
         known = _known(nodes)
         if not nodes.sum(known).any():
-            raise ValueError("dataset: no labelled node is in the training split")
+            raise UserError("dataset: no labelled node is in the training split")
         return known
 
     def step(self, x: Tensor, nodes: Nodes) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gnnkit.errors import UserError
 from gnnkit.model.program import Nodes, Program
 
 
@@ -15,7 +16,7 @@ class PageRank(Program):
     def __init__(self, damping: float = 0.85, tolerance: float = 1e-6, max_iterations: int = 100) -> None:
         super().__init__(tolerance, max_iterations)
         if not 0 <= damping < 1:
-            raise ValueError(f"damping={damping} must be at least 0 and below 1")
+            raise UserError(f"damping={damping} must be at least 0 and below 1")
         self.damping = damping
 
     def start(self, nodes: Nodes) -> Tensor:  # [num_owned, 1]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,18 +38,19 @@ class Program(ABC):
     """
 
     self_loops = False  # True: every node without a loop gets one, of weight 1
+    trains = False  # a program is iterated
     classifies = False  # True: values are a score for each class, of which the largest is the prediction
 
     def __init__(self, tolerance: float = 1e-6, max_iterations: int = 100) -> None:
         if tolerance < 0:
-            raise ValueError(f"tolerance={tolerance} must be at least 0")
+            raise UserError(f"tolerance={tolerance} must be at least 0")
         if max_iterations < 1:
-            raise ValueError(f"max_iterations={max_iterations} must be at least 1")
+            raise UserError(f"max_iterations={max_iterations} must be at least 1")
         self.tolerance, self.max_iterations = tolerance, max_iterations
 
     @abstractmethod
     def start(self, nodes: Nodes) -> Tensor:  # [num_owned, width]
-        """Values before the first step; the width is the same on all ranks. Collective. Raises `ValueError` on all ranks, or on
+        """Values before the first step; the width is the same on all ranks. Collective. Raises `UserError` on all ranks, or on
         none, for a graph that it cannot serve."""
 
     @abstractmethod

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
 from gnnkit.model.base import GraphModel
 
 BIPARTITE = (
@@ -31,24 +32,29 @@ class PyG(GraphModel):
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        """Raises `ValueError` naming a layer that one rank cannot compute for itself."""
+        """Raises `UserError` naming a layer that one rank cannot compute for itself."""
         super().__init__()
         for layer in layers:
             _check(layer)
         self.layers = nn.ModuleList(layers)
         self.num_layers = max(sum(map(_is_convolution, layers)), 1)
 
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+    def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        """One convolution with the modules before it; the last one with those behind it too."""
         hop = 0
         for layer in self.layers:
-            adjacency = adjacencies[min(hop, len(adjacencies) - 1)]
-            if _is_convolution(layer):
-                x, hop = _convolve(layer, x, adjacency), hop + 1
-            elif isinstance(layer, nn.Dropout):
-                x = adjacency.dropout(x, layer.p, training=self.training)
-            else:
-                x = layer(x)
+            if min(hop, self.num_layers - 1) == index:
+                x = self._apply(layer, x, adjacency)
+            hop += _is_convolution(layer)
         return x
+
+    def _apply(self, layer: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if _is_convolution(layer):
+            return _convolve(layer, x, adjacency)
+        if isinstance(layer, nn.Dropout):
+            return adjacency.dropout(x, layer.p, training=self.training)
+        out: Tensor = layer(x)
+        return out
 
 
 def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
@@ -61,7 +67,7 @@ def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
         options["edge_attr"] = adjacency.edge_features
     elif _is(conv, ("GraphConv",)):
         options["edge_weight"] = local.weight
-    out: Tensor = conv((adjacency.with_halo(x), x), local.edge_index, **options)
+    out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), local.edge_index, **options)
     return out
 
 
@@ -73,7 +79,9 @@ def _square(conv: nn.Module, x: Tensor, adjacency: Adjacency, edge_index: Tensor
 
 def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
     """TAGConv's hops, each with a halo of its own; as its `forward`, which exchanges nothing between them."""
-    out: Tensor = conv.lins[0](x)
+    if len(x) != adjacency.num_dst and conv.K > 1:
+        raise UserError(f"model: TAGConv(K={conv.K}) reads {conv.K} hops, a sampled block has one: use K=1")
+    out: Tensor = conv.lins[0](x[: adjacency.num_dst])
     for lin in conv.lins[1:]:
         x = conv.propagate(edge_index, x=adjacency.with_halo(x), edge_weight=weight)[: adjacency.num_dst]
         out = out + lin(x)
@@ -82,40 +90,39 @@ def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight:
 
 def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
     """PyG's `gcn_norm` with degrees of the whole graph: edges, with a loop at every node for GCNConv, and their weights."""
-    local, degree = adjacency.local, adjacency.in_degree
+    local, fill = adjacency.local, 0.0
     edge_index = local.edge_index
     weight = x.new_ones(edge_index.shape[1]) if local.weight is None else local.weight
     if _is(conv, ("GCNConv",)):
-        lacks = torch.ones(adjacency.num_dst, dtype=torch.bool, device=x.device)
-        lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
+        lacks = adjacency.lacks_loop
         fill = 2.0 if conv.improved else 1.0
         edge_index = torch.cat([edge_index, lacks.nonzero().T.expand(2, -1)], 1)
         weight = torch.cat([weight, weight.new_full((int(lacks.sum()),), fill)])
-        degree = degree + fill * lacks
-    inverse = torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
+    degree = adjacency.degree_with_halo(fill)
+    inverse = torch.where(degree > 0, degree, torch.inf).rsqrt()
     source, destination = edge_index
-    return edge_index, adjacency.with_halo(inverse)[source, 0] * weight * inverse[destination, 0]
+    return edge_index, inverse[source] * weight * inverse[destination]
 
 
 def _check(layer: nn.Module) -> None:
     name = type(layer).__name__
     for part in layer.modules():
         if _is(part, WHOLE_GRAPH) or (_is(part, ("LayerNorm",)) and getattr(part, "mode", "node") == "graph"):
-            raise ValueError(
+            raise UserError(
                 f"model: {type(part).__name__} needs statistics of the whole graph, a rank has its own rows only"
             )
     if not _is_convolution(layer):
         return
     if not _is(layer, (*BIPARTITE, *NORMALIZED)):
-        raise ValueError(
+        raise UserError(
             f"model: {name} is not one of the layers of PyG that work: {', '.join((*BIPARTITE, *NORMALIZED))}"
         )
     if _is(layer, NORMALIZED) and layer.normalize:
-        raise ValueError(
+        raise UserError(
             f"model: {name}(normalize=True) needs degrees of the whole graph: use normalize=False, we normalise"
         )
     if getattr(layer, "flow", "source_to_target") != "source_to_target":
-        raise ValueError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")
+        raise UserError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")
 
 
 def _is_convolution(layer: nn.Module) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import GraphModel
+from gnnkit.errors import UserError
+from gnnkit.model.base import ConvModel
 
 
 class SAGEConv(nn.Module):
@@ -31,7 +31,7 @@ class SAGEConv(nn.Module):
         return out
 
 
-class GraphSAGE(GraphModel):
+class GraphSAGE(ConvModel):
     """Hamilton, Ying & Leskovec, NeurIPS 2017, with the mean or maximum aggregator. Serves graphs whose nodes differ from their
     neighbours, and nodes never seen in training."""
 
@@ -44,16 +44,8 @@ class GraphSAGE(GraphModel):
         dropout: float = 0.5,
         aggregator: Literal["mean", "max"] = "mean",
     ) -> None:
-        super().__init__()
+        super().__init__(num_layers, dropout)
         if aggregator not in ("mean", "max"):
-            raise ValueError(f"model.aggregator={aggregator} must be mean or max")
+            raise UserError(f"model.aggregator={aggregator} must be mean or max")
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
-        self.num_layers, self.dropout = num_layers, dropout
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
-
-    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
-        for layer, (conv, adjacency) in enumerate(zip(self.convs, adjacencies, strict=True)):
-            x = conv(adjacency.dropout(x, self.dropout, training=self.training), adjacency)
-            if layer + 1 < self.num_layers:
-                x = x.relu()
-        return x

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gnnkit import _core
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 
@@ -18,7 +19,7 @@ def improve_border(graph: Graph, partition: Partition, border: str | None) -> Pa
     if border is None or border == "none":
         return partition
     if border != "min_words":
-        raise ValueError(f"partition.border={border} must be one of {', '.join(NAMES)}")
+        raise UserError(f"partition.border={border} must be one of {', '.join(NAMES)}")
     return min_words(graph, partition)
 
 
@@ -28,11 +29,11 @@ def min_words(graph: Graph, partition: Partition, max_imbalance: float = 1.1) ->
     Words are those of `Traffic` for the partition's own grid, summed over ranks, and fall with every move. Largest over
     mean of the ranks' nodes, and of the cells' edges, ends at most at the greater of `max_imbalance` and what it was. A
     greedy heuristic in linear passes: size-constrained label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the
-    exact gain in communication volume, as Mt-KaHyPar's (ALENEX 2021), nodes in order of id. Raises `ValueError` for
+    exact gain in communication volume, as Mt-KaHyPar's (ALENEX 2021), nodes in order of id. Raises `UserError` for
     vertex-cuts, whose edges do not follow their nodes.
     """
     if partition.edge_cell is not None:
-        raise ValueError("partition.border=min_words needs a partitioner of nodes: this one assigns edges by itself")
+        raise UserError("partition.border=min_words needs a partitioner of nodes: this one assigns edges by itself")
     grid, owners = partition.grid, partition.node_rank.astype(np.int32, copy=False)
     plane = (grid.rows, grid.cols, grid.slices)
     node_rank, _ = _core.min_words(graph.csc.indptr, graph.csc.indices, owners, plane, max_imbalance)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnkit.errors import UserError
+
 NAMES = ("1d", "1.5d", "2d", "3d")
 
 
@@ -41,16 +43,16 @@ def make_grid(spec: str | Sequence[int], world_size: int, replication: int | Non
 
     `1d` is P x 1 x 1, `1.5d` P/c x c x 1 with c = `replication`; `2d` and `3d` factor P nearest to a square or cube, the
     larger factors first. Without `replication`, c is the least divisor above 1 up to sqrt(P): one step from 1d, while
-    sqrt(P), which has the fewest words, is `2d`. Raises `ValueError` with the configuration key for a grid that cannot be.
+    sqrt(P), which has the fewest words, is `2d`. Raises `UserError` with the configuration key for a grid that cannot be.
     """
     if world_size < 1:
-        raise ValueError(f"workers={world_size} must be at least 1")
+        raise UserError(f"workers={world_size} must be at least 1")
     if replication is not None and spec != "1.5d":
-        raise ValueError(f"partition.replication={replication} needs partition.grid=1.5d, got {_spelt(spec)}")
+        raise UserError(f"partition.replication={replication} needs partition.grid=1.5d, got {_spelt(spec)}")
     if not isinstance(spec, str):
         return _given(spec, world_size)
     if spec not in NAMES:
-        raise ValueError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
+        raise UserError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
     if spec == "1d":
         return Grid(world_size, 1, 1)
     if spec == "1.5d":
@@ -75,16 +77,16 @@ def remark(spec: str | Sequence[int], grid: Grid) -> str | None:
 def _given(spec: Sequence[int], world_size: int) -> Grid:
     key = f"partition.grid={_spelt(spec)}"
     if len(spec) != 3 or not all(type(size) is int and size >= 1 for size in spec):
-        raise ValueError(f"{key} must be [rows,cols,slices], three whole numbers of at least 1")
+        raise UserError(f"{key} must be [rows,cols,slices], three whole numbers of at least 1")
     grid = Grid(*spec)
     if grid.world_size != world_size:
-        raise ValueError(f"{key} needs {grid.world_size} workers, got workers={world_size}")
+        raise UserError(f"{key} needs {grid.world_size} workers, got workers={world_size}")
     return grid
 
 
 def _check_replication(copies: int, world_size: int) -> None:
     if type(copies) is not int or copies < 1 or world_size % copies:
-        raise ValueError(f"partition.replication={copies} must divide workers={world_size}")
+        raise UserError(f"partition.replication={copies} must divide workers={world_size}")
 
 
 def _default_replication(world_size: int) -> int:

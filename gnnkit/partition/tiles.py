@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids
 from gnnkit.partition.base import NodePartitioner
 
@@ -17,7 +18,7 @@ class Tiles(NodePartitioner):
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         if graph.coordinates is None:
-            raise ValueError("partition.nodes=tiles needs a graph with coordinates, which this dataset has not")
+            raise UserError("partition.nodes=tiles needs a graph with coordinates, which this dataset has not")
         counts = _parts_per_axis(np.ptp(graph.coordinates, axis=0) if graph.num_nodes else np.ones(2), num_parts)
         index = np.zeros(graph.num_nodes, np.int64)
         for axis, count in enumerate(counts):

@@ -1,32 +1,63 @@
-"""A strategy hands out batches."""
+"""What a strategy is given, and what it hands out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Tally
+from gnnkit.engine import Adjacency, Engine, FeatureStore, TableFeatures, Tally
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids
 from gnnkit.partition.shard import Shard
+from gnnkit.sampler import Sampler
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Worker:
-    """One rank's part of the run, as strategies see it."""
+    """One rank's part of the run: all that a strategy may read."""
 
     comm: Communicator
-    shard: Shard
-    dtype: torch.dtype
+    shard: Shard  # the nodes that this rank owns; their edges too, unless `graph` is given
+    dtype: torch.dtype  # of features and parameters
     seed: int
+    graph: Graph | None = None  # the whole graph, where the strategy reads it
+    sampler: Sampler | None = None  # the configured one, where the strategy draws
+    threads: int = 1  # of this rank
 
     @property
     def device(self) -> torch.device:
         return self.comm.device
+
+    @cached_property
+    def features(self) -> FeatureStore:
+        """Rows of features by node: every node's where `graph` is given, else the owned nodes'."""
+        if self.graph is not None:
+            return TableFeatures(self.graph.features, None, self.dtype, self.device)
+        return TableFeatures(self.shard.features, self.shard.owned, self.dtype, self.device)
+
+    @cached_property
+    def _engines(self) -> dict[bool, Engine]:
+        return {}
+
+    def engine(self, model: object) -> Engine:
+        """The exchange and aggregation over the shards, as `model` reads the graph. Collective at the first call."""
+        loops = bool(getattr(model, "self_loops", False))
+        if loops not in self._engines:
+            shard = self.shard.with_self_loops() if loops else self.shard
+            self._engines[loops] = Engine(shard, self.comm, self.dtype)
+        return self._engines[loops]
+
+    @property
+    def owned(self) -> Ids:  # [num_owned] int64, ascending
+        """The global ids of the nodes that this rank owns, evaluates and predicts."""
+        return self.shard.owned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,33 +76,58 @@ class Batch:
         """This rank's part of the rows that the loss reads."""
         return len(self.rows) / max(self.total, 1)
 
+    @property
+    def num_edges(self) -> int:
+        """Edges that this rank aggregates over in a forward pass, summed over the layers."""
+        return sum(adjacency.num_edges for adjacency in self.adjacencies)
+
 
 class ExecutionStrategy(ABC):
-    """Decides which batches a rank gets and what is exchanged while they are computed.
+    """Decides which batches a rank gets, and nothing else.
 
-    Every method is collective: all ranks call it, with the same epoch, and get the same number of batches, empty ones
-    included. Equal worker, seed and epoch give equal batches.
+    `setup`, and the computation of a batch, are collective: all ranks do them in the same
+    order, and get the same number of batches, empty ones included. Equal worker, seed and
+    epoch give equal batches. Arguments of the constructor are the keys of `strategy`.
     """
 
-    traffic: Tally
-    local_iterations: int = 1  # batches from one synchronisation to the next; above 1 parameters of ranks differ
-    equals_one_process: bool = False  # whether the result is that of one rank with the whole graph
-    final_average: bool = True  # whether the ranks' parameters are averaged at the end, where they differ
+    samples: ClassVar[bool] = False  # True: needs `worker.sampler`; a sampler is refused otherwise
+    full_graph: ClassVar[bool] = False  # True: every batch reads all edges
+    reads_graph: ClassVar[bool] = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
+    tally: Tally  # what its batches move; counts on for the whole run
+    drifts: bool = False  # whether ranks hold different parameters between synchronisations
+
+    def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
+        """The strategy whose only rank computes what `world_size` ranks of this one compute.
+
+        None where no such strategy exists.
+        """
+        return None
+
+    def check(self, sampler: Sampler | None, num_layers: int) -> None:
+        """Raises `UserError` for a sampler, or a model of `num_layers`, that does not fit.
+
+        Called before ranks start, on the launching process.
+        """
+        if sampler is not None and not self.samples:
+            raise UserError(f"sampler={type(sampler).__name__}: this strategy draws nothing, leave the sampler out")
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        """Builds what lasts for the whole run. The model says `num_layers` and whether it wants `self_loops`."""
+        """Builds what lasts for the whole run.
+
+        The model says `num_layers` and whether it wants `self_loops`.
+        """
 
     @abstractmethod
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """The steps of one epoch."""
+    def num_batches(self, epoch: int) -> int:
+        """Number of steps of one epoch, equal on all ranks."""
 
     @abstractmethod
-    def evaluation(self) -> Batch:
-        """A batch whose output is the logits of all owned nodes, exactly; `rows` are those with labels."""
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The steps of one epoch, from step `first` on."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs besides parameters and optimiser to go on where it is; kept where `local_iterations` > 1."""
+        """What this rank needs besides parameters and optimiser to go on between two steps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none

@@ -13,6 +13,8 @@ class AllReduce(GradientSync):
     """Every rank adds up all gradients and makes the same update. Ranks that are processes leave this to Lightning's DDP, which
     overlaps it with the backward pass."""
 
+    ddp = True
+
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         own = gradients(trained(module))
         vector_to_parameters(self.comm.all_reduce(parameters_to_vector(own)), own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,28 +11,47 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
+from gnnkit.sync.average import average_parameters, drift
 
 
 class GradientSync(ABC):
     """From every rank's gradient to the next parameters.
 
-    A rank's loss is its sum over the global number of rows, so the exact gradient is the sum of the ranks' gradients.
+    A rank's loss is its sum over the global number of rows, so the exact gradient is the
+    sum of the ranks' gradients. Arguments of the constructor are the keys of `sync`.
     """
 
-    asynchronous = False  # True: the result depends on when ranks arrive
-    exact = True  # False: not the gradient of one process
+    lockstep: ClassVar[bool] = True  # False: ranks step when they are ready, and the result depends on time
+    ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
+    exact: bool = True  # False: not the gradient of one process
 
     def setup(self, module: nn.Module, comm: Communicator) -> None:
-        """Called once on every rank, before the first step; all ranks hold equal parameters."""
+        """Called once on every rank, before the first step. All ranks hold equal parameters."""
         self.comm = comm
 
     @abstractmethod
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        """After backward: updates the parameters. Collective.
+        """Updates the parameters after the backward pass. Collective, if `lockstep`.
 
-        `share` is this rank's part of the rows that the step's loss reads: the weight n_p / sum of n in a weighted mean of the
-        ranks' own mean gradients, which is the sum of their gradients.
+        Args:
+            module: Its parameters hold this rank's gradients.
+            optimizer: The optimiser of these parameters.
+            share: This rank's part of the rows that the step's loss reads, which is the
+                weight n_p / sum of n in a weighted mean of the ranks' own mean gradients.
         """
+
+    def finish(self, module: nn.Module, comm: Communicator, weight: float) -> None:
+        """Ends training: all ranks come to one model. Collective.
+
+        Here the mean of the ranks' parameters, where these differ.
+
+        Args:
+            module: The parameters of this rank, replaced in place.
+            comm: The run's ranks.
+            weight: The weight of this rank in the mean, its number of training nodes.
+        """
+        if drift(module, comm):
+            average_parameters(module, comm, weight)
 
 
 def trained(module: nn.Module) -> list[Parameter]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
+from gnnkit.errors import UserError
 from gnnkit.sync.base import GradientSync, gradients, trained
 
 LEADER = 0
@@ -24,7 +25,7 @@ class Leader(GradientSync):
 
     def __init__(self, average: Literal["weighted", "mean"] = "weighted") -> None:
         if average not in ("weighted", "mean"):
-            raise ValueError(f"average={average} must be weighted or mean")
+            raise UserError(f"average={average} must be weighted or mean")
         self.average = average
         self.exact = average == "weighted"
 

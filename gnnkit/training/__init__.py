@@ -1,0 +1,1 @@
+"""Lightning: the module, the trainer, DDP, checkpoints and callbacks."""

@@ -5,36 +5,17 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.fabric.plugins import CheckpointIO
-from lightning.pytorch.callbacks import Callback
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file has its old content or the new one, whatever happens in between."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+from gnnkit.errors import UserError
+from gnnkit.storage import write_atomically
 
 
 def save(state: Any, path: Path) -> None:
@@ -54,21 +35,21 @@ def save(state: Any, path: Path) -> None:
 
 
 def load(path: Path) -> Any:
-    """What `save` wrote. Raises `ValueError` that names the file for anything else."""
+    """What `save` wrote. Raises `UserError` that names the file for anything else."""
     try:
         outer = json.loads(path.read_text(encoding="utf-8"))
         if outer["sha256"] != _digest(outer["body"]):
-            raise ValueError("sha256 does not match")
+            raise UserError("sha256 does not match")
         body = json.loads(outer["body"])
         data = path.parent / Path(body["tensors"]).name
         content = data.read_bytes()
         if hashlib.sha256(content).hexdigest() != body["tensors_sha256"]:
-            raise ValueError(f"sha256 of {data.name} does not match")
+            raise UserError(f"sha256 of {data.name} does not match")
         return _decode(body["state"], load_tensors(content))
     except OSError as error:
-        raise ValueError(f"checkpoint {path}: {error.strerror}: {error.filename}") from error
+        raise UserError(f"checkpoint {path}: {error.strerror}: {error.filename}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"checkpoint {path} is not whole: {error}") from error
+        raise UserError(f"checkpoint {path} is not whole: {error}") from error
 
 
 def pack(state: Any) -> Tensor:  # [num_bytes] uint8
@@ -126,32 +107,3 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         return value
     ((kind, content),) = value.items()
     return _CONTAINERS[kind](content, tensors)
-
-
-class SafeCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints in the format of `save` and `load`."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        save(checkpoint, Path(path))
-
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        state: dict[str, Any] = load(Path(path))
-        return state
-
-    def remove_checkpoint(self, path: Any) -> None:
-        path = Path(path)
-        path.unlink(missing_ok=True)
-        for data in path.parent.glob(f"{glob.escape(path.stem)}-*.safetensors"):
-            data.unlink()
-
-
-class PeriodicCheckpoint(Callback):
-    """Saves between two epochs, every so many. Lightning's own callback saves before an epoch is quite over: a run resumed from
-    there repeats an epoch's batch, and misses a step of the learning rate's schedule."""
-
-    def __init__(self, path: Path, every: int) -> None:
-        self.path, self.every = path, every
-
-    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if trainer.current_epoch > 0 and trainer.current_epoch % self.every == 0:
-            trainer.save_checkpoint(self.path)

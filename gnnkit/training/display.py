@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gnnkit.training.leader import Leader, WorkerState
+from gnnkit.leader.watch import Watch, WorkerState
 
 REFRESH = 2  # times a second
 
@@ -20,8 +20,8 @@ class Display(Callback):
     """The epochs done and every worker's last step, in place of one another; gone at the end. It is the only thing that draws:
     Lightning's own bar would fight with it for the cursor."""
 
-    def __init__(self, leader: Leader, console: Console | None = None) -> None:
-        self.leader, self.console = leader, console or Console(stderr=True)
+    def __init__(self, watch: Watch, console: Console | None = None) -> None:
+        self.watch, self.console = watch, console or Console(stderr=True)
         self._live: Live | None = None
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -38,10 +38,10 @@ class Display(Callback):
 
     def draw(self) -> Group:
         """Called by the thread that refreshes the terminal."""
-        return Group(self._progress, worker_table(self.leader.states))
+        return Group(self._progress, worker_table(self.watch.states))
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
-        shown: dict[str, Any] = {"train_loss": self.leader.train_loss, **trainer.callback_metrics}
+        shown: dict[str, Any] = {"train_loss": self.watch.train_loss, **trainer.callback_metrics}
         text = "  ".join(f"{name} {float(shown[name]):.4f}" for name in ("train_loss", "val_accuracy") if name in shown)
         self._progress.update(self._task, completed=trainer.current_epoch + 1, description=text)
 
@@ -64,6 +64,7 @@ def worker_table(states: list[WorkerState]) -> Table:
         "gradient norm",
         "edges",
         "rows/s",
+        "wait ms",
         "compute ms",
         "exchange ms",
         "sync ms",
@@ -72,7 +73,6 @@ def worker_table(states: list[WorkerState]) -> Table:
     for name in names:
         table.add_column(name, justify="right")
     for rank, state in enumerate(states):
-        seconds = (state.seconds_compute, state.seconds_exchange, state.seconds_sync)
         table.add_row(
             f"{rank}",
             f"{int(state.step)}",
@@ -81,7 +81,7 @@ def worker_table(states: list[WorkerState]) -> Table:
             f"{state.gradient_norm:.3g}",
             f"{state.edges:,.0f}",
             f"{state.rows_per_second:,.0f}",
-            *(f"{1e3 * value:.1f}" for value in seconds),
+            *(f"{1e3 * value:.1f}" for value in state.seconds.values()),
             f"{state.memory / 2**20:.0f}",
         )
     return table

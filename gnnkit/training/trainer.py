@@ -1,4 +1,4 @@
-"""Lightning's trainer on our ranks, and the end of training."""
+"""Lightning's trainer on our ranks."""
 
 from __future__ import annotations
 
@@ -8,54 +8,46 @@ import warnings
 from typing import Any
 
 import lightning as L
-import numpy as np
-from torch import nn
 
-from gnnkit import plugins
-from gnnkit.comm.threads import Threads
-from gnnkit.graph import Split
-from gnnkit.strategy.base import ExecutionStrategy, Worker
-from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.sync.base import GradientSync
-from gnnkit.sync.reconcile import average_parameters, drift
-from gnnkit.training.checkpoint import SafeCheckpointIO
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync
+from gnnkit.training.ddp import SyncMeter, UnwrappedStrategy, WrappedStrategy
 from gnnkit.training.module import TrainingModule
-from gnnkit.training.ranks import SyncMeter, UnwrappedStrategy, WrappedStrategy
 
 
-def make_trainer(config: dict[str, Any], module: TrainingModule, meter: SyncMeter, **options: Any) -> L.Trainer:
-    """A trainer for that module's rank. It drives DDP where ranks are processes that all-reduce in every step; else the sync of the
-    config steps. `options` are further arguments of the trainer."""
+def make_trainer(module: TrainingModule, sync: GradientSync, meter: SyncMeter, **options: Any) -> L.Trainer:
+    """Makes the trainer of one rank.
+
+    Args:
+        module: The rank's module.
+        sync: Steps the optimiser, unless Lightning's DDP can take its place.
+        meter: Measures the synchronisation.
+        **options: Further arguments of Lightning's trainer.
+    """
     worker = module.worker
-    comm, on_gpu = worker.comm, worker.device.type == "cuda"
-    sync: GradientSync = plugins.create("sync", config["sync"])
-    overlapped = isinstance(sync, AllReduce) and not isinstance(comm, Threads) and comm.world_size > 1
-    if overlapped and module.strategy.local_iterations == 1:
-        strategy: Any = WrappedStrategy(comm, meter, int(os.environ["LOCAL_RANK"]))
+    if uses_ddp(sync, module.strategy, worker):
+        strategy: Any = WrappedStrategy(worker.comm, meter, int(os.environ["LOCAL_RANK"]))
     else:
-        sync.setup(module, comm)
-        strategy = UnwrappedStrategy(comm, sync, meter)
+        sync.setup(module, worker.comm)
+        strategy = UnwrappedStrategy(worker.comm, sync, meter)
     # Hints of a library that this program sits on are not its user's business; its errors are.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     return L.Trainer(
-        accelerator="gpu" if on_gpu else "cpu",
+        accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
-        plugins=[SafeCheckpointIO()],
         enable_progress_bar=False,  # Lightning's own, as are the next two
         enable_checkpointing=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
+        reload_dataloaders_every_n_epochs=1,  # a resumed epoch is shorter than the others
         **options,
     )
 
 
-def reconcile(model: nn.Module, strategy: ExecutionStrategy, worker: Worker) -> dict[str, float]:
-    """The final weighted average of the ranks' parameters, where they differ; how much they did before and do after. Collective."""
-    before = after = drift(model, worker.comm)
-    if before and strategy.final_average:
-        average_parameters(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
-        after = drift(model, worker.comm)
-    return {"drift": before, "final_drift": after}
+def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) -> bool:
+    """Whether Lightning's DDP does the work of `sync`: the ranks are processes and synchronise in every step."""
+    comm = worker.comm
+    return sync.ddp and comm.is_process_group and comm.world_size > 1 and not strategy.drifts

@@ -1,4 +1,4 @@
-"""Runs a vertex-centric program on the ranks, step by step, while the leader watches."""
+"""Programs: what one rank does, step by step, until the values have converged."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.comm import Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
+from gnnkit.errors import UserError
+from gnnkit.evaluation import accuracies
+from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
+from gnnkit.jobs.run import Job
+from gnnkit.jobs.train import chosen, circumstances
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
-from gnnkit.strategy.base import ExecutionStrategy, Worker
-from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.training.leader import STATUS_SECONDS, peak_memory
+from gnnkit.settings import Settings
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.training.observer import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +44,10 @@ class StepState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """Where a program came to. `values` and `traffic` are this rank's; the rest is equal on all ranks."""
+    """Where a program came to. `values` and `tally` are this rank's; the rest is equal on all ranks."""
 
     values: Tensor  # [num_owned, width]
-    traffic: Tally  # of all steps
+    tally: Tally  # of all steps
     iterations: int
     residual: float  # of the last step
     seconds: float  # this rank's, of all steps
@@ -47,38 +56,65 @@ class Outcome:
 Watch = Callable[[int, float, Sequence[StepState]], None]  # (iteration, residual, states by rank), after every step
 
 
-def check_strategy(strategy: ExecutionStrategy, name: str, model: str) -> None:
-    """Raises `ValueError` for a strategy whose ranks do not read all edges in every step."""
-    if not (isinstance(strategy, VertexCentric) and strategy.equals_one_process):
-        raise ValueError(
-            f"strategy={name}: model={model} is a program over all edges, which needs strategy=vertex_centric and "
-            "strategy.local_iterations=1"
+def check(settings: Settings, strategy: ExecutionStrategy) -> None:
+    """Raises `UserError` where a program does not fit the strategy or the trainer's keys."""
+    if not strategy.full_graph or strategy.drifts:
+        raise UserError(
+            f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "
+            "needs strategy=vertex_centric and strategy.local_iterations=1"
         )
+    if settings.trainer.resume:
+        raise UserError(f"trainer.resume={settings.trainer.resume}: programs have no checkpoints")
+
+
+def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
+    """Steps until the values have converged, and writes them. Collective; the figures are the leader's."""
+    worker, program = job.worker(comm), job.source.make_program()
+    watch = StepLog(job.folder) if comm.rank == LEADER else (lambda *_: None)
+    outcome = iterate(program, worker, watch)
+    values = outcome.values
+    write_rows(job.folder / "values.npy", values[:, 0] if values.shape[1] == 1 else values, worker)
+    measured: dict[str, float | None] = {}
+    if program.classifies:
+        measured = share_of_splits(accuracies(values, worker))
+        write_rows(job.folder / "predictions.npy", values.argmax(1), worker)
+    totals = {name: count // outcome.iterations for name, count in words(outcome.tally).items()}
+    return {
+        **chosen(job, worker),
+        "iterations": outcome.iterations,
+        "residual": outcome.residual,
+        "converged": outcome.residual <= program.tolerance,
+        **measured,
+        "seconds": outcome.seconds,
+        "seconds_per_iteration": outcome.seconds / outcome.iterations,
+        **all_ranks(totals, worker),
+        "balance": job.prepared.balance,
+        **circumstances(job),
+    }
 
 
 @torch.no_grad()
 def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
     """Steps until the program has converged, or may step no more. Collective.
 
-    Raises `ValueError` on all ranks when values are no longer finite.
+    Raises `UserError` on all ranks when values are no longer finite.
     """
-    shard = worker.shard.with_self_loops() if program.self_loops else worker.shard
-    engine = Engine(shard, worker.comm, worker.dtype)
+    engine = worker.engine(program)
     nodes = _nodes(engine, worker)
     x, residual, iteration, seconds = program.start(nodes), math.inf, 0, 0.0
-    engine.traffic.reset()
+    engine.tally.reset()
     while residual > program.tolerance and iteration < program.max_iterations:
         iteration += 1
-        before, start, exchanged = x, time.perf_counter(), engine.traffic.seconds
+        before, start, exchanged = x, time.perf_counter(), engine.tally.seconds
         x = program.step(before, nodes)
-        own = _state(before, x, time.perf_counter() - start, engine.traffic.seconds - exchanged)
+        own = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
         states = _everyones(own, worker)
         seconds += own.seconds_compute + own.seconds_exchange
         residual = sum(state.change for state in states) / (sum(state.magnitude for state in states) or 1.0)
         if not math.isfinite(residual):
-            raise ValueError(f"model={type(program).__name__} diverges: residual={residual} in iteration {iteration}")
+            raise UserError(f"model={type(program).__name__} diverges: residual={residual} in iteration {iteration}")
         watch(iteration, residual, states)
-    return Outcome(x, engine.traffic, iteration, residual, seconds)
+    return Outcome(x, engine.tally, iteration, residual, seconds)
 
 
 def _nodes(engine: Engine, worker: Worker) -> Nodes:

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any, Literal
 
+from gnnkit.errors import UserError
+
 StartMethod = Literal["fork", "spawn"]
 RankFunction = Callable[[int, int, socket.socket | None], dict[str, Any] | None]
 
@@ -51,7 +53,7 @@ def launch(function: RankFunction, world_size: int, *, start_method: StartMethod
 
     The environment of each holds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; `listener` is
     the socket that listens there, for rank 0 only. Results must be JSON. When a rank fails or a signal comes, all ranks are
-    ended before this returns. Raises `ValueError` with the message of a rank's `ValueError`, else `RankError`.
+    ended before this returns. Raises `UserError` with the message of a rank's `ValueError`, else `RankError`.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=max(world_size, 128)) as listener:
         children = [
@@ -75,13 +77,6 @@ def run_in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     name = getattr(function, "__name__", str(function))
     return _Group([_Child(f"the process of {name}", "fork", {}, function, arguments)]).run()[0]
-
-
-def external_ranks() -> tuple[int, int] | None:
-    """(rank, world size) where torchrun or a batch system has started the ranks, else None."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return None
 
 
 def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
@@ -271,7 +266,7 @@ def _failure(children: list[_Child]) -> Exception:
     error = RankError("\n".join([str(cause), *others, *([report["traceback"]] if "traceback" in report else [])]))
     if not report.get("mendable"):
         return error
-    mendable = ValueError(report["message"])
+    mendable = UserError(report["message"])
     mendable.__cause__ = error
     return mendable
 
@@ -348,6 +343,6 @@ def _describe(error: BaseException) -> dict[str, Any]:
     return {
         "error": f"{type(error).__name__}: {error}",
         "message": str(error),
-        "mendable": isinstance(error, ValueError),
+        "mendable": isinstance(error, UserError),
         "traceback": "".join(traceback.format_exception(own)),
     }

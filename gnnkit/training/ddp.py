@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
-from gnnkit.sync.base import GradientSync
+from gnnkit.sync import GradientSync
 
 
 class StartedRanks(ClusterEnvironment):

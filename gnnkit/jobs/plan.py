@@ -14,53 +14,68 @@ from torch import nn
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import ShardAdjacency
 from gnnkit.engine.planning import Exchange, NotingEngine, Sizes, Volume, activations, exchanges, volume
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
+from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.launch.processes import run_in_child
+from gnnkit.leader.choose import alternatives, assign, describe
+from gnnkit.leader.cut import load
+from gnnkit.leader.result import Result
 from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
-from gnnkit.training.models import Given, make_model, make_program
-from gnnkit.training.plan import alternatives, assign, describe, load
+from gnnkit.settings import Settings, TrainerSettings
 
 _DTYPES = {4: torch.float32, 8: torch.float64}
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser
 
 
-def predict(config: dict[str, Any], graph: Graph | None, given: Given) -> dict[str, Any]:
-    """The layouts for the configured number of workers, node assignment and model, and why one is to be preferred.
+def plan(settings: Settings, graph: Graph | None, given: Given) -> Result:
+    """Compares the layouts for the configured workers, node assignment and model, and says which to prefer.
 
-    Words and messages are those of one training step that exchanges, forward and backward, or of one step of a program, to the
-    word. Raises `ValueError` for a chosen layout that cannot be; others that cannot be are left out.
+    Words and messages are those of one training step that exchanges, forward and backward,
+    or of one step of a program, to the word. Raises `UserError` for a chosen layout that
+    cannot be. Other layouts that cannot be are left out.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        given: Instead of the configured model.
     """
-    graph = load(config, graph)
-    torch.manual_seed(config["seed"])
-    model = make_program(config, given) or make_model(config, given, graph)
-    quality = measure(graph, assign(graph, config))
-    layouts = {"chosen": layout(config, graph, model, quality)}
-    for name, other in alternatives(config, graph, quality):
-        with suppress(ValueError):  # the model does not go with that grid
-            layouts[name] = layout(config, graph, model, other)
+    figures = run_in_child(_plan, settings, graph, given)
+    return Result("plan", figures, figures.pop("summary"))
+
+
+def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, Any]:
+    graph, source = load(settings, graph), ModelSource(settings.model, given)
+    if not settings.strategy.load().full_graph:
+        raise UserError(
+            f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
+        )
+    edge_width = _widths(graph)[1]
+    widths = Widths(graph.features.shape[1], graph.num_classes, edge_width)
+    model = source.make_model(widths, settings.seed) if source.trains else source.make_program()
+    quality = measure(graph, assign(graph, settings.partition, settings.workers))
+    layouts = {"chosen": layout(settings.trainer, graph, model, quality)}
+    for name, other in alternatives(settings, graph, quality):
+        with suppress(UserError):  # the model does not go with that grid
+            layouts[name] = layout(settings.trainer, graph, model, other)
     best = min((name for name in layouts), key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
     chosen, least = layouts["chosen"]["words"]["max"], layouts[best]["words"]["max"]
     why = (
-        f"partition.grid={config['partition']['grid']}: no layout moves fewer words to its busiest rank"
+        f"partition.grid={settings.partition.grid}: no layout moves fewer words to its busiest rank"
         if chosen == least
         else f"{best} moves fewest words to its busiest rank, {least:,} in a step; the chosen layout {chosen:,}"
     )
-    lines = [*describe(graph, config, quality), *_table(layouts), why]
-    return {
-        "job": "plan",
-        "model": config["model"]["name"],
-        "why": why,
-        "layouts": layouts,
-        "summary": "\n".join(lines),
-    }
+    lines = [*describe(graph, settings, quality.partition.grid), *_table(layouts), why]
+    return {"job": "plan", "model": source.name, "why": why, "layouts": layouts, "summary": "\n".join(lines)}
 
 
-def layout(config: dict[str, Any], graph: Graph, model: nn.Module | Program, quality: Quality) -> dict[str, Any]:
+def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality) -> dict[str, Any]:
     """The figures of one layout; lists are by rank."""
-    itemsize = config["trainer"]["precision"] // 8
+    itemsize = trainer.precision // 8
     moved, sizes = step_volume(graph, model, quality)
     grid = quality.partition.grid
     parts = {
@@ -71,7 +86,7 @@ def layout(config: dict[str, Any], graph: Graph, model: nn.Module | Program, qua
         _, width = program_step(model, graph, grid, 0)
         parts["values"] = quality.traffic.num_owned * width * itemsize * 2  # before and after the step
     else:
-        state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[config["trainer"]["optimizer"]])
+        state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[trainer.optimizer])
         parts["parameters"] = np.full(len(sizes), state)  # with gradients and what the optimiser keeps
         parts["activations"] = step_activations(graph, model.to(_DTYPES[itemsize]), grid, sizes)
     memory = np.sum(list(parts.values()), axis=0)

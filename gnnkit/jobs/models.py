@@ -1,0 +1,86 @@
+"""From a configuration, or what the user gave instead, to a model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gnnkit.errors import UserError
+from gnnkit.model.program import Program
+from gnnkit.settings import Choice
+
+ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
+Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the model that the configuration names
+
+_building = threading.Lock()  # torch has one random generator for all threads
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """What a model must fit."""
+
+    in_features: int
+    num_classes: int
+    edge_width: int  # 0 where edges have no features
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where the models of a run come from."""
+
+    choice: Choice
+    given: Given = None
+
+    @property
+    def name(self) -> str:
+        """As `result.json` calls it."""
+        if self.given is None:
+            return self.choice.name
+        return getattr(self.given, "__name__", type(self.given).__name__)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the model is trained; a program is iterated instead."""
+        chosen = self.choice.load() if self.given is None else self.given
+        return bool(getattr(chosen, "trains", True))
+
+    def make_program(self) -> Program:
+        """A new program, where the model is one."""
+        if self.given is None:
+            program: Program = self.choice.create()
+        else:  # a class, or an instance of which each rank needs its own, as ranks may be threads
+            program = self.given() if isinstance(self.given, type) else copy.deepcopy(self.given)  # type: ignore[assignment]
+        return program
+
+    def make_model(self, widths: Widths, seed: int) -> nn.Module:
+        """A new model with the run's first parameters: equal on all ranks, whatever the precision.
+
+        Raises `UserError` for a module that does not say how many adjacencies it reads.
+        """
+        with _building:
+            torch.manual_seed(seed)
+            model = self._make(widths)
+        if not isinstance(getattr(model, "num_layers", None), int):
+            raise UserError(
+                f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads"
+            )
+        return model
+
+    def _make(self, widths: Widths) -> nn.Module:
+        if isinstance(self.given, nn.Module):
+            return copy.deepcopy(self.given)  # ranks may be threads
+        if self.given is not None:
+            made: Any = self.given(widths.in_features, widths.num_classes)  # type: ignore[operator]
+            return made  # type: ignore[no-any-return]
+        arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
+        if "edge_width" in inspect.signature(self.choice.load()).parameters:
+            arguments["edge_width"] = widths.edge_width
+        model: nn.Module = self.choice.create(**arguments)
+        return model

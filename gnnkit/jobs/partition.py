@@ -1,0 +1,34 @@
+"""job=partition: cuts, reports the quality, and stores the partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gnnkit.graph import Graph
+from gnnkit.launch.processes import run_in_child
+from gnnkit.leader.choose import assign, describe
+from gnnkit.leader.cut import load
+from gnnkit.leader.result import Result
+from gnnkit.partition.quality import measure
+from gnnkit.settings import Settings
+
+
+def partition(settings: Settings, folder: Path, graph: Graph | None = None) -> Result:
+    """Measures the partition and stores it with its report in `folder/partition`.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder.
+        graph: Instead of the data set.
+    """
+    figures = run_in_child(_store, settings, folder, graph)
+    return Result("partition", figures, figures.pop("summary"))
+
+
+def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, Any]:
+    graph = load(settings, graph)
+    quality = measure(graph, assign(graph, settings.partition, settings.workers))
+    quality.save(folder / "partition")
+    lines = [*describe(graph, settings, quality.partition.grid), *quality.table()]
+    return {"summary": "\n".join(lines), **quality.to_dict()}

@@ -1,0 +1,192 @@
+"""job=train: what one rank does, from its shard to its part of the result."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from gnnkit.comm import Communicator
+from gnnkit.evaluation import Evaluation, accuracies
+from gnnkit.graph import Split
+from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
+from gnnkit.jobs.run import Job
+from gnnkit.leader.channel import LEADER, StateChannel
+from gnnkit.leader.result import versions
+from gnnkit.leader.watch import Watch
+from gnnkit.strategy import Worker
+from gnnkit.sync import GradientSync, drift
+from gnnkit.training import checkpoint, resume
+from gnnkit.training.ddp import SyncMeter
+from gnnkit.training.display import Display
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.observer import Observer, words
+from gnnkit.training.trainer import make_trainer
+
+CHECKPOINT = "checkpoints/last.json"  # in the run folder
+
+
+def train(job: Job, comm: Communicator) -> dict[str, Any]:
+    """Trains, evaluates, and, being the leader, writes. Collective; the figures are the leader's."""
+    trainer_settings = job.settings.trainer
+    worker = job.worker(comm)
+    sync: GradientSync = job.settings.sync.create()
+    module = make_module(job, worker)
+    mailbox = comm.mailbox()
+    try:
+        loggers = _loggers(job.folder) if comm.rank == LEADER else []
+        watch = _watch(job, worker, loggers) if comm.rank == LEADER else None
+        meter = SyncMeter()
+        channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
+        observer = Observer(worker, meter, channel, job.settings.timeout)
+        resumed = [resume.Resume(load_checkpoint(trainer_settings.resume))] if trainer_settings.resume else []
+        trainer = make_trainer(
+            module,
+            sync,
+            meter,
+            callbacks=[observer, *_periodic(job), *resumed, *_display(job, watch)],
+            logger=loggers or False,
+            max_epochs=trainer_settings.max_epochs,
+            check_val_every_n_epoch=trainer_settings.check_val_every_n_epoch,
+            log_every_n_steps=trainer_settings.log_every_n_steps,
+        )
+        for callback in resumed:
+            callback.place(trainer, module)
+        trainer.fit(module)
+        if watch is not None:
+            watch.close()
+    finally:
+        mailbox.close()
+    drifts = finish(job, worker, module, sync, trainer)
+    return _collect(job, worker, module, observer, watch) | drifts
+
+
+def make_module(job: Job, worker: Worker) -> TrainingModule:
+    """The module of one rank, its strategy set up. Collective."""
+    settings = job.settings
+    strategy = job.strategy()
+    model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
+    strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
+    strategy.setup(worker, model)
+    evaluation = Evaluation.of(worker, model, settings.trainer.evaluation_memory, job.folder)
+    return TrainingModule(
+        model,
+        strategy,
+        worker,
+        evaluation,
+        optimizer=settings.trainer.optimizer,
+        lr=settings.trainer.lr,
+        weight_decay=settings.trainer.weight_decay,
+    )
+
+
+def finish(
+    job: Job, worker: Worker, module: TrainingModule, sync: GradientSync, trainer: L.Trainer
+) -> dict[str, float]:
+    """Ends training, saves the last checkpoint, and says how far parameters differed. Collective."""
+    settings = job.settings.trainer
+    before = after = drift(module.model, worker.comm)
+    last = resume.state(trainer, module)  # what a longer run goes on from
+    if before and settings.final_average:
+        sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+        after = drift(module.model, worker.comm)
+    if settings.checkpoint:
+        resume.save(job.folder / CHECKPOINT, trainer, module, identity(job), (trainer.current_epoch, 0), last)
+    return {"drift": before, "final_drift": after}
+
+
+def identity(job: Job) -> dict[str, Any]:
+    """What a run must have in common with this one to go on from its checkpoint."""
+    return {"graph": job.prepared.fingerprint}
+
+
+def load_checkpoint(path: str) -> dict[str, Any]:
+    """The checkpoint at `path`, or that of the run folder `path`."""
+    file = Path(path)
+    saved: dict[str, Any] = checkpoint.load(file / CHECKPOINT if file.is_dir() else file)
+    return saved
+
+
+def _loggers(folder: Path) -> list[Any]:
+    return [TensorBoardLogger(folder, "", "tensorboard"), CSVLogger(folder, "", "csv")]
+
+
+def _watch(job: Job, worker: Worker, loggers: list[Any]) -> Watch:
+    settings = job.settings.trainer
+
+    def log(scalars: Any, step: int) -> None:
+        for logger in loggers:
+            logger.log_metrics(dict(scalars), step=step)
+
+    return Watch(
+        worker.comm.world_size,
+        job.folder,
+        settings.max_epochs,
+        quiet=settings.progress_bar,
+        every=settings.log_every_n_steps,
+        log=log,
+    )
+
+
+def _periodic(job: Job) -> list[Callback]:
+    settings = job.settings.trainer
+    if not settings.checkpoint:
+        return []
+    path, epochs, steps = job.folder / CHECKPOINT, settings.checkpoint_every, settings.checkpoint_every_n_steps
+    return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps)]
+
+
+def _display(job: Job, watch: Watch | None) -> list[Callback]:
+    return [Display(watch)] if watch is not None and job.settings.trainer.progress_bar else []
+
+
+def _collect(
+    job: Job, worker: Worker, module: TrainingModule, observer: Observer, watch: Watch | None
+) -> dict[str, Any]:
+    """Evaluates, writes the predictions, and joins what the ranks counted. Collective; the figures are the leader's."""
+    logits = module.evaluation.logits(module.model)
+    measured = share_of_splits(accuracies(logits, worker))
+    write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
+    seconds = observer.epoch_seconds
+    totals = {name: count // max(len(seconds), 1) for name, count in words(module.strategy.tally).items()}
+    counted = all_ranks(totals, worker)
+    if watch is None:
+        return {}
+    return {
+        **chosen(job, worker),
+        "epochs": len(seconds),
+        "train_loss": watch.train_loss,
+        "stragglers": watch.stragglers,
+        **measured,
+        # The first epoch pays for what is built once.
+        "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
+        **counted,
+        "wait_share": watch.wait_share,
+        "balance": job.prepared.balance | watch.balance,
+        **circumstances(job),
+    }
+
+
+def chosen(job: Job, worker: Worker) -> dict[str, Any]:
+    """What was run."""
+    settings = job.settings
+    return {
+        "strategy": settings.strategy.name,
+        "sampler": None if settings.sampler is None else settings.sampler.name,
+        "partition": str(settings.partition.grid),
+        "nodes": settings.partition.nodes.name,
+        "grid": job.prepared.grid,
+        "world_size": worker.comm.world_size,
+        "dataset": settings.dataset.name,
+        "model": job.source.name,
+    }
+
+
+def circumstances(job: Job) -> dict[str, Any]:
+    """What a result depends on beside the configuration."""
+    return {"why": job.prepared.why, "versions": versions(), "seed": job.settings.seed}

@@ -1,0 +1,167 @@
+"""job=verify: a few steps on the ranks against one process that runs the same algorithm, in float64."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
+from gnnkit.evaluation import Evaluation
+from gnnkit.graph import Split
+from gnnkit.jobs.iterate import iterate
+from gnnkit.jobs.rows import by_node
+from gnnkit.jobs.run import Job
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.cut import WHOLE
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync, drift
+from gnnkit.training.ddp import SyncMeter
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.trainer import make_trainer
+
+EPOCHS, STEPS = 3, 4  # at most so many steps of an epoch
+TOLERANCE = 1e-10
+LEARNING_RATE = 0.1
+_FOREVER = 1e6  # seconds; the reference has no peers that could be lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """The one process that the ranks are compared with."""
+
+    strategy: ExecutionStrategy
+    num_ranks: int  # threads of the process
+
+    @property
+    def name(self) -> str:
+        if self.num_ranks == 1:
+            return "one rank with the whole graph"
+        return f"{self.num_ranks} ranks as threads of one process"
+
+    @classmethod
+    def of(cls, job: Job, worker: Worker) -> _Reference:
+        strategy, sync = job.strategy(), _sync(job)
+        alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
+        return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
+
+
+def verify(job: Job, comm: Communicator) -> dict[str, Any]:
+    """Trains on the ranks; the leader then trains alone and compares. Collective; the figures are the leader's.
+
+    Where the strategy promises the result of one process, the reference is one rank with
+    the whole graph, else all ranks as threads of this process. Both go through the trainer
+    that trains, and through its DDP where it has one, to the final average. The optimiser
+    is SGD, whose parameters show the gradients.
+    """
+    if not _sync(job).lockstep:
+        raise UserError(
+            f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
+        )
+    worker = job.worker(comm, dtype=torch.float64)
+    found = _steps(job, job.strategy(), worker)
+    if comm.rank != LEADER:
+        return {}
+    reference = _Reference.of(job, worker)
+
+    def expected(comm: Communicator) -> dict[str, Tensor]:
+        own = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
+        return _steps(job, copy.deepcopy(reference.strategy), own)
+
+    compared = _compared(found, Threads.run(expected, reference.num_ranks, timeout=_FOREVER)[0])
+    return compared | {"reference": reference.name, "note": _note(job, worker)}
+
+
+def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
+    """Runs a program on the ranks, and on the leader alone with the whole graph. Collective; the figures are the leader's."""
+
+    def values(comm: Communicator, shard: str | None) -> dict[str, Tensor]:
+        worker = job.worker(comm, shard, torch.float64)
+        return {"values": _all_rows(iterate(job.source.make_program(), worker, lambda *_: None).values, worker)}
+
+    found = values(comm, None)
+    if comm.rank != LEADER:
+        return {}
+    expected = Threads.run(functools.partial(values, shard=WHOLE), 1, timeout=_FOREVER)[0]
+    return _compared(found, expected) | {"reference": "one rank with the whole graph"}
+
+
+def _sync(job: Job) -> GradientSync:
+    sync: GradientSync = job.settings.sync.create()
+    return sync
+
+
+def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, Tensor]:
+    """Losses, gradients and parameters of some steps, and the logits after them, on the leader. Collective."""
+    model = job.source.make_model(job.widths(worker), worker.seed).to(worker.device, worker.dtype)
+    strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
+    strategy.setup(worker, model)
+    evaluation = Evaluation.of(worker, model, job.settings.trainer.evaluation_memory)
+    module = _Plain(model, strategy, worker, evaluation, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
+    recorder, sync = _Recorder(), _sync(job)
+    options = {"max_epochs": EPOCHS, "limit_train_batches": STEPS, "limit_val_batches": 0, "logger": False}
+    make_trainer(module, sync, SyncMeter(), callbacks=[recorder], **options).fit(module)
+    if drift(model, worker.comm) and job.settings.trainer.final_average:
+        sync.finish(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+    return {
+        "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
+        "gradients": torch.stack(recorder.gradients),
+        "parameters": _values(module),
+        "logits": _all_rows(evaluation.logits(model), worker),
+    }
+
+
+class _Plain(TrainingModule):
+    """Steps all parameters by SGD, whatever optimiser the model brings: others divide by gradients that are nearly zero."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
+
+
+class _Recorder(Callback):
+    """Keeps every step's loss, this rank's part, and gradient, as the parameters show it."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.gradients: list[Tensor] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        self._before = _values(module)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        self.losses.append(module.local_loss)
+        self.gradients.append((self._before - _values(module)) / LEARNING_RATE)
+
+
+def _values(module: nn.Module) -> Tensor:
+    return parameters_to_vector(module.parameters()).detach().clone()
+
+
+def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on the leader
+    joined = by_node(rows, worker)
+    return rows if joined is None else joined
+
+
+def _compared(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Any]:
+    differences, verified = {}, True
+    for name, reference in expected.items():
+        differences[name] = float((found[name].cpu() - reference).abs().max())
+        verified &= differences[name] <= TOLERANCE * max(1.0, float(reference.abs().max()))
+    return {"job": "verify", "verified": verified, "largest_difference": differences, "tolerance": TOLERANCE}
+
+
+def _note(job: Job, worker: Worker) -> str | None:
+    model = job.source.make_model(job.widths(worker), worker.seed)
+    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in model.modules()):
+        return "the model has torch's own Dropout, which no two layouts repeat: it is exact with p=0 only"
+    return None

@@ -1,0 +1,1 @@
+"""Where ranks come from: processes of this machine, torchrun, or a batch system."""

@@ -1,0 +1,53 @@
+"""The way of states from the workers to the leader. No step waits for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from gnnkit.comm.mailbox import Mailbox
+from gnnkit.leader.watch import Watch, WorkerState
+
+LEADER = 0
+_STATE, _END = "state", "end of states"
+
+
+class StateChannel:
+    """Every rank posts, the leader hands on to its watch what has arrived."""
+
+    def __init__(self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None) -> None:
+        """Keeps the ends.
+
+        Args:
+            mailbox: Between the ranks.
+            rank: This rank.
+            world_size: Number of ranks.
+            watch: Of the leader. None on other ranks.
+        """
+        self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
+
+    def post(self, state: WorkerState) -> None:
+        """Sends a state on its way. The leader also takes in what has arrived."""
+        if self._watch is None:
+            self._mailbox.put(LEADER, _STATE, asdict(state))
+        else:
+            self._watch.take(state)
+            self._take_arrived(self._watch)
+
+    def finish(self, timeout: float) -> None:
+        """Says that no more states come. The leader waits for the last of every rank.
+
+        Raises `RuntimeError` on the leader for a rank that does not finish in `timeout` seconds.
+        """
+        if self._watch is None:
+            self._mailbox.put(LEADER, _END)
+            return
+        deadline = time.monotonic() + timeout
+        for rank in range(self._world_size):
+            if rank != LEADER:
+                self._mailbox.take(_END, src=rank, timeout=max(deadline - time.monotonic(), 0.0))
+        self._take_arrived(self._watch)
+
+    def _take_arrived(self, watch: Watch) -> None:
+        while (letter := self._mailbox.poll(_STATE)) is not None:
+            watch.take(WorkerState(**letter.fields))

@@ -1,0 +1,100 @@
+"""Chooses who owns what: the partition of a run, and what the other layouts would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.partition.base import Partition
+from gnnkit.partition.border import improve_border
+from gnnkit.partition.grid import Grid, make_grid, remark
+from gnnkit.partition.quality import Quality, measure
+from gnnkit.settings import PartitionSettings, Settings
+
+COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds; job=plan always does
+
+
+def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
+    """Makes the partition that the configuration names."""
+    grid = make_grid(chosen.grid, workers, chosen.replication)
+    partition: Partition = chosen.nodes.create().assign(graph, grid)
+    return improve_border(graph, partition, chosen.border)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The layout of a run beside the others."""
+
+    nodes: str  # the partitioner
+    why: str
+    layouts: dict[str, Any]  # figures by name, the chosen one under "chosen"
+
+    @classmethod
+    def of(cls, settings: Settings, graph: Graph, quality: Quality) -> Decision:
+        """Compares the chosen layout with the others by the words of the busiest rank.
+
+        Args:
+            settings: The configuration.
+            graph: The whole graph.
+            quality: The measured quality of the chosen layout.
+        """
+        chosen = settings.partition
+        layouts = {"chosen": _figures(quality)}
+        if graph.num_edges <= COMPARED_EDGES:
+            layouts |= {name: _figures(other) for name, other in alternatives(settings, graph, quality)}
+        words = {name: figures["words_per_column"] for name, figures in layouts.items()}
+        others = ", ".join(f"{name} {number:,.1f}" for name, number in words.items() if name != "chosen")
+        best = min(words, key=words.__getitem__)
+        verdict = "no other layout has fewer" if words[best] == words["chosen"] else f"partition.grid={best} has fewest"
+        why = (
+            f"partition.grid={chosen.grid}: the busiest rank receives {words['chosen']:,.1f} words per feature "
+            "column and aggregation; "
+            + (f"{verdict} ({others})" if others else "job=plan compares it with other layouts")
+        )
+        return cls(chosen.nodes.name, why, layouts)
+
+
+def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[tuple[str, Quality]]:
+    """Measures every other named grid that fits the workers and this node assignment.
+
+    Grids that coincide are measured once. Names are as the command line takes them.
+    """
+    measured = {chosen.partition.grid: chosen}
+    workers = settings.workers
+    for spec in ("1d", "1.5d", "2d", "3d", [1, 1, workers]):
+        replication = settings.partition.replication if spec == "1.5d" else None
+        choice = replace(settings.partition, grid=spec, replication=replication)
+        try:
+            grid = make_grid(spec, workers, replication)
+            if grid not in measured:
+                measured[grid] = measure(graph, assign(graph, choice, workers))
+        except UserError:  # this assignment of nodes or edges does not go with that grid
+            continue
+        yield str(spec).replace(" ", ""), measured[grid]
+
+
+def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
+    """Says for people which graph is cut in which way."""
+    chosen = settings.partition
+    note = remark(chosen.grid, grid)
+    return [
+        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, "
+        f"{graph.num_classes} classes; {chosen.nodes.name} nodes on a {grid} grid",
+        *([note] if note else []),
+    ]
+
+
+def shape(grid: Grid) -> list[int]:
+    """The grid as the command line takes it."""
+    return [grid.rows, grid.cols, grid.slices]
+
+
+def _figures(quality: Quality) -> dict[str, Any]:
+    return {
+        "grid": shape(quality.partition.grid),
+        "words_per_column": float(quality.words.max()),
+        "balance": quality.balance(),
+    }

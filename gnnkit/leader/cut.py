@@ -1,0 +1,150 @@
+"""Data set -> partition -> what each rank reads, on disk. Runs in a process of its own, once, before the ranks need it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.leader.choose import Decision, assign, describe, shape
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.quality import Quality, measure
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.settings import Settings
+
+PREPARED = "prepared"  # folder in the run folder
+WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the run needs to know of the data that was cut for it. Plain values, for JSON."""
+
+    grid: list[int]  # rows, columns, slices
+    balance: dict[str, float]
+    why: str
+    summary: str  # for people
+    fingerprint: str  # of the graph
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the ranks of a job read."""
+
+    trains: bool  # labelled nodes in the training split
+    graph: bool  # one mapped copy of the whole graph for all ranks of a host
+    reference: bool  # also the shard of one rank with the whole graph
+
+
+def load(settings: Settings, graph: Graph | None = None) -> Graph:
+    """The given graph, or the graph of the configured data set."""
+    loaded: Graph = settings.dataset.create().load() if graph is None else graph
+    return loaded
+
+
+def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:
+    """Cuts the graph as the leader assigns it, and writes what every rank reads.
+
+    Args:
+        settings: The configuration.
+        needs: What the ranks read.
+        folder: The run folder.
+        graph: Instead of the data set.
+
+    Returns:
+        The fields of `Prepared`.
+    """
+    graph = load(settings, graph)
+    if needs.trains:
+        check_trainable(graph)
+    partition = assign(graph, settings.partition, settings.workers)
+    target = folder / PREPARED
+    prepared = _share(settings, graph, partition, target) if needs.graph else _cut(settings, graph, partition, target)
+    if needs.reference:
+        whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
+        reduced = _without_edges(graph) if needs.graph else graph
+        next(iter(cut_all(reduced, whole))).save(target / WHOLE)
+    return prepared.to_dict()
+
+
+def load_shard(folder: Path, name: int | str) -> Shard:
+    """The shard of a rank, or `WHOLE`."""
+    return Shard.load(folder / PREPARED / str(name))
+
+
+def load_graph(folder: Path) -> Graph | None:
+    """The whole graph, mapped, where the ranks read it."""
+    path = folder / PREPARED / "graph"
+    return Graph.load(path) if path.exists() else None
+
+
+def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
+    def saved(shard: Shard) -> Shard:
+        shard.save(target / str(shard.rank))
+        return shard
+
+    quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
+    decision = Decision.of(settings, graph, quality)
+    _coordinate(target.parent, quality, decision)
+    balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
+    spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
+    lines = [*describe(graph, settings, partition.grid), decision.why, f"max/mean: {spelt}"]
+    return Prepared(shape(partition.grid), balance, decision.why, "\n".join(lines), fingerprint(graph))
+
+
+def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
+    """One copy of the graph for all ranks, and of each rank only which nodes it owns."""
+    graph.save(target / "graph")
+    for shard in cut_all(_without_edges(graph), partition):
+        shard.save(target / str(shard.rank))
+    counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
+    balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
+    why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
+    lines = [*describe(graph, settings, partition.grid), why]
+    return Prepared(shape(partition.grid), balance, why, "\n".join(lines), fingerprint(graph))
+
+
+def _without_edges(graph: Graph) -> Graph:
+    """The same nodes, their labels and splits."""
+    empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
+    return replace(graph, csc=empty, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
+
+
+def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:
+    report = quality.to_dict()
+    coordination = {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}
+    (folder / "coordination.json").write_text(json.dumps(coordination), encoding="utf-8")
+
+
+def check_trainable(graph: Graph) -> None:
+    """Raises `UserError` for a graph that nothing can be learnt from."""
+    if not np.any(graph.split == Split.TRAIN):
+        raise UserError("dataset: no node is in the training split")
+    unlabelled = np.flatnonzero((graph.split != Split.NONE) & (graph.labels < 0))
+    if len(unlabelled):
+        raise UserError(f"dataset: node {unlabelled[0]} is in a split and has no label")
+
+
+def fingerprint(graph: Graph) -> str:
+    """Hashes a graph: its sizes and up to a million numbers of each array, evenly spaced."""
+    digest = hashlib.sha256()
+    csc = graph.csc
+    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, graph.edge_features):
+        if array is None:
+            digest.update(b"none")
+            continue
+        rows = max(2**20 // max(int(np.prod(array.shape[1:])), 1), 1)
+        step = max(len(array) // rows, 1)
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array[::step]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,79 @@
+"""What a job found, as one value: `result.json` and the printed table are views of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gnnkit.storage import write_atomically
+
+_NOT_SHOWN = ("per_rank", "why", "layouts", "regions", "peers", "summary")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result(Mapping[str, Any]):
+    """Figures of one job by name, in the order in which they are shown.
+
+    A figure may be a mapping of figures. Numbers that are not finite are None, as JSON has
+    no others.
+    """
+
+    job: str
+    figures: Mapping[str, Any]
+    summary: str | None = None  # shown instead of the table of all figures
+
+    def __getitem__(self, name: str) -> Any:
+        return self.figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.figures)
+
+    def __len__(self) -> int:
+        return len(self.figures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `result.json` holds."""
+        plain: dict[str, Any] = _finite(dict(self.figures))
+        return plain
+
+    def save(self, folder: Path) -> None:
+        """Writes `result.json`, whole or not at all."""
+        write_atomically(folder / "result.json", json.dumps(self.to_dict(), indent=2, allow_nan=False).encode())
+
+    def table(self) -> str:
+        """The summary, or the figures as two columns of text."""
+        if self.summary is not None:
+            return self.summary
+        lines = []
+        for name, value in self.figures.items():
+            parts = value.items() if isinstance(value, Mapping) else [("", value)]
+            shown = [f"{key} {_short(part)}".strip() for key, part in parts if part is not None]
+            if shown and name not in _NOT_SHOWN:
+                lines.append(f"  {name:<18} {'  '.join(shown)}")
+        return "\n".join(lines)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    names = ("gnnkit", "torch", "lightning", "hydra-core", "numpy")
+    return {name: version(name) for name in names} | {"python": platform.python_version()}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,166 @@
+"""What the leader knows of the workers: their states, step by step, and what follows from them."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import torch
+
+from gnnkit.leader.stragglers import Stragglers
+from gnnkit.partition.quality import max_over_mean
+
+STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
+Log = Callable[[Mapping[str, float], int], None]  # (scalars by name, step)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What one worker did in one step."""
+
+    rank: int
+    epoch: int
+    step: int  # of the whole run, the first is 1
+    loss: float  # its part of the sum, or the mean over its own rows where it did not synchronise
+    total: int  # rows that the loss of all ranks reads
+    synchronised: bool
+    gradient_norm: float  # of its own gradient, before synchronisation
+    seconds_wait: float  # for the batch
+    seconds_compute: float
+    seconds_exchange: float
+    seconds_sync: float
+    edges: int  # that it aggregated over, summed over the layers
+    rows_per_second: float  # output rows
+    memory: int  # peak so far, bytes
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time of the step went."""
+        return {
+            "wait": self.seconds_wait,
+            "compute": self.seconds_compute,
+            "exchange": self.seconds_exchange,
+            "sync": self.seconds_sync,
+        }
+
+    @property
+    def phase(self) -> str:
+        """Where the step spent most of its time."""
+        return max(self.seconds, key=self.seconds.__getitem__)
+
+
+class Watch:
+    """Takes in the states of all workers as they come, and draws the conclusions.
+
+    Writes `workers.jsonl`, a line for each worker and step, and scalars. Names stragglers.
+    Says how even the work of each epoch was, counted in edges. Nobody waits for it.
+    """
+
+    def __init__(self, world_size: int, folder: Path, max_epochs: int, *, quiet: bool, every: int, log: Log) -> None:
+        """Opens the files.
+
+        Args:
+            world_size: Number of workers.
+            folder: The run folder.
+            max_epochs: Epochs of the run, for lines of progress.
+            quiet: No lines of progress, because a display shows it.
+            every: Steps between the scalars of every worker.
+            log: Writes scalars.
+        """
+        self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
+        self.states: list[WorkerState] = []  # of the last step that all workers have done, by rank
+        self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
+        self.train_loss = math.nan  # mean over the rows of the last epoch that has begun
+        self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
+        self.wait_share = 0.0  # of the run's steps, mean over workers
+        self._waiting: dict[int, dict[int, WorkerState]] = defaultdict(dict)  # by step and rank
+        self._epoch: list[tuple[float, int]] = []  # loss and rows of each step of this epoch
+        self._edges = np.zeros(world_size, np.int64)  # of this epoch, by rank
+        self._seconds = {"wait": 0.0, "all": 0.0}
+        self._slow = Stragglers(world_size)
+        self._lines: TextIO = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._last_status = time.monotonic()
+
+    def take(self, state: WorkerState) -> None:
+        """Takes in one state. A step counts when the states of all workers are there."""
+        together = self._waiting[state.step]
+        together[state.rank] = state
+        if len(together) == self.world_size:
+            del self._waiting[state.step]
+            self._conclude([together[rank] for rank in range(self.world_size)])
+
+    def close(self) -> None:
+        """Ends the last epoch and closes the files."""
+        if self._epoch:
+            self._end_epoch(self.states[0].step)
+        self._lines.close()
+
+    @property
+    def balance(self) -> dict[str, float]:
+        """Largest over mean of the ranks' work: mean and worst of the epochs. Empty where none was run."""
+        epochs = self.work_max_over_mean
+        return {"work_mean": statistics.fmean(epochs), "work_worst": max(epochs)} if epochs else {}
+
+    def _conclude(self, states: list[WorkerState]) -> None:
+        step = states[0].step
+        if self.states and states[0].epoch != self.states[0].epoch:
+            self._end_epoch(self.states[0].step)
+        self.states = states
+        self._edges += [state.edges for state in states]
+        loss = sum(state.loss for state in states)
+        self._epoch.append((loss if states[0].synchronised else loss / len(states), sum(s.total for s in states)))
+        self.train_loss = _mean(self._epoch)
+        for state in states:
+            self._seconds["wait"] += state.seconds_wait
+            self._seconds["all"] += sum(state.seconds.values())
+        self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
+        self._publish(states, step)
+        for straggler in self._slow.observe(step, [state.seconds_compute for state in states]):
+            self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
+            print(straggler, file=sys.stderr, flush=True)
+
+    def _end_epoch(self, step: int) -> None:
+        self.work_max_over_mean.append(max_over_mean(self._edges))
+        self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
+        self._edges[:], self._epoch = 0, []
+
+    def _publish(self, states: list[WorkerState], step: int) -> None:
+        for state in states:
+            self._lines.write(json.dumps({"time": time.time(), "phase": state.phase} | asdict(state)) + "\n")
+        if step % self.every == 0:
+            self.log({"train_loss": self._epoch[-1][0]} | _scalars(states), step - 1)
+        if not self.quiet and time.monotonic() - self._last_status > STATUS_SECONDS:
+            self._last_status = time.monotonic()
+            epoch = f"epoch {states[0].epoch + 1}/{self.max_epochs}"
+            print(f"{epoch}  train_loss {self.train_loss:.4f}", file=sys.stderr)
+
+
+def _scalars(states: list[WorkerState]) -> dict[str, float]:
+    skipped = ("rank", "epoch", "step", "total", "synchronised")
+    return {f"rank{s.rank}/{k}": float(v) for s in states for k, v in asdict(s).items() if k not in skipped}
+
+
+def _mean(steps: list[tuple[float, int]]) -> float:
+    """The mean of the steps' losses, weighted with their rows."""
+    if len(steps) == 1:
+        return steps[0][0]
+    rows = sum(total for _, total in steps)
+    return math.fsum(loss * total for loss, total in steps) / max(rows, 1)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU's allocator, or the resident set of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

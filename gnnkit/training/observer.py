@@ -1,0 +1,94 @@
+"""Measures every step of one rank, and posts its state to the leader."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.engine import Tally
+from gnnkit.leader.channel import StateChannel
+from gnnkit.leader.watch import WorkerState, peak_memory
+from gnnkit.strategy import Batch, Worker
+from gnnkit.training.ddp import SyncMeter
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The clocks, which run on, at one moment."""
+
+    time: float
+    waiting: float
+    exchange: float
+
+    @classmethod
+    def now(cls, module: Any) -> _Mark:
+        return cls(time.perf_counter(), module.loader.seconds_waiting, module.strategy.tally.seconds)
+
+
+class Observer(Callback):
+    """Measures this rank. Seconds and words are differences between two steps of clocks and tallies that run on."""
+
+    def __init__(self, worker: Worker, meter: SyncMeter, channel: StateChannel, timeout: float) -> None:
+        """Keeps the parts.
+
+        Args:
+            worker: This rank.
+            meter: Of the synchronisation.
+            channel: To the leader.
+            timeout: Seconds that the leader waits for the last states.
+        """
+        self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
+        self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
+        self.started = time.perf_counter()
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.epoch_seconds.append(0.0)
+        self.meter.reset()
+        self._mark = _Mark.now(module)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        now = _Mark.now(module)
+        seconds, waiting = now.time - self._mark.time, now.waiting - self._mark.waiting
+        exchange = now.exchange - self._mark.exchange
+        self.epoch_seconds[-1] += seconds
+        self.channel.post(
+            WorkerState(
+                rank=self.worker.comm.rank,
+                epoch=trainer.current_epoch,
+                step=trainer.global_step,
+                loss=float(module.local_loss),
+                total=batch.total,
+                synchronised=batch.synchronise,
+                gradient_norm=self.meter.square_norm**0.5,
+                seconds_wait=waiting,
+                seconds_compute=max(seconds - waiting - exchange - self.meter.seconds, 0.0),
+                seconds_exchange=exchange,
+                seconds_sync=self.meter.seconds,
+                edges=batch.num_edges,
+                rows_per_second=batch.adjacencies[-1].num_dst / seconds,
+                memory=peak_memory(self.worker.device),
+            )
+        )
+        self.meter.reset()
+        self._mark = _Mark.now(module)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.channel.finish(self.timeout)
+
+
+def words(traffic: Tally) -> dict[str, int]:
+    """The totals of a tally, by the names of `result.json`."""
+    return {
+        "words_gathered": traffic.total("gather"),
+        "words_reduced": traffic.total("reduce"),
+        "words_sliced": traffic.total("slice"),
+        "words_fetched": traffic.total("fetch"),
+        "bytes_sent": traffic.bytes_sent,
+    }
