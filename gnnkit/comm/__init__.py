@@ -1,3 +1,7 @@
 """Communicators: what moves tensors between ranks."""
 
 from gnnkit.comm.base import Communicator as Communicator
+from gnnkit.comm.mailbox import DeadlineExceeded as DeadlineExceeded
+from gnnkit.comm.mailbox import Letter as Letter
+from gnnkit.comm.mailbox import Mailbox as Mailbox
+from gnnkit.comm.mailbox import PeerLost as PeerLost

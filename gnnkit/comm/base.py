@@ -11,6 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from gnnkit.comm.mailbox import Mailbox
+from gnnkit.comm.sockets import SocketMailbox
+
 T = TypeVar("T")
 
 
@@ -29,6 +32,7 @@ class Communicator(ABC):
     rank: int  # within this group
     world_size: int
     device: torch.device
+    timeout: float = 120.0  # seconds, the deadline of everything that waits for peers
 
     @classmethod
     @abstractmethod
@@ -89,6 +93,13 @@ class Communicator(ABC):
         if self.rank == src:
             buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         return json.loads(bytes(self.broadcast(buffer, src=src).tolist()))
+
+    def mailbox(self) -> Mailbox:
+        """Makes a mailbox for messages between two ranks. Collective, unlike the mailbox's own methods.
+
+        The default sends over TCP connections of its own, with a random token.
+        """
+        return SocketMailbox.open(self)
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of connections. Not collective; the communicator is not used afterwards."""

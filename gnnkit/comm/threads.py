@@ -2,46 +2,98 @@
 
 from __future__ import annotations
 
+import math
+import queue
 import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
+from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
 
 T = TypeVar("T")
+Failure = tuple[int, BaseException]  # rank and its error
 
 
 @dataclass(eq=False)
-class _Meeting:
-    """What the threads of a group share."""
+class _Run:
+    """What all threads of a run share."""
 
-    world_size: int
     timeout: float  # seconds
-    barrier: threading.Barrier = field(init=False)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    gone: dict[int, str] = field(default_factory=dict)  # rank -> why the rank does not come any more
+    failed: int | None = None  # the first rank that failed
+    mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank of the run, mailbox
+
+    def end(self, rank: int, *, failed: bool) -> None:
+        """Tells the others that a rank does not come any more. A failure ends every wait."""
+        why = "failed" if failed else "has ended"
+        with self.changed:
+            self.gone[rank] = why
+            if failed and self.failed is None:
+                self.failed = rank
+            self.changed.notify_all()
+        for owner, mailbox in list(self.mailboxes):
+            if owner == rank:
+                mailbox.leave(why)
+
+
+@dataclass(eq=False)
+class _Group:
+    """What the threads of a communicator share."""
+
+    run: _Run
+    ranks: tuple[int, ...]  # rank in the run of each rank here
     posts: list[Any] = field(init=False)
-    groups: dict[tuple[int, tuple[int, ...]], _Meeting] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    arrived: set[int] = field(default_factory=set)  # ranks of the run
+    rounds: int = 0  # waits that have ended
+    gave_up: dict[int, str] = field(default_factory=dict)  # rank of the run -> why
+    groups: dict[tuple[int, tuple[int, ...]], _Group] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.world_size)
-        self.posts = [None] * self.world_size
+        self.posts = [None] * len(self.ranks)
 
-    def group(self, generation: int, ranks: tuple[int, ...]) -> _Meeting:
-        with self.lock:
-            return self.groups.setdefault((generation, ranks), _Meeting(len(ranks), self.timeout))
+    def split(self, generation: int, members: tuple[int, ...]) -> _Group:
+        with self.run.changed:
+            ranks = tuple(self.ranks[member] for member in members)
+            return self.groups.setdefault((generation, members), _Group(self.run, ranks))
 
-    def abort(self) -> None:
-        """Ends the wait of every thread, here and in the groups split off."""
-        with self.lock:
-            self.barrier.abort()
-            for group in self.groups.values():
-                group.abort()
+    def wait(self, rank: int) -> None:
+        """Returns when all ranks of the group have come. Raises when one cannot, or at the deadline."""
+        changed, number = self.run.changed, self.rounds
+        with changed:
+            self.arrived.add(rank)
+            if len(self.arrived) == len(self.ranks) and self._lost() is None:
+                self.rounds += 1
+                self.arrived.clear()
+                changed.notify_all()
+            changed.wait_for(lambda: self.rounds > number or self._lost() is not None, self.run.timeout)
+            if self.rounds == number:
+                raise self._error(rank)
+
+    def _lost(self) -> int | None:
+        """Returns a rank that does not come any more."""
+        if self.run.failed is not None:
+            return self.run.failed
+        return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
+
+    def _error(self, rank: int) -> RuntimeError:
+        lost = self._lost()
+        if lost is not None:
+            why = self.run.gone.get(lost) or self.gave_up[lost]
+            return PeerLost(f"rank {rank}: lost its peer rank {lost}, which {why}", lost)
+        late = _names(other for other in self.ranks if other not in self.arrived)
+        self.gave_up[rank] = f"gave up waiting for {late}"
+        self.run.changed.notify_all()
+        return DeadlineExceeded(f"rank {rank}: timed out after {self.run.timeout:g} s waiting for {late}")
 
 
 class Threads(Communicator):
@@ -50,68 +102,78 @@ class Threads(Communicator):
     device = torch.device("cpu")
     in_one_process = True
 
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
-        self.rank, self.world_size, self._meeting = rank, meeting.world_size, meeting
+    def __init__(self, rank: int, group: _Group) -> None:
+        self.rank, self.world_size, self._group = rank, len(group.ranks), group
+        self.timeout = group.run.timeout
         self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
 
     @classmethod
     def connect(
         cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
     ) -> Threads:
-        """Of one process there is one rank; `run` makes more."""
+        """Makes the only rank of one process. `run` makes more."""
         assert world_size == 1
-        return cls(rank, _Meeting(world_size, timeout))
+        return cls(rank, _Group(_Run(timeout), (0,)))
 
     @classmethod
     def run(cls, function: Callable[[Threads], T], world_size: int, *, timeout: float = 120.0) -> list[T]:
-        """`function(communicator)` on `world_size` threads; their results by rank. The first thread that fails ends the others."""
-        # A forked process makes torch's autograd engine anew at the first use of it; two threads at once would crash there.
-        one = torch.ones((), requires_grad=True)
-        _ = one * one
-        meeting = _Meeting(world_size, timeout)
+        """Calls `function(communicator)` on threads, and returns the results by rank.
+
+        The first rank that fails ends the waits of the others. Its error is raised, with a
+        note that names the rank. A rank that has only lost a peer is not the cause.
+        A rank that is still running `timeout` after a failure, or after all other ranks
+        have ended, is stuck. The error names the rank, whose thread is left behind.
+
+        Args:
+            function: What each rank does.
+            world_size: Number of ranks.
+            timeout: Deadline of everything that waits for peers, in seconds. Default: 120.
+        """
+        _warm_up()
+        group = _Group(_Run(timeout), tuple(range(world_size)))
         results: list[Any] = [None] * world_size
-        errors: list[tuple[int, BaseException]] = []
+        failures: list[Failure] = []
+        ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def work(rank: int) -> None:
+            failed = False
             try:
-                results[rank] = function(cls(rank, meeting))
+                results[rank] = function(cls(rank, group))
             except BaseException as error:  # re-raised below, in the caller's thread
-                errors.append((rank, error))
-                meeting.abort()
+                failures.append((rank, error))
+                failed = True
+            group.run.end(rank, failed=failed)
+            ended.put(rank)
 
-        threads = [
-            threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(world_size)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            rank, error = errors[0]
-            error.add_note(f"on rank {rank}")
-            raise error
+        for rank in range(world_size):
+            threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True).start()
+        stuck = _wait_for_end(ended, world_size, failures, timeout)
+        if stuck or failures:
+            raise _cause(failures, stuck, timeout)
         return results
 
-    def _wait(self) -> None:
-        try:
-            self._meeting.barrier.wait(self._meeting.timeout)
-        except threading.BrokenBarrierError:
-            raise RuntimeError(
-                f"rank {self.rank}: another rank failed or was late by {self._meeting.timeout} s"
-            ) from None
+    def mailbox(self) -> Mailbox:
+        inboxes = self._meet(Inbox(self.rank, self.world_size), list)
+        mailbox = QueueMailbox(self.rank, inboxes, self.timeout)
+        self._group.run.mailboxes.append((self._group.ranks[self.rank], mailbox))
+        return mailbox
 
     def _meet(self, post: Any, read: Callable[[list[Any]], T]) -> T:
-        """Shows `post` to the others and reads theirs; nobody goes on, and changes what it posted, before all have read."""
-        self._meeting.posts[self.rank] = post
-        self._wait()
-        value = read(self._meeting.posts)
-        self._wait()
+        """Shows `post` to the others and reads theirs.
+
+        No rank goes on, and changes its post, before all have read.
+        """
+        me = self._group.ranks[self.rank]
+        self._group.posts[self.rank] = post
+        self._group.wait(me)
+        value = read(self._group.posts)
+        self._group.wait(me)
         return value
 
     def split(self, ranks: Sequence[int]) -> Threads:
         members = tuple(ranks)
         self._splits[members] += 1
-        return type(self)(members.index(self.rank), self._meeting.group(self._splits[members], members))
+        return type(self)(members.index(self.rank), self._group.split(self._splits[members], members))
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         def read(posts: list[tuple[Tensor, ...]]) -> Tensor:
@@ -128,3 +190,103 @@ class Threads(Communicator):
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
         value = self._meet(x.detach(), lambda posts: posts[src].clone())
         return x.copy_(value)
+
+
+class QueueMailbox(Mailbox):
+    """Queues in the memory that the ranks share."""
+
+    def __init__(self, rank: int, inboxes: Sequence[Inbox], timeout: float) -> None:
+        """Makes the mailbox of one rank.
+
+        Args:
+            rank: This rank.
+            inboxes: Inbox of every rank, [world_size].
+            timeout: Deadline of each `put` in seconds.
+        """
+        self.rank, self.world_size = rank, len(inboxes)
+        self._inbox, self._inboxes, self._timeout = inboxes[rank], inboxes, timeout
+
+    def put(
+        self,
+        dst: int,
+        tag: str,
+        fields: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._inbox.check_rank(dst)
+        self._inbox.check_open()
+        header, parts = frames.encode(tag, fields, tensors, self._inbox.limit)
+        self._inboxes[dst].add_in_time(*frames.copy(self.rank, header, parts), self._timeout)
+
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+        return self._inbox.take(tag, src, timeout)
+
+    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+        return self._inbox.poll(tag, src)
+
+    def close(self) -> None:
+        self.leave(CLOSED)
+
+    def leave(self, why: str) -> None:
+        """Tells the other ranks why no letter follows."""
+        self._inbox.close(why)
+        for inbox in self._inboxes:
+            inbox.lose(self.rank, why)
+
+
+def _warm_up() -> None:
+    """Makes torch's autograd engine, whose first use in a forked process must not be by two threads at once."""
+    one = torch.ones((), requires_grad=True)
+    _ = one * one
+
+
+def _wait_for_end(
+    ended: queue.SimpleQueue[int], world_size: int, failures: Sequence[Failure], timeout: float
+) -> list[int]:
+    """Waits until all ranks have ended, and returns those that are stuck.
+
+    Args:
+        ended: Receives each rank that ends.
+        world_size: Number of ranks.
+        failures: Errors of the ranks that have ended.
+        timeout: Seconds from a failure, or from the end of all other ranks, to the end of a rank.
+    """
+    running, deadline = set(range(world_size)), math.inf
+    while running:
+        try:
+            running.remove(ended.get(timeout=None if deadline == math.inf else max(deadline - time.monotonic(), 0)))
+        except queue.Empty:
+            break
+        if failures or len(running) == 1:
+            deadline = min(deadline, time.monotonic() + timeout)
+    return sorted(running)
+
+
+def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseException:
+    """Returns the error of the rank that failed of itself, with notes on the others.
+
+    Args:
+        failures: Errors in the order in which ranks failed.
+        stuck: Ranks that do not end.
+        timeout: Seconds that these ranks were waited for.
+    """
+    own = [each for each in failures if not isinstance(each[1], PeerLost | DeadlineExceeded)]
+    if stuck and not own:
+        since = _told(*failures[0]) if failures else "all other ranks had ended"
+        return DeadlineExceeded(f"{_names(stuck)} is stuck, still running {timeout:g} s after {since}")
+    late = [each for each in failures if isinstance(each[1], DeadlineExceeded)]
+    rank, error = (own or late or failures)[0]
+    error.add_note(f"on rank {rank}")
+    for other in own[1:]:
+        error.add_note(_told(*other))
+    if stuck:
+        error.add_note(f"{_names(stuck)} is stuck, still running {timeout:g} s later")
+    return error
+
+
+def _told(rank: int, error: BaseException) -> str:
+    return f"rank {rank} failed: {type(error).__name__}: {error}"
+
+
+def _names(ranks: Iterable[int]) -> str:
+    return ", ".join(f"rank {rank}" for rank in ranks)

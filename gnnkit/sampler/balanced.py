@@ -19,6 +19,8 @@ class BalancedSampler(NativeSampler):
     degrees are spread; each node draws uniformly without replacement. What a node draws depends on the others in its hop.
     """
 
+    by_node = False
+
     def __init__(
         self,
         fanouts: Sequence[int],  # [num_hops] mean number of draws per node, from the seeds outward; -1: all neighbours

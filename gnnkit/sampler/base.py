@@ -35,6 +35,7 @@ class Sampler(ABC):
     """
 
     num_hops: int = 2  # blocks of a batch
+    by_node: bool = True  # What a node draws does not depend on the other nodes of the batch
     redraw: bool = False  # False: a node draws once, when it is first found. True: all nodes found draw at every hop
 
     @abstractmethod
@@ -60,6 +61,12 @@ class Sampler(ABC):
             hops[-1] = Hop(hops[-1].indptr, locals_, hops[-1].edge_ids, hops[-1].weight)
             known.append(len(numbering.nodes()))
         return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
+
+    @property
+    def rank_invariant(self) -> bool:
+        """Whether P ranks with batches of B draw for each seed what one rank with P * B draws."""
+        fanouts = getattr(self, "fanouts", ())
+        return self.by_node and (self.redraw or len(set(fanouts)) <= 1)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         """What each seed costs, for batches of equal cost; here its number of in-edges."""

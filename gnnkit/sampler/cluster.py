@@ -19,6 +19,8 @@ class ClusterSampler(NativeSampler):
     clusters are in the batch as far as they reach a seed within `num_hops`; the rest could not change a result.
     """
 
+    by_node = False
+
     def __init__(
         self,
         clusters: npt.ArrayLike | str,  # [num_nodes] cluster of each node, or an .npy file of it

@@ -205,6 +205,10 @@ class Loader:
         if epoch != self._next[0]:
             self._next = (epoch, 0)
 
+    def start_at(self, epoch: int, step: int = 0) -> None:
+        """The next iterator begins at that step of that epoch."""
+        self._next = self._now = (epoch, step)
+
     def state_dict(self) -> dict[str, Any]:
         """Where the last iterator is, counting the batches that it has given out; the same on every rank."""
         epoch, step = self._now

@@ -1,0 +1,154 @@
+"""Letters as bytes: a prefix, a header of JSON, and the tensors' bytes. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnkit.comm.mailbox import Letter
+
+PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
+MAX_HEADER = 2**20  # bytes
+MAX_HELLO = 256  # bytes
+MAX_DIMS = 64
+GOODBYE = PREFIX.pack(0, 0)
+_TYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _TYPES}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def encode(
+    tag: str, fields: Mapping[str, Any] | None, tensors: Mapping[str, Tensor] | None, limit: int
+) -> tuple[bytes, list[memoryview]]:
+    """Returns the header of a letter and the bytes of each tensor.
+
+    Args:
+        tag: Tag of the letter.
+        fields: Plain JSON values.
+        tensors: Tensors by name.
+        limit: Most bytes of all tensors together.
+    """
+    tensors = tensors or {}
+    described = [[name, _dtype_name(tag, name, tensor), list(tensor.shape)] for name, tensor in tensors.items()]
+    parts = [bytes_of(tensor.detach().cpu().contiguous()) for tensor in tensors.values()]
+    try:
+        header = json.dumps({"tag": tag, "fields": dict(fields or {}), "tensors": described}).encode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"letter {tag!r}: fields must be plain JSON values: {error}") from None
+    _check_sizes(f"letter {tag!r}", len(header), sum(map(len, parts)), limit)
+    return header, parts
+
+
+def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
+    """Returns the letter of a header. The tensors have their shapes, but no values yet.
+
+    Raises `ValueError` for a malformed header, before memory for tensors is allocated.
+
+    Args:
+        src: Rank that sent the header.
+        header: Bytes made by `encode`.
+        body: Bytes of all tensors, as announced.
+    """
+    match _parse(header):
+        case {"tag": str(tag), "fields": dict(fields), "tensors": list(described)}:
+            shapes = dict(_check_tensor(each) for each in described)
+        case _:
+            raise ValueError("a header needs tag, fields and tensors")
+    expected = sum(math.prod(shape) * dtype.itemsize for dtype, shape in shapes.values())
+    if len(shapes) != len(described) or expected != body:
+        raise ValueError(f"tensors of {expected} bytes were announced as {body} bytes")
+    return Letter(src, tag, fields, {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in shapes.items()})
+
+
+def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, int]:
+    """Returns the letter of an encoded header, filled, and the bytes it takes.
+
+    Args:
+        src: Rank that puts the letter.
+        header: Header made by `encode`.
+        parts: Bytes of each tensor.
+    """
+    body = sum(map(len, parts))
+    letter = open_letter(src, header, body)
+    for tensor, part in zip(letter.tensors.values(), parts, strict=True):
+        bytes_of(tensor)[:] = part
+    return letter, len(header) + body
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Returns the memory of a contiguous tensor on the CPU."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def prefix(header: bytes, parts: Sequence[memoryview]) -> bytes:
+    """Returns the bytes before a header."""
+    return PREFIX.pack(len(header), sum(map(len, parts)))
+
+
+def hello(token: str, rank: int) -> bytes:
+    """Returns the first frame of a connection."""
+    header = json.dumps({"token": token, "rank": rank}).encode()
+    return prefix(header, []) + header
+
+
+def read_hello(header: bytes | bytearray, token: str) -> int:
+    """Returns the rank that says hello. Raises `ValueError` without the run's token."""
+    match _parse(header):
+        case {"token": str(given), "rank": int(rank)} if hmac.compare_digest(given.encode(), token.encode()):
+            return rank
+    raise ValueError("the first frame lacks the token of the run")
+
+
+def read_prefix(prefix: bytes | bytearray, max_header: int, limit: int) -> tuple[int, int]:
+    """Returns the bytes of the header and of the tensors. Raises `ValueError` beyond the bounds.
+
+    Args:
+        prefix: Bytes before a header.
+        max_header: Most bytes of the header.
+        limit: Most bytes of all tensors together.
+    """
+    header, body = PREFIX.unpack(prefix)
+    if header > max_header or body > limit:
+        raise ValueError(f"a frame of {header} and {body} bytes exceeds {max_header} and {limit}")
+    return header, body
+
+
+def _check_sizes(name: str, header: int, body: int, limit: int) -> None:
+    if header > MAX_HEADER:
+        raise ValueError(f"{name}: tag, fields and shapes take {header} bytes as JSON, at most {MAX_HEADER} are sent")
+    if body > limit:
+        raise ValueError(f"{name}: tensors take {body} bytes, at most {limit} are sent in one letter")
+
+
+def _dtype_name(tag: str, name: str, tensor: Tensor) -> str:
+    if tensor.dtype not in _NAMES or tensor.layout is not torch.strided:
+        raise TypeError(
+            f"letter {tag!r}: tensor {name!r} is {tensor.dtype}, {tensor.layout}; "
+            f"only dense tensors of {', '.join(DTYPES)} are sent"
+        )
+    return _NAMES[tensor.dtype]
+
+
+def _check_tensor(described: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
+    match described:
+        case [str(name), str(dtype), list(shape)] if dtype in DTYPES and len(shape) <= MAX_DIMS:
+            if all(type(size) is int and 0 <= size < 2**63 for size in shape):
+                return name, (DTYPES[dtype], shape)
+    raise ValueError(f"{described!r:.200} is not the name, dtype and shape of a tensor")
+
+
+def _parse(header: bytes | bytearray) -> Any:
+    try:
+        return json.loads(header)
+    except RecursionError:
+        raise ValueError("the header is nested too deeply") from None

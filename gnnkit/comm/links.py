@@ -1,0 +1,134 @@
+"""TCP connections between ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Generator
+
+from gnnkit.comm import frames
+
+BURST = 64  # reads from one connection before the others get their turn
+BUFFERS = 64  # handed to the system in one write
+Frames = Generator[memoryview, None, None]  # buffers to be filled, in order
+
+
+class Link:
+    """A connection to another rank, and the frame that is arriving."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(connection)
+        self.socket, self.sending = connection, threading.Lock()
+        self.rank: int | None = None  # None before the hello
+        self.ended = False
+
+    def start(self, rank: int | None, arriving: Frames) -> None:
+        """Says whose connection this is, and where to put the bytes that arrive."""
+        self.rank, self._arriving, self._buffer = rank, arriving, next(arriving)
+
+    def receive(self) -> bool:
+        """Fills buffers with what has arrived. Returns False at the end of the connection."""
+        for _ in range(BURST):
+            try:
+                count = self.socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return True
+            if not count:
+                return False
+            self._buffer = self._buffer[count:]
+            while not self._buffer:
+                self._buffer = next(self._arriving)
+        return True
+
+    def send(self, views: list[memoryview], deadline: float) -> None:
+        """Writes all views. Raises `TimeoutError` at the deadline, and `OSError` at the end of the connection.
+
+        The caller holds `sending`.
+        """
+        views = [view for view in views if len(view)]
+        while views:
+            try:
+                sent = self.socket.sendmsg(views[:BUFFERS])
+            except BlockingIOError:
+                self._wait_for_room(deadline)
+                continue
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
+
+    def say_goodbye(self, deadline: float) -> None:
+        """Tells the peer that nothing follows, unless a letter is still on the way at the deadline."""
+        if self.ended or not self.sending.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            return
+        try:
+            with contextlib.suppress(OSError):
+                self.send([memoryview(frames.GOODBYE)], deadline)
+                self.socket.shutdown(socket.SHUT_WR)
+        finally:
+            self.sending.release()
+
+    def hang_up(self) -> None:
+        """Ends the connection, so that whoever writes or reads notices at once."""
+        self.ended = True
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _wait_for_room(self, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(self.socket, select.POLLOUT)
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(min(left, 3600.0) * 1000):
+            raise TimeoutError
+
+
+def listen(world_size: int) -> socket.socket:
+    """Opens the listening socket of a rank.
+
+    The socket is bound to loopback if gnnkit started the ranks (GNNKIT_LOCAL is set),
+    else to the address of the interface GLOO_SOCKET_IFNAME, else to the address by
+    which this host reaches MASTER_ADDR. Without these variables loopback is used.
+    """
+    family, host = _own_address()
+    return socket.create_server((host, 0), family=family, backlog=world_size + 128)
+
+
+def _own_address() -> tuple[socket.AddressFamily, str]:
+    interface, leader = os.environ.get("GLOO_SOCKET_IFNAME"), os.environ.get("MASTER_ADDR")
+    if os.environ.get("GNNKIT_LOCAL") or not (interface or leader):
+        return socket.AF_INET, "127.0.0.1"
+    if interface and sys.platform == "linux":
+        return socket.AF_INET, _address_of(interface.split(",")[0])
+    family, _, _, _, address = socket.getaddrinfo(leader, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing, only chooses the route
+        return family, probe.getsockname()[0]
+
+
+def _address_of(interface: str) -> str:
+    """Returns the IPv4 address of a network interface."""
+    import fcntl
+
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, 0x8915, request)  # SIOCGIFADDR
+        except OSError as error:
+            raise OSError(f"GLOO_SOCKET_IFNAME={interface} is no interface with an IPv4 address: {error}") from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Lets the system end a connection whose other host has not answered for 4 seconds."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

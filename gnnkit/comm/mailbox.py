@@ -1,0 +1,239 @@
+"""Point-to-point messages between ranks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import Tensor
+
+LIMIT = 2**30  # bytes of letters from one sender that a rank holds, and of one letter
+CLOSED = "has closed its mailbox"
+
+
+class PeerLost(RuntimeError):
+    """Raised by a rank that waits for a peer which does not come any more.
+
+    `rank` is the peer. The error is a consequence, the cause is whatever ended the peer.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class DeadlineExceeded(RuntimeError):
+    """Raised by a rank that has waited for its peers until the deadline."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Letter:
+    """A message from one rank to another."""
+
+    src: int  # rank that put the letter
+    tag: str
+    fields: dict[str, Any]  # plain JSON values
+    tensors: dict[str, Tensor]  # on the CPU, owned by the receiver
+
+
+class Mailbox(ABC):
+    """Point-to-point messages between the ranks of a group. No call waits for another rank's call.
+
+    A mailbox is made by `Communicator.mailbox` and uses the ranks of that communicator.
+    Letters from one sender with one tag arrive in the order in which they were put.
+    Tensors are dense. CUDA tensors are moved to the CPU and arrive on the CPU.
+    Every rank may put letters to itself. All methods may be called from any thread.
+    """
+
+    rank: int
+    world_size: int
+
+    @abstractmethod
+    def put(
+        self,
+        dst: int,
+        tag: str,
+        fields: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Sends a letter. The caller may change `fields` and `tensors` afterwards.
+
+        Waits only while `dst` holds `LIMIT` bytes of this rank's letters.
+        Raises `DeadlineExceeded` naming `dst` if the wait exceeds the communicator's
+        `timeout`, and `PeerLost` if `dst` is gone.
+
+        Args:
+            dst: Rank that receives the letter.
+            tag: Name that the receiver asks for.
+            fields: Plain JSON values with text as keys. Default: none.
+            tensors: Tensors by name, of any shape. Default: none.
+        """
+
+    @abstractmethod
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+        """Removes and returns the oldest letter that fits. Waits until there is one.
+
+        Raises `DeadlineExceeded` after `timeout`. Raises `PeerLost` at once if no letter
+        fits and `src` is gone, or without `src` if all other ranks are gone.
+
+        Args:
+            tag: Tag of the letter. Default: any.
+            src: Rank that put the letter. Default: any.
+            timeout: Longest wait in seconds.
+        """
+
+    @abstractmethod
+    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+        """Removes and returns the oldest letter that fits, or returns None at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Tells the other ranks that no letter follows, and drops the letters not taken.
+
+        Letters that this rank has put still arrive.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Inbox:
+    """The letters that have arrived at one rank, and the ranks that are gone."""
+
+    def __init__(self, rank: int, world_size: int, limit: int = LIMIT) -> None:
+        """Makes an empty inbox.
+
+        Args:
+            rank: Rank that takes the letters.
+            world_size: Number of ranks that may send.
+            limit: Bytes of one sender's letters at which the sender has to wait.
+        """
+        self.rank, self.limit = rank, limit
+        self._changed = threading.Condition()
+        self._arrivals = itertools.count()
+        self._queues: dict[tuple[int, str], deque[tuple[int, int, Letter]]] = {}  # arrival, bytes, letter
+        self._held = [0] * world_size  # bytes by sender
+        self._gone: dict[int, str] = {}  # rank -> why
+        self._closed = ""  # why
+
+    def add(self, letter: Letter, num_bytes: int) -> None:
+        """Appends a letter, whatever the limit."""
+        with self._changed:
+            if self._closed:
+                return
+            queue = self._queues.setdefault((letter.src, letter.tag), deque())
+            queue.append((next(self._arrivals), num_bytes, letter))
+            self._held[letter.src] += num_bytes
+            self._changed.notify_all()
+
+    def add_in_time(self, letter: Letter, num_bytes: int, timeout: float) -> None:
+        """Appends a letter as soon as there is room, for a sender in the same process.
+
+        Args:
+            letter: The letter.
+            num_bytes: Size of the letter.
+            timeout: Longest wait in seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self.has_room(letter.src), timeout)
+            if self._closed:
+                raise PeerLost(f"rank {letter.src}: lost its peer rank {self.rank}, which {self._closed}", self.rank)
+            if not self.has_room(letter.src):
+                raise not_taken(letter.src, self.rank, letter.tag, timeout)
+            self.add(letter, num_bytes)
+
+    def has_room(self, src: int) -> bool:
+        """Whether rank `src` may send another letter."""
+        return self._held[src] < self.limit
+
+    def lose(self, rank: int, why: str) -> None:
+        """Notes that no letter of `rank` follows. The first reason is kept."""
+        with self._changed:
+            self._gone.setdefault(rank, why)
+            self._changed.notify_all()
+
+    def close(self, why: str) -> None:
+        """Drops all letters and ends every wait. The first reason is kept."""
+        with self._changed:
+            self._closed = self._closed or why
+            self._queues.clear()
+            self._held = [0] * len(self._held)
+            self._changed.notify_all()
+
+    def check(self, rank: int | None) -> None:
+        """Raises if this mailbox is closed or the peer is gone. None stands for all other ranks."""
+        self.check_open()
+        if rank is None and self._gone and len(self._gone) == len(self._held) - 1:
+            rank = next(iter(self._gone))
+        if rank in self._gone:
+            raise PeerLost(f"rank {self.rank}: lost its peer rank {rank}, which {self._gone[rank]}", rank)
+
+    def check_open(self) -> None:
+        """Raises if this mailbox is closed."""
+        if self._closed:
+            raise RuntimeError(f"rank {self.rank} {self._closed}")
+
+    def check_rank(self, rank: int | None) -> None:
+        """Raises if there is no such rank."""
+        if rank is not None and not 0 <= rank < len(self._held):
+            raise ValueError(f"rank {self.rank}: there is no rank {rank} among {len(self._held)} ranks")
+
+    def take(self, tag: str | None, src: int | None, timeout: float) -> Letter:
+        """Implements `Mailbox.take`."""
+        self.check_rank(src)
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while (letter := self.poll(tag, src)) is None:
+                self.check(src)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineExceeded(self._late(tag, src, timeout))
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            return letter
+
+    def poll(self, tag: str | None, src: int | None) -> Letter | None:
+        """Implements `Mailbox.poll`."""
+        self.check_rank(src)
+        with self._changed:
+            fitting = [key for key in self._queues if src in (None, key[0]) and tag in (None, key[1])]
+            if not fitting:
+                return None
+            oldest = min(fitting, key=lambda key: self._queues[key][0][0])
+            _, num_bytes, letter = self._queues[oldest].popleft()
+            if not self._queues[oldest]:
+                del self._queues[oldest]
+            self._held[letter.src] -= num_bytes
+            self._changed.notify_all()
+            return letter
+
+    def _late(self, tag: str | None, src: int | None, timeout: float) -> str:
+        letter = "letter" if tag is None else f"letter {tag!r}"
+        sender = "any rank" if src is None else f"rank {src}"
+        full = "".join(
+            f"; rank {rank} waits, because {held} bytes of its other letters are not taken"
+            for rank, held in enumerate(self._held)
+            if src in (None, rank) and held >= self.limit
+        )
+        gone = "".join(f"; rank {rank} {why}" for rank, why in self._gone.items())
+        return f"rank {self.rank}: timed out after {timeout:g} s: no {letter} from {sender}{full}{gone}"
+
+
+def not_taken(src: int, dst: int, tag: str, timeout: float) -> DeadlineExceeded:
+    """Makes the error of a sender whose receiver takes no letters.
+
+    Args:
+        src: Rank that sends.
+        dst: Rank that should receive.
+        tag: Tag of the letter.
+        timeout: Time waited in seconds.
+    """
+    return DeadlineExceeded(f"rank {src}: timed out after {timeout:g} s: rank {dst} takes no letters, {tag!r} waits")

@@ -1,0 +1,191 @@
+"""The thread that receives what other ranks send over TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import selectors
+import socket
+import threading
+import time
+
+from gnnkit.comm import frames
+from gnnkit.comm.links import Frames, Link
+from gnnkit.comm.mailbox import CLOSED, Inbox
+
+HELLO = 5.0  # seconds in which a new connection must show the token
+ENDED = "closed its connection without a goodbye"
+
+
+class Receiver:
+    """Admits the ranks that know the token, and puts their letters into an inbox.
+
+    A rank that holds too many letters of a sender stops reading that connection only.
+    """
+
+    def __init__(
+        self, inbox: Inbox, links: dict[int, Link], world_size: int, listener: socket.socket, token: str
+    ) -> None:
+        """Prepares the thread. `start` starts it.
+
+        Args:
+            inbox: Where letters go.
+            links: Connections by rank. Ranks that connect are added.
+            world_size: Number of ranks.
+            listener: Listening socket. Closed once all ranks are connected.
+            token: Secret that the first frame of a connection must hold.
+        """
+        self.met = threading.Event()  # all ranks are connected, or the thread has ended
+        self._inbox, self._links, self._world_size, self._token = inbox, links, world_size, token
+        self._strangers: dict[Link, float] = {}  # monotonic seconds until which each must say hello
+        self._paused: set[Link] = set()
+        self._stops_at = math.inf  # monotonic seconds
+        self._selector = selectors.DefaultSelector()
+        self._listener, (self._bell, self._button) = listener, socket.socketpair()
+        for each in (self._listener, self._bell, self._button):
+            each.setblocking(False)
+        self._thread = threading.Thread(target=self._serve, name=f"mailbox of rank {inbox.rank}", daemon=True)
+
+    def listen_to(self, link: Link, rank: int) -> None:
+        """Receives from a rank that this rank has connected to. Called before `start`."""
+        link.start(rank, self._letters(rank))
+        self._watch(link)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._selector.register(self._bell, selectors.EVENT_READ, self._hear_bell)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._thread.start()
+
+    def resume(self) -> None:
+        """Lets senders that had to wait go on, after a letter was taken."""
+        if self._paused:
+            self._ring()
+
+    def stop(self, deadline: float) -> None:
+        """Ends the thread when all ranks have answered the goodbye, at `deadline` at the latest."""
+        self._stops_at = min(self._stops_at, deadline)
+        if self._thread.ident is not None:
+            self._ring()
+            self._thread.join()
+        for link in self._strangers:
+            link.socket.close()
+        for each in (self._listener, self._bell, self._button, self._selector):
+            each.close()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # a full pipe wakes the thread as well
+            self._button.send(b"\0")
+
+    def _hear_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._bell.recv(4096)
+
+    def _serve(self) -> None:
+        try:
+            while not self._is_done():
+                self._end_meeting()
+                self._resume()
+                for key, _ in self._selector.select(self._patience()):
+                    key.data()
+                self._refuse_the_late()
+        except Exception as error:
+            self._inbox.close(f"has stopped receiving: {error!r}")
+            for link in self._links.values():
+                link.hang_up()
+        finally:
+            self.met.set()
+
+    def _is_done(self) -> bool:
+        if self._stops_at == math.inf:
+            return False
+        return time.monotonic() >= self._stops_at or all(link.ended for link in self._links.values())
+
+    def _patience(self) -> float | None:
+        """Seconds until the next deadline."""
+        nearest = min([self._stops_at, *self._strangers.values()])
+        return None if nearest == math.inf else max(nearest - time.monotonic(), 0)
+
+    def _end_meeting(self) -> None:
+        """Closes the listener and every stranger's connection once all ranks are connected."""
+        if len(self._links) == self._world_size - 1 and not self.met.is_set():
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            for link in list(self._strangers):
+                self._end(link, ENDED)
+            self.met.set()
+
+    def _refuse_the_late(self) -> None:
+        for link, deadline in list(self._strangers.items()):
+            if time.monotonic() >= deadline:
+                self._end(link, ENDED)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connection, _ = self._listener.accept()
+            link = Link(connection)
+            link.start(None, self._hello(link))
+            self._strangers[link] = time.monotonic() + HELLO
+            self._watch(link)
+
+    def _watch(self, link: Link) -> None:
+        self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._receive(link))
+
+    def _receive(self, link: Link) -> None:
+        """Reads what has arrived. Ends the connection, and no other one, if a frame is malformed."""
+        try:
+            if not link.receive():
+                self._end(link, ENDED)
+        except StopIteration:
+            self._end(link, CLOSED)
+        except OSError:
+            self._end(link, ENDED)
+        except (ValueError, RuntimeError, MemoryError) as error:
+            self._end(link, f"sent a malformed frame: {error}")
+        if link.rank is not None and not link.ended and not self._inbox.has_room(link.rank):
+            self._selector.unregister(link.socket)
+            self._paused.add(link)
+
+    def _resume(self) -> None:
+        for link in list(self._paused):
+            if link.rank is not None and self._inbox.has_room(link.rank):
+                self._paused.remove(link)
+                self._watch(link)
+
+    def _end(self, link: Link, why: str) -> None:
+        self._selector.unregister(link.socket)
+        link.hang_up()
+        if link.rank is None:
+            del self._strangers[link]
+            link.socket.close()
+        else:
+            self._inbox.lose(link.rank, why)
+
+    def _hello(self, link: Link) -> Frames:
+        """Yields buffers for the first frame of a connection, then for letters."""
+        prefix = bytearray(frames.PREFIX.size)
+        yield memoryview(prefix)
+        size, _ = frames.read_prefix(prefix, frames.MAX_HELLO, 0)
+        header = bytearray(size)
+        yield memoryview(header)
+        rank = frames.read_hello(header, self._token)
+        if not self._inbox.rank < rank < self._world_size or rank in self._links:
+            raise ValueError(f"rank {rank} is not expected")
+        del self._strangers[link]
+        link.rank, self._links[rank] = rank, link
+        yield from self._letters(rank)
+
+    def _letters(self, src: int) -> Frames:
+        """Yields buffers for what rank `src` sends, until its goodbye."""
+        while True:
+            prefix = bytearray(frames.PREFIX.size)
+            yield memoryview(prefix)
+            size, body = frames.read_prefix(prefix, frames.MAX_HEADER, self._inbox.limit)
+            if size == body == 0:
+                return
+            header = bytearray(size)
+            yield memoryview(header)
+            letter = frames.open_letter(src, header, body)
+            for tensor in letter.tensors.values():
+                yield frames.bytes_of(tensor)
+            self._inbox.add(letter, size + body)

@@ -1,0 +1,148 @@
+"""Mailboxes over TCP, with one connection between each two ranks."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gnnkit.comm import frames
+from gnnkit.comm.links import Link, listen
+from gnnkit.comm.mailbox import CLOSED, LIMIT, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost, not_taken
+from gnnkit.comm.receiver import ENDED, Receiver
+
+if TYPE_CHECKING:
+    from gnnkit.comm.base import Communicator
+
+LINGER = 1.0  # seconds in which the others must answer a goodbye
+
+
+class SocketMailbox(Mailbox):
+    """Works between all processes that reach each other over TCP.
+
+    A thread receives, so that a sender never waits for the receiver to take a letter.
+    The listening socket is closed as soon as all ranks have connected.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        listener: socket.socket,
+        addresses: Sequence[tuple[str, int]],
+        token: str,
+        timeout: float,
+        limit: int = LIMIT,
+    ) -> None:
+        """Connects to the ranks below, and waits for the ranks above to connect.
+
+        Args:
+            rank: This rank.
+            listener: Listening socket of this rank. The mailbox closes the socket.
+            addresses: Host and port of every rank's listener, [world_size].
+            token: Secret of the run, equal on all ranks.
+            timeout: Deadline of the meeting and of each `put`, in seconds.
+            limit: Bytes of one sender's letters at which the sender has to wait.
+        """
+        self.rank, self.world_size = rank, len(addresses)
+        self._timeout = min(timeout, threading.TIMEOUT_MAX)
+        self._inbox = Inbox(rank, self.world_size, limit)
+        self._links: dict[int, Link] = {}  # by rank
+        self._receiver = Receiver(self._inbox, self._links, self.world_size, listener, token)
+        try:
+            self._meet(addresses, token)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, comm: Communicator) -> SocketMailbox:
+        """Exchanges addresses and token through `comm`, then connects. Collective."""
+        listener = listen(comm.world_size)
+        try:
+            token = comm.share(secrets.token_hex(16))
+            here = listener.getsockname()[:2]
+            addresses = [tuple(comm.share(here, src=rank)) for rank in range(comm.world_size)]
+        except BaseException:
+            listener.close()
+            raise
+        return cls(comm.rank, listener, addresses, token, comm.timeout)
+
+    def put(
+        self,
+        dst: int,
+        tag: str,
+        fields: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._inbox.check_rank(dst)
+        header, parts = frames.encode(tag, fields, tensors, self._inbox.limit)
+        if dst == self.rank:
+            self._inbox.add_in_time(*frames.copy(self.rank, header, parts), self._timeout)
+        else:
+            self._send(dst, tag, [memoryview(frames.prefix(header, parts) + header), *parts])
+
+    def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
+        letter = self._inbox.take(tag, src, timeout)
+        self._receiver.resume()
+        return letter
+
+    def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
+        letter = self._inbox.poll(tag, src)
+        self._receiver.resume()
+        return letter
+
+    def close(self) -> None:
+        self._inbox.close(CLOSED)
+        deadline = time.monotonic() + LINGER
+        for link in list(self._links.values()):
+            link.say_goodbye(deadline)
+        self._receiver.stop(deadline)
+        for link in self._links.values():
+            with link.sending:
+                link.socket.close()
+
+    def _meet(self, addresses: Sequence[tuple[str, int]], token: str) -> None:
+        deadline = time.monotonic() + self._timeout
+        for rank in range(self.rank):
+            self._links[rank] = link = Link(self._connect(rank, addresses[rank], token, deadline))
+            self._receiver.listen_to(link, rank)
+        self._receiver.start()
+        if not self._receiver.met.wait(max(deadline - time.monotonic(), 0)):
+            missing = [rank for rank in range(self.rank + 1, self.world_size) if rank not in self._links]
+            raise DeadlineExceeded(f"rank {self.rank}: timed out: ranks {missing} did not connect their mailboxes")
+        self._inbox.check_open()
+
+    def _connect(self, rank: int, address: tuple[str, int], token: str, deadline: float) -> socket.socket:
+        host, port = address
+        try:
+            connection = socket.create_connection((host, port), timeout=max(deadline - time.monotonic(), 0.01))
+            connection.sendall(frames.hello(token, self.rank))
+        except OSError as error:
+            raise PeerLost(
+                f"rank {self.rank}: cannot reach its peer rank {rank} at {host}:{port}: {error}; "
+                "GLOO_SOCKET_IFNAME names the interface that all hosts reach",
+                rank,
+            ) from error
+        return connection
+
+    def _send(self, dst: int, tag: str, views: list[memoryview]) -> None:
+        self._inbox.check(dst)
+        link, deadline = self._links[dst], time.monotonic() + self._timeout
+        if not link.sending.acquire(timeout=self._timeout):
+            raise not_taken(self.rank, dst, tag, self._timeout)
+        try:
+            link.send(views, deadline)
+        except TimeoutError:
+            self._inbox.lose(dst, f"took no letters for {self._timeout:g} s")
+            link.hang_up()  # half a frame cannot be taken back
+            raise not_taken(self.rank, dst, tag, self._timeout) from None
+        except OSError:
+            self._inbox.lose(dst, ENDED)
+            self._inbox.check(dst)
+        finally:
+            link.sending.release()
