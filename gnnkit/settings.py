@@ -16,6 +16,7 @@ from gnnkit.errors import UserError
 
 JOBS = ("train", "verify", "plan", "partition")
 DEFAULT_WORKERS = 4
+DEFAULT_TIMEOUT = 120.0  # seconds
 OnNan = Literal["stop", "skip", "rollback"]
 
 
@@ -102,7 +103,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     ranges, and for a grid that does not fit the workers. Imports torch only on machines
     with GPUs.
     """
-    config: dict[str, Any] = copy.deepcopy(dict(composed))
+    config: dict[str, Any] = {"sampler": None, **copy.deepcopy(dict(composed))}  # Hydra leaves out what is null
     _check_keys(config)
     _check_scalars(config)
     _check_trainer(config["trainer"])
@@ -110,7 +111,9 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     _check_grid(config)
     partition = config["partition"]
     comm = _choice("comm", config)
-    timeout = comm.arguments.pop("timeout", 120.0)  # type: ignore[attr-defined]
+    for key in comm.arguments:
+        if key != "timeout":
+            raise plugins.unknown(f"comm.{key}", f"comm.{key}", ["comm.timeout"])
     return Settings(
         job=config["job"],
         seed=config["seed"],
@@ -123,8 +126,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         ),
         sampler=None if config["sampler"] is None else _choice("sampler", config),
         strategy=_choice("strategy", config),
-        comm=comm,
-        timeout=float(timeout),
+        comm=replace(comm, arguments={}),
+        timeout=float(comm.arguments.get("timeout", DEFAULT_TIMEOUT)),
         sync=_choice("sync", config),
         model=_choice("model", config),
         trainer=TrainerSettings(**config["trainer"]),

@@ -27,7 +27,7 @@ _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is 
 
 def check(settings: Settings, graph: Graph | None, model: Given) -> None:
     """Raises `UserError` for plugins and arguments that do not fit, before anything is made."""
-    choices = [settings.strategy, settings.sync, settings.comm, settings.partition.nodes]
+    choices = [settings.strategy, settings.sync, settings.partition.nodes]
     if graph is None:
         choices.append(settings.dataset)
     for choice in choices:
