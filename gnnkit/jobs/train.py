@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,15 @@ from gnnkit.jobs.run import Job
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
+from gnnkit.settings import Choice
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.training import checkpoint, resume
+from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer, words
 from gnnkit.training.trainer import make_trainer
-
-CHECKPOINT = "checkpoints/last.json"  # in the run folder
 
 
 def train(job: Job, comm: Communicator) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
         meter = SyncMeter()
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
         observer = Observer(worker, meter, channel, job.settings.timeout)
-        resumed = [resume.Resume(load_checkpoint(trainer_settings.resume))] if trainer_settings.resume else []
+        resumed = _resumed(job)
         trainer = make_trainer(
             module,
             sync,
@@ -96,20 +96,43 @@ def finish(
         sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
         after = drift(module.model, worker.comm)
     if settings.checkpoint:
-        resume.save(job.folder / CHECKPOINT, trainer, module, identity(job), (trainer.current_epoch, 0), last)
+        resume.save(job.folder / resume.FILE, trainer, module, identity(job), (trainer.current_epoch, 0), last)
     return {"drift": before, "final_drift": after}
 
 
-def identity(job: Job) -> dict[str, Any]:
-    """What a run must have in common with this one to go on from its checkpoint."""
-    return {"graph": job.prepared.fingerprint}
+def identity(job: Job) -> resume.Identity:
+    """Returns what a run must have in common with this one to go on from its checkpoint."""
+    settings, partition = job.settings, job.settings.partition
+    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
+    run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
+    run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
+    run |= _spelt_out("sync", settings.sync)
+    run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
+    layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
+    layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
+    return resume.Identity(_plain(run), _plain(layout))
 
 
-def load_checkpoint(path: str) -> dict[str, Any]:
-    """The checkpoint at `path`, or that of the run folder `path`."""
-    file = Path(path)
-    saved: dict[str, Any] = checkpoint.load(file / CHECKPOINT if file.is_dir() else file)
-    return saved
+_LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
+_FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no result depends
+
+
+def _spelt_out(section: str, choice: Choice | None) -> dict[str, Any]:
+    """Returns a plugin's name and arguments by configuration key."""
+    if choice is None:
+        return {section: None}
+    return {section: choice.name} | {f"{section}.{k}": v for k, v in choice.arguments.items() if k not in _FREE}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values as a checkpoint gives them back."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain
+
+
+def _resumed(job: Job) -> list[resume.Resume]:
+    path = job.settings.trainer.resume
+    return [] if path is None else [resume.Resume(resume.load(path), identity(job))]
 
 
 def _loggers(folder: Path) -> list[Any]:
@@ -137,7 +160,7 @@ def _periodic(job: Job) -> list[Callback]:
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
-    path, epochs, steps = job.folder / CHECKPOINT, settings.checkpoint_every, settings.checkpoint_every_n_steps
+    path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
     return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps)]
 
 

@@ -98,6 +98,10 @@ class WrappedStrategy(DDPStrategy):
         )
         self._comm, self._meter = comm, meter
 
+    def _configure_launcher(self) -> None:
+        """Makes no launcher: the ranks exist. Lightning refuses launchers in notebooks."""
+        self._launcher = None
+
     def set_world_ranks(self) -> None:
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
 

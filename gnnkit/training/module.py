@@ -32,7 +32,10 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class EpochBatches:
-    """The training loader of one epoch, or of what is left of one. Measures how long its user waits for batches."""
+    """The training loader of one epoch, which may begin after some steps.
+
+    Measures how long its user waits for batches.
+    """
 
     def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int) -> None:
         """Keeps the place.
@@ -46,7 +49,7 @@ class EpochBatches:
         self.seconds_waiting = 0.0
 
     def __len__(self) -> int:
-        return self.strategy.num_batches(self.epoch) - self.first
+        return self.strategy.num_batches(self.epoch)  # those before `first` count: they were done
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
