@@ -36,6 +36,7 @@ def start(
     Returns:
         The result, on the leader. None on other ranks, where ranks were started from outside.
     """
+    begun = time.perf_counter()
     started = started_rank()
     is_leader = started is None or started.rank == 0
     if started is not None and settings.job in _IN_ONE_PROCESS:
@@ -49,6 +50,8 @@ def start(
     result = dispatch.run(settings, run_folder, started, graph, model)
     if run_folder is None:
         return None
+    if settings.job == "train":
+        result = result.with_figure("seconds_total", time.perf_counter() - begun)
     result.save(run_folder)
     _print(f"{result.table()}\nwritten to {run_folder}")
     return result

@@ -188,6 +188,7 @@ def _collect(
         **measured,
         # The first epoch pays for what is built once.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
+        "time_to_accuracy": observer.time_to_accuracy,
         **counted,
         "wait_share": watch.wait_share,
         "balance": job.prepared.balance | watch.balance,

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,10 @@ class Result(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.figures)
+
+    def with_figure(self, name: str, value: Any) -> Result:
+        """Returns the result with one more figure, at the end."""
+        return replace(self, figures={**self.figures, name: value})
 
     def to_dict(self) -> dict[str, Any]:
         """What `result.json` holds."""
