@@ -22,16 +22,16 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Block, Graph, Split
+from gnnkit.jobs import train as running
+from gnnkit.leader.stragglers import Straggler, Stragglers
+from gnnkit.leader.watch import WorkerState
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.training import run as running
 from gnnkit.training.display import Display, worker_table
-from gnnkit.training.leader import WorkerState
-from gnnkit.training.stragglers import Straggler, Stragglers
 from tests.conftest import Install
-from tests.training.test_run import small_graph
+from tests.jobs.test_train import small_graph
 
 SLOW, FIRST_SLOW, SECONDS = 1, 10, 0.03  # rank, step, seconds it sleeps in each
 
