@@ -9,10 +9,12 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
@@ -26,6 +28,7 @@ from gnnkit.sync import GradientSync, drift
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
+from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer, words
 from gnnkit.training.trainer import make_trainer
@@ -45,10 +48,12 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
         observer = Observer(worker, meter, channel, job.settings.timeout)
         resumed = _resumed(job)
+        guard = _guard(job, resumed)
         trainer = make_trainer(
             module,
             sync,
             meter,
+            guard=guard,
             callbacks=[observer, *_periodic(job), *resumed, *_display(job, watch)],
             logger=loggers or False,
             max_epochs=trainer_settings.max_epochs,
@@ -63,7 +68,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     finally:
         mailbox.close()
     drifts = finish(job, worker, module, sync, trainer)
-    return _collect(job, worker, module, observer, watch) | drifts
+    return _collect(job, worker, module, observer, watch) | drifts | _left_out(guard, worker)
 
 
 def make_module(job: Job, worker: Worker) -> TrainingModule:
@@ -161,7 +166,23 @@ def _periodic(job: Job) -> list[Callback]:
     if not settings.checkpoint:
         return []
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
-    return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps)]
+    at_start = settings.on_nan == "rollback"
+    return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps, at_start=at_start)]
+
+
+def _guard(job: Job, resumed: list[resume.Resume]) -> Guard:
+    settings = job.settings.trainer
+    if settings.on_nan == "rollback" and not settings.checkpoint:
+        raise UserError("trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false")
+    path = job.folder / resume.FILE if settings.checkpoint else None
+    return Guard(settings.on_nan, path, resumed[0].path if resumed else None)
+
+
+def _left_out(guard: Guard, worker: Worker) -> dict[str, int]:
+    """Returns the steps that some rank left out, and how often the run went back. Collective."""
+    counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
+    counts[worker.comm.rank] = guard.skipped_steps
+    return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
 
 
 def _display(job: Job, watch: Watch | None) -> list[Callback]:

@@ -109,7 +109,7 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
     evaluation = Evaluation.of(worker, model, job.settings.trainer.evaluation_memory)
     module = _Plain(model, strategy, worker, evaluation, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
     recorder, sync = _Recorder(), _sync(job)
-    options = {"max_epochs": EPOCHS, "limit_train_batches": STEPS, "limit_val_batches": 0, "logger": False}
+    options: dict[str, Any] = {"max_epochs": EPOCHS, "limit_train_batches": STEPS, "limit_val_batches": 0, "logger": False}
     make_trainer(module, sync, SyncMeter(), callbacks=[recorder], **options).fit(module)
     if drift(model, worker.comm) and job.settings.trainer.final_average:
         sync.finish(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))

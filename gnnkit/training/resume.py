@@ -43,7 +43,9 @@ class Identity:
 class PeriodicCheckpoint(Callback):
     """Saves between epochs, every so many, and within epochs, every so many steps."""
 
-    def __init__(self, path: Path, identity: Identity, epochs: int, steps: int | None) -> None:
+    def __init__(
+        self, path: Path, identity: Identity, epochs: int, steps: int | None, *, at_start: bool = False
+    ) -> None:
         """Keeps the intervals.
 
         Args:
@@ -51,13 +53,15 @@ class PeriodicCheckpoint(Callback):
             identity: What a run must have in common with this one to go on from the checkpoint.
             epochs: Epochs between checkpoints.
             steps: Steps of an epoch between checkpoints. None: only between epochs.
+            at_start: Whether the run saves before its first step. Default: False.
         """
         self.path, self.identity, self.epochs, self.steps = path, identity, epochs, steps
+        self.at_start = at_start
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
-        epoch = trainer.current_epoch
-        if epoch != module.resumed[0] and epoch % self.epochs == 0:  # a resumed run has the checkpoint already
-            save(self.path, trainer, module, self.identity, (epoch, 0))
+        epoch, is_first = trainer.current_epoch, trainer.current_epoch == module.resumed[0]
+        if self.at_start if is_first else epoch % self.epochs == 0:
+            save(self.path, trainer, module, self.identity, module.resumed if is_first else (epoch, 0))
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         done = batch_idx + 1
@@ -190,7 +194,7 @@ class Resume(Callback):
                 f"trainer.max_epochs={trainer.max_epochs}: the checkpoint {self.path} has done {epoch} epochs, "
                 "ask for more"
             )
-        self.own = _own_state(self.saved, module)
+        self.own = own_state(self.saved, module)
         self._check_parameters(module)
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
@@ -262,7 +266,7 @@ def _differs(module: TrainingModule) -> bool:
     return module.strategy.drifts
 
 
-def _own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
+def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
     """Returns the part of this rank, where ranks differ."""
     workers: list[Tensor] | None = saved["workers"]
     if workers is None:
