@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gnnkit.jobs.run import Job
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
+from gnnkit.model.exactness import inexact
 from gnnkit.settings import Choice
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync, drift
@@ -40,6 +42,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     worker = job.worker(comm)
     sync: GradientSync = job.settings.sync.create()
     module = make_module(job, worker)
+    reasons = _inexact(job, worker, module, sync) if comm.rank == LEADER else []
     mailbox = comm.mailbox()
     try:
         loggers = _loggers(job.folder) if comm.rank == LEADER else []
@@ -68,7 +71,8 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     finally:
         mailbox.close()
     drifts = finish(job, worker, module, sync, trainer)
-    return _collect(job, worker, module, observer, watch) | drifts | _left_out(guard, worker)
+    figures = _collect(job, worker, module, observer, watch) | drifts | _left_out(guard, worker)
+    return figures | {"exact": not reasons, "inexact": reasons}
 
 
 def make_module(job: Job, worker: Worker) -> TrainingModule:
@@ -88,6 +92,21 @@ def make_module(job: Job, worker: Worker) -> TrainingModule:
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
     )
+
+
+def _inexact(job: Job, worker: Worker, module: TrainingModule, sync: GradientSync) -> list[str]:
+    """Lists why several ranks train something else than one, and prints what the model is to blame for."""
+    if worker.comm.world_size == 1:
+        return []
+    reasons, widths = [], job.widths(worker)
+    if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
+        reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
+    if not sync.exact:
+        reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
+    by_model = [f"model {reason}" for reason in inexact(module.model, widths.in_features, widths.edge_width)]
+    for reason in by_model:
+        print(f"not exact on {worker.comm.world_size} workers: {reason}", file=sys.stderr, flush=True)
+    return reasons + by_model
 
 
 def finish(
