@@ -103,7 +103,8 @@ def _inexact(job: Job, worker: Worker, module: TrainingModule, sync: GradientSyn
         reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
     if not sync.exact:
         reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
-    by_model = [f"model {reason}" for reason in inexact(module.model, widths.in_features, widths.edge_width)]
+    model = job.source.make_model(widths, job.settings.seed)
+    by_model = [f"model {reason}" for reason in inexact(model, widths.in_features, widths.edge_width)]
     for reason in by_model:
         print(f"not exact on {worker.comm.world_size} workers: {reason}", file=sys.stderr, flush=True)
     return reasons + by_model

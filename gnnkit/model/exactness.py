@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,26 +21,26 @@ _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     """Lists why a training step depends on the number of ranks. Empty for a model that does not.
 
-    Runs a copy of the model on three nodes, and notes random draws and batch statistics.
-    A model that cannot run on these nodes is judged by its modules alone.
+    Runs the model on three nodes, and notes random draws and batch statistics. A model
+    that cannot run on these nodes is judged by its modules alone. torch's random generator
+    stays as it is.
 
     Args:
-        model: The model. Neither the model nor torch's random generator changes.
+        model: The model, which is not used afterwards: statistics and hooks change.
         in_features: Columns of a node's features.
         edge_width: Columns of an edge's features. Default: 0, no edge features.
     """
-    trial = copy.deepcopy(model).cpu()
     notes = _Notes()
-    for name, module in trial.named_modules():
+    for name, module in model.cpu().named_modules():
         reason = _by_module(module)
         if reason is not None:
             notes.add(name or type(module).__name__, reason)
         if name:
             module.register_forward_pre_hook(lambda _module, _inputs, name=name: notes.names.append(name))
             module.register_forward_hook(lambda _module, _inputs, _output: notes.leave(), always_call=True)
-    dtype = next((parameter.dtype for parameter in trial.parameters()), torch.float32)
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception), notes:
-        NotingEngine(_ROWS, edge_width, Grid(1, 1, 1), 0, dtype).forward(trial, in_features)
+        NotingEngine(_ROWS, edge_width, Grid(1, 1, 1), 0, dtype).forward(model, in_features)
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 

@@ -15,6 +15,7 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.training.ddp import SyncMeter, UnwrappedStrategy, WrappedStrategy
 from gnnkit.training.finite import Guard
+from gnnkit.training.loss import LossCheck
 from gnnkit.training.module import TrainingModule
 
 
@@ -49,7 +50,7 @@ def make_trainer(
     return L.Trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
-        callbacks=[guard, *callbacks],
+        callbacks=[guard, LossCheck(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
         enable_progress_bar=False,  # Lightning's own, as are the next two
         enable_checkpointing=False,
