@@ -23,7 +23,11 @@ print("interactive", hasattr(sys, "ps1"), "epochs", result["epochs"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_ranks_train_from_an_interactive_session(tmp_path: Path, shell: str) -> None:
     (tmp_path / "code.py").write_text(CODE)
-    command = ["-i", "-q", "-", str(tmp_path)] if shell == "code" else ["-m", "IPython", "-i", str(tmp_path / "code.py"), str(tmp_path)]
+    command = (
+        ["-i", "-q", "-", str(tmp_path)]
+        if shell == "code"
+        else ["-m", "IPython", "-i", str(tmp_path / "code.py"), str(tmp_path)]
+    )
     done = subprocess.run(
         [sys.executable, *command],
         input=CODE if shell == "code" else "exit\n",

@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: one decision on all ranks, and nothing of it is saved."""
+"""A loss or gradient that is not finite leads to one decision on all ranks."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
     saved = checkpoint.load(tmp_path / "run" / FILE)
     optimizer = saved["optimizer_states"][0]
     assert [group["lr"] for group in optimizer["param_groups"]] == [0.125]
-    # Steps 1 to 3 lead to the checkpoint, step 4 is lost, step 5 is not taken, step 6 is.
+    # Steps 1 to 3 lead to the checkpoint. Step 4 is lost, step 5 not taken, step 6 taken.
     assert {float(state["step"]) for state in optimizer["state"].values()} == {4.0}
 
 
