@@ -25,6 +25,7 @@ from gnnkit.training import resume
 from gnnkit.training.module import TrainingModule
 
 MAX_ROLLBACKS = 3
+MAX_TOLD = 5  # skipped steps that are printed, all are counted
 _INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places; the modules of the model follow
 _LATE = 1 << 40  # the order of what comes after the forward pass
 
@@ -143,7 +144,9 @@ class Guard(Callback):
         self.skipped_steps += 1
         for buffer, before in zip(module.buffers(), self._buffers, strict=True):
             buffer.copy_(before)
-        _tell(module, f"trainer.on_nan=skip: step {trainer.global_step + 1} is left out, not finite on {_names(ranks)}")
+        if self.skipped_steps <= MAX_TOLD:
+            step = trainer.global_step + 1
+            _tell(module, f"trainer.on_nan=skip: step {step} is left out, not finite on {_names(ranks)}")
         return False
 
     def _postpone(self, trainer: L.Trainer, module: TrainingModule) -> bool:
