@@ -16,8 +16,8 @@ _FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no 
 def identity_of(job: Job) -> Identity:
     """Returns what a later run must have in common with this one.
 
-    Epochs, intervals, threads, deadlines and output may change. The number of workers may
-    change between epochs. `Resume` compares the shapes of parameters.
+    Epochs, intervals, threads, deadlines and output may change. The number of workers
+    may change between epochs. `Resume` compares the shapes of parameters.
     """
     settings, partition = job.settings, job.settings.partition
     run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
