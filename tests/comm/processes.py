@@ -25,7 +25,7 @@ def run_gloo(
     kind: type[Communicator] = Gloo,
     dies: int | None = None,
 ) -> list[Any]:
-    """Calls `function(communicator)` on forked processes, and returns the results by rank.
+    """Calls `function(communicator)` on processes, and returns the results by rank.
 
     Args:
         function: What each rank does.

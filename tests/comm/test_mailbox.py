@@ -22,6 +22,7 @@ from torch import Tensor
 from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, PeerLost, frames, links
 from gnnkit.comm.sockets import SocketMailbox
 from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
 from tests.comm.processes import run_gloo
 
 RUNNERS: dict[str, Callable[..., list[Any]]] = {"threads": Threads.run, "gloo": run_gloo}
@@ -32,7 +33,7 @@ TOKEN = "secret"
 def connected(
     world_size: int, intrude: Callable[[list[socket.socket]], Any] = lambda listeners: None, **keys: Any
 ) -> Iterator[list[SocketMailbox]]:
-    """Mailboxes of several ranks in this process; `intrude` comes before the ranks do."""
+    """Opens mailboxes of several ranks in this process, after `intrude(listeners)`."""
     listeners = [links.listen(world_size) for _ in range(world_size)]
     addresses = [listener.getsockname() for listener in listeners]
     intrude(listeners)
@@ -51,7 +52,7 @@ def connected(
 
 @contextmanager
 def raw_rank() -> Iterator[tuple[list[SocketMailbox], socket.socket]]:
-    """Mailboxes of ranks 0 and 1, and rank 2's bare connection to rank 0."""
+    """Yields mailboxes of ranks 0 and 1, and rank 2's bare connection to rank 0."""
     listeners = [links.listen(3) for _ in range(3)]
     addresses = [listener.getsockname() for listener in listeners]
     bare = [socket.create_connection(address) for address in addresses[:2]]
@@ -79,7 +80,7 @@ def seconds_since(start: float) -> float:
 
 
 def traffic(comm: Communicator, num_letters: int = 150) -> list[tuple[int, str, int]]:
-    """Puts letters at random and takes all that come; who sent what, in order of arrival."""
+    """Puts letters at random and takes all. Returns sender, tag and number of each."""
     rng = random.Random(comm.rank)
     sent: Counter[int] = Counter()
     with comm.mailbox() as box:
@@ -173,7 +174,7 @@ def test_errors_of_the_caller_name_what_is_wrong(comm: str) -> None:
 
 
 def killed(comm: Communicator) -> list[float]:
-    """Rank 2 is killed; how long each wait for it takes on the others."""
+    """Kills rank 2. Returns the seconds until `take` and `put` name rank 2."""
     box = comm.mailbox()
     if comm.rank == 2:
         for rank in range(2):
@@ -414,12 +415,12 @@ def test_mailboxes_listen_on_loopback_unless_an_interface_is_named(monkeypatch: 
     assert host(GNNKIT_LOCAL="1", MASTER_ADDR="192.0.2.1") == "127.0.0.1"
     assert host(MASTER_ADDR="127.0.0.1") == "127.0.0.1"
     assert host(GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="192.0.2.1") == "127.0.0.1"
-    with pytest.raises(OSError, match="GLOO_SOCKET_IFNAME=none0 is no interface with an IPv4 address"):
+    with pytest.raises(UserError, match="GLOO_SOCKET_IFNAME=none0 is no interface with an IPv4 address"):
         host(GLOO_SOCKET_IFNAME="none0")
 
 
 def exchange_large(comm: Communicator, x: Tensor) -> float:
-    """Both ranks send at once; the seconds of the fastest of five exchanges."""
+    """Sends both ways at once. Returns the seconds of the fastest of five exchanges."""
     with comm.mailbox() as box:
         seconds = []
         for _ in range(5):
