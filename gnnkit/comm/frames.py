@@ -151,7 +151,10 @@ def _check_tensor(described: Any) -> tuple[str, tuple[torch.dtype, list[int]]]:
 
 
 def _allocate(dtype: torch.dtype, shape: list[int]) -> Tensor:
-    """Returns a tensor without values. Huge pages are first touched at triple speed."""
+    """Returns a tensor without values.
+
+    A large tensor lies on huge pages, whose first write is several times as fast.
+    """
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype)

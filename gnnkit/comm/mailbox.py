@@ -51,6 +51,7 @@ class Mailbox(ABC):
     Letters from one sender with one tag arrive in the order of the calls of `put`.
     Tensors are dense. CUDA tensors are moved to the CPU and arrive on the CPU.
     Every rank may put letters to itself. Any thread may call the methods.
+    A mailbox is closed after use, for example by a `with` statement.
     """
 
     rank: int

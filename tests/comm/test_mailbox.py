@@ -281,6 +281,20 @@ def test_a_rank_that_floods_itself_is_told(box: str) -> None:
     Threads.run(work, 1, timeout=0.1)
 
 
+def test_a_put_that_is_interrupted_halfway_does_not_garble_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(link: links.Link, deadline: float) -> None:
+        raise KeyboardInterrupt
+
+    with connected(2) as (receiver, sender):
+        monkeypatch.setattr(links.Link, "_wait_for_room", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sender.put(0, "x", tensors={"x": torch.zeros(2**25)})
+        with pytest.raises(PeerLost, match="rank 0"):
+            sender.put(0, "x")
+        with pytest.raises(PeerLost, match="lost its peer rank 1, which closed its connection without a goodbye"):
+            receiver.take("x", src=1, timeout=5)
+
+
 # Strangers, and frames that are malformed.
 
 
