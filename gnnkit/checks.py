@@ -39,6 +39,17 @@ def whole(name: str, value: object, low: int | None = None, high: int | None = N
     return number
 
 
+def finite(name: str, value: object) -> float:
+    """Returns `value` as a float. Raises `UserError` unless it is a finite number."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = np.nan
+    if not np.isfinite(number):
+        raise UserError(f"{name}={_shown(value)} must be finite")
+    return number
+
+
 def array(name: str, values: object) -> Array:
     """Views an array, a list or a dense tensor as NumPy's. Raises `UserError` naming `name` for anything else."""
     try:
