@@ -40,7 +40,8 @@ class Sampler(ABC):
         Holds where a node draws alone (`by_node`) and the same in whichever hop it is found.
         Where a node draws once, with the fanout of the hop in which it is first found, all
         fanouts must be equal, because a node may be a seed on one rank and a neighbour on
-        another. Samplers that draw by the hop as well (LABOR) need `redraw`.
+        another. Samplers that draw by the hop as well (LABOR) need `redraw`. A sampler in
+        Python whose draws do not depend on the hop may override this.
         """
         return self.by_node and (self.redraw or self.num_hops == 1)
 
