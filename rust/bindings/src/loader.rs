@@ -9,7 +9,8 @@ use gnnkit_core::csc::Id;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::loader::{Pipeline, Taken};
 use gnnkit_core::rng;
-use gnnkit_core::sample::{Batch, Extra, Sampler, Scratch, View, Weights};
+use gnnkit_core::sample::{Batch, Sampler, Scratch};
+use gnnkit_core::view::{Extra, View, Weights};
 use numpy::{Element, PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -73,6 +74,9 @@ struct Reading {
     weight: Option<Weight>,
     wanted: Option<Held<f64>>,
     cluster: Option<Held<i64>>,
+    rows: Option<Held<i64>>,
+    sources: Option<Held<i64>>,
+    counts: Option<Held<i64>>,
 }
 
 enum Weight {
@@ -95,6 +99,9 @@ impl Reading {
             weight,
             wanted: reading.wanted.as_ref().map(Held::new).transpose()?,
             cluster: reading.cluster.as_ref().map(Held::new).transpose()?,
+            rows: reading.rows.as_ref().map(Held::new).transpose()?,
+            sources: reading.sources.as_ref().map(Held::new).transpose()?,
+            counts: reading.counts.as_ref().map(Held::new).transpose()?,
         })
     }
 
@@ -106,6 +113,9 @@ impl Reading {
             }),
             wanted: self.wanted.as_ref().map(Held::as_slice),
             cluster: self.cluster.as_ref().map(Held::as_slice),
+            rows: self.rows.as_ref().map(Held::as_slice),
+            sources: self.sources.as_ref().map(Held::as_slice),
+            counts: self.counts.as_ref().map(Held::as_slice),
         }
     }
 
@@ -134,7 +144,7 @@ impl Reading {
 enum Draws {
     Native {
         sampler: Sampler,
-        reading: Reading,
+        reading: Box<Reading>,
     },
     /// A sampler written in Python, and its graph: the thread takes the interpreter's lock for it.
     Python {
@@ -391,7 +401,7 @@ fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws
     };
     Ok(Draws::Native {
         sampler: native.get().0.clone(),
-        reading: Reading::new(&graph.extract()?)?,
+        reading: Box::new(Reading::new(&graph.extract()?)?),
     })
 }
 

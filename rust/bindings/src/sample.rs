@@ -6,9 +6,8 @@ use std::cell::RefCell;
 use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
 use gnnkit_core::memory::{Kept, List};
-use gnnkit_core::sample::{
-    Batch, Extra, Fanout, Hop, Importance, Kind, Limits, Numbering, Sampler, Scratch, View, Weights, water_fill,
-};
+use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Numbering, Sampler, Scratch, water_fill};
+use gnnkit_core::view::{Extra, View, Weights};
 use gnnkit_core::walk::Walks;
 use numpy::ndarray::ArrayView1;
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
@@ -38,6 +37,9 @@ pub struct PyReading<'py> {
     pub csc: PyCsc<'py>,
     pub wanted: Option<PyReadonlyArray1<'py, f64>>,
     pub cluster: Option<PyReadonlyArray1<'py, i64>>,
+    pub rows: Option<PyReadonlyArray1<'py, i64>>,
+    pub sources: Option<PyReadonlyArray1<'py, i64>>,
+    pub counts: Option<PyReadonlyArray1<'py, i64>>,
 }
 
 impl PyReading<'_> {
@@ -51,6 +53,9 @@ impl PyReading<'_> {
             weight,
             wanted: self.wanted.as_ref().map(|wanted| wanted.as_slice()).transpose()?,
             cluster: self.cluster.as_ref().map(|cluster| cluster.as_slice()).transpose()?,
+            rows: self.rows.as_ref().map(|rows| rows.as_slice()).transpose()?,
+            sources: self.sources.as_ref().map(|sources| sources.as_slice()).transpose()?,
+            counts: self.counts.as_ref().map(|counts| counts.as_slice()).transpose()?,
         })
     }
 }

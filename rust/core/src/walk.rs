@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::csc::Id;
 use crate::rng::{Stream, derive};
-use crate::sample::View;
+use crate::view::View;
 
 /// Walks that start at every node.
 ///
@@ -63,7 +63,7 @@ impl Walks {
         mut visit: impl FnMut(usize),
     ) -> Result<(), Error> {
         let at = Place::new(graph, start)?;
-        let key = derive(key, start as u64);
+        let key = derive(key, graph.row_id(start));
         let walker = |walk: usize| Walker {
             stream: Stream::new(derive(key, walk as u64)),
             at: at.clone(),

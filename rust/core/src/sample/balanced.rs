@@ -1,9 +1,9 @@
 //! As equal a number of neighbours per node as degrees allow, under the budget of a hop.
 
 use super::law::{Law, Room, Row, draw_distinct};
-use super::view::View;
 use crate::Error;
 use crate::csc::Id;
+use crate::view::{View, load};
 
 /// How many of a hop's draws a single node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +58,30 @@ impl Balanced {
         fanout: usize,
         limits: Limits,
     ) -> Result<Self, Error> {
+        if let Some(counts) = graph.extra().counts {
+            let counts = nodes.iter().map(|node| given(counts, node.index()));
+            return Ok(Self {
+                key,
+                counts: counts.collect::<Result<_, _>>()?,
+            });
+        }
         let degree = |node: &I| graph.edges(node.index()).map(|edges| edges.len());
         let degrees: Vec<usize> = nodes.iter().map(degree).collect::<Result<_, _>>()?;
         let counts = water_fill(&degrees, fanout.saturating_mul(nodes.len()), limits);
         Ok(Self { key, counts })
     }
+}
+
+/// The number of draws that the caller gives `node`.
+fn given(counts: &[i64], node: usize) -> Result<usize, Error> {
+    let value = load(&counts[node]);
+    usize::try_from(value).map_err(|_| Error::OutOfRange {
+        name: "counts",
+        position: node,
+        value,
+        bound: isize::MAX as usize,
+        of: "draws",
+    })
 }
 
 impl Law for Balanced {

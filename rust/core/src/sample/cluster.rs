@@ -1,9 +1,9 @@
 //! Edges within chosen clusters (Cluster-GCN: Chiang et al., KDD 2019).
 
 use super::law::{Law, Room, Row};
-use super::view::{View, load};
 use crate::Error;
 use crate::csc::Id;
+use crate::view::{View, load};
 
 /// All in-edges whose source lies in one of the clusters of the seeds.
 pub(crate) struct WithinClusters<'a, I> {

@@ -9,11 +9,11 @@ use std::ops::Range;
 use super::law::{Law, Room, Row};
 use super::slices::Crew;
 use super::table::Table;
-use super::view::{View, load};
 use crate::Error;
 use crate::csc::Id;
 use crate::isa::{Isa, Kernel};
 use crate::memory::List;
+use crate::view::{View, load};
 
 /// Rows of a block: few, so that draws, which keep the processor busy, and reads, which keep the memory busy, mix.
 const BLOCK: usize = 8;
@@ -132,6 +132,7 @@ impl<I: Id> Edges<I> {
             let row = Row {
                 at,
                 node,
+                id: graph.row_id(node),
                 start: edges.start,
                 degree: edges.len(),
             };

@@ -1,10 +1,10 @@
 //! LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
 
 use super::law::{Law, Room, Row};
-use super::view::{View, load};
 use crate::Error;
 use crate::csc::Id;
 use crate::rng::Stream;
+use crate::view::{View, load};
 
 /// One number per source decides for all nodes of a hop: an edge is kept iff its source's is at most fanout / degree.
 pub(crate) struct Labor<'a, I> {
@@ -26,7 +26,7 @@ impl<I: Id> Law for Labor<'_, I> {
         let kept = (((self.fanout as u128) << 64) / row.degree as u128) as u64;
         let number = Stream::new(self.key);
         for (edge, source) in edges.clone().zip(&self.graph.indices()[edges]) {
-            if number.word(load(source).index() as u64) < kept {
+            if number.word(self.graph.source_id(edge, load(source))?) < kept {
                 out.push(edge as i64);
             }
         }

@@ -14,8 +14,10 @@ use crate::walk::Walker;
 pub(crate) struct Row {
     /// Position among the nodes that draw in this hop.
     pub at: usize,
-    /// Global id.
+    /// Number of the node among the destinations of the graph.
     pub node: usize,
+    /// Keys the draws: the global id of the node.
+    pub id: u64,
     /// Its first in-edge.
     pub start: usize,
     /// Number of its in-edges.
@@ -78,7 +80,7 @@ pub(crate) fn draw_distinct(key: u64, count: usize, row: &Row, room: &mut Room, 
     if row.degree <= count {
         out.extend(row.start as i64..(row.start + row.degree) as i64);
     } else {
-        let stream = Stream::new(derive(key, row.node as u64));
+        let stream = Stream::new(derive(key, row.id));
         distinct(stream, row.degree, count, &mut room.bits, |pick| {
             out.push((row.start + pick) as i64)
         });
@@ -95,7 +97,7 @@ impl Law for UniformWithReplacement {
     #[inline(always)]
     fn draw(&self, row: &Row, _room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
         if row.degree > 0 {
-            let mut stream = Stream::new(derive(self.key, row.node as u64));
+            let mut stream = Stream::new(derive(self.key, row.id));
             out.extend((0..self.fanout).map(|_| row.start as i64 + stream.below(row.degree as u64) as i64));
         }
         Ok(())

@@ -11,7 +11,6 @@ mod law;
 mod numbering;
 mod slices;
 mod table;
-mod view;
 mod visits;
 mod weighted;
 
@@ -27,7 +26,6 @@ use numbering::number_seeds;
 use slices::Crew;
 pub use table::DENSE_NODES;
 use table::{Dense, Hashed, Table};
-pub use view::{Extra, View, Weights};
 use visits::MostVisited;
 
 use weighted::{Weighted, WeightedWithReplacement};
@@ -35,6 +33,7 @@ use weighted::{Weighted, WeightedWithReplacement};
 use crate::csc::{Id, check_ids};
 use crate::memory::List;
 use crate::rng::derive;
+use crate::view::View;
 use crate::walk::Walks;
 use crate::{Error, pool};
 

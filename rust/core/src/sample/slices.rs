@@ -158,9 +158,10 @@ impl<'a, 't, I: Id, L: Law> Slices<'a, 't, I, L> {
 #[cfg(test)]
 mod tests {
     use super::super::table::{Dense, Hashed};
-    use super::super::{Batch, Extra, Fanout, Importance, Kind, Limits, Sampler, Scratch, View, Weights};
+    use super::super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
     use super::*;
     use crate::rng::{Stream, derive};
+    use crate::view::{Extra, View, Weights};
     use crate::walk::Walks;
 
     const NUM_NODES: usize = 3000;
@@ -207,8 +208,8 @@ mod tests {
         let cluster: Vec<i64> = (0..NUM_NODES as i64).map(|node| node % 4).collect();
         let extra = Extra {
             weight: Some(Weights::F32(&weight)),
-            wanted: None,
             cluster: Some(&cluster),
+            ..Extra::default()
         };
         let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
         for kind in KINDS {

@@ -1,9 +1,9 @@
 //! Neighbourhoods of walks: the nodes that they visit most.
 
 use super::law::{Law, Room, Row};
-use super::view::View;
 use crate::Error;
 use crate::csc::Id;
+use crate::view::View;
 use crate::walk::Walks;
 
 /// How often the walks of one row stood on a node, and when first.

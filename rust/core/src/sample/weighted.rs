@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::law::{Law, Room, Row};
-use super::view::View;
 use crate::Error;
 use crate::csc::Id;
 use crate::rng::{Stream, derive};
+use crate::view::View;
 
 /// An edge and when it arrives, if edges arrive at rates equal to their weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,7 +53,7 @@ impl<I: Id> Law for Weighted<'_, I> {
         if self.fanout == 0 {
             return Ok(());
         }
-        let stream = Stream::new(derive(self.key, row.node as u64));
+        let stream = Stream::new(derive(self.key, row.id));
         let arrivals = &mut room.arrivals;
         arrivals.clear();
         for at in 0..row.degree {
@@ -125,7 +125,7 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
             return Err(Error::WeightSum { node: row.node });
         }
         if total > 0.0 {
-            let mut stream = Stream::new(derive(self.key, row.node as u64));
+            let mut stream = Stream::new(derive(self.key, row.id));
             for _ in 0..self.fanout {
                 let mark = stream.next_f64() * total;
                 // Rounding may put the mark on the total itself: then the last edge of positive weight is meant.
