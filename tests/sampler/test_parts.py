@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from gnnkit.graph import CSC, Graph, Ids
@@ -69,7 +70,7 @@ def part(sampler: NativeSampler, csc: CSC, shard: Shard, given: Ids | None) -> R
     )
 
 
-def rows(hop: Hop, sources: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]) -> list[tuple[list[float], ...]]:
+def rows(hop: Hop, sources: Ids, edges: Ids) -> list[tuple[list[float], ...]]:
     """Global sources, global edges and weights of each row; `sources` and `edges` are those of the draws."""
     weight = np.zeros(len(sources)) if hop.weight is None else hop.weight
     spans = [slice(begin, end) for begin, end in zip(hop.indptr, hop.indptr[1:], strict=False)]
@@ -118,7 +119,8 @@ def test_numbers_of_nodes_do_not_matter_where_ids_are_given(sampler: NativeSampl
 
 def test_ids_of_a_wrong_length_are_named(csc: CSC) -> None:
     for name in ("rows", "sources", "counts"):
-        reading = Reading(csc, **{name: np.arange(5)})
+        wrong: dict[str, Any] = {name: np.arange(5)}
+        reading = replace(Reading(csc), **wrong)
         with pytest.raises(ValueError, match=f"{name} has 5 entries, expected {csc.num_nodes}"):
             NeighborSampler([2]).draw(reading, np.arange(3), 0, key=1)
 

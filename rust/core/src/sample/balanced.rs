@@ -1,6 +1,8 @@
 //! As equal a number of neighbours per node as degrees allow, under the budget of a hop.
 
-use super::law::{Law, Room, Row, draw_distinct};
+use super::floyd::Bits;
+use super::law::{Law, Row};
+use super::uniform::draw_distinct;
 use crate::Error;
 use crate::csc::Id;
 use crate::view::{View, load};
@@ -85,9 +87,11 @@ fn given(counts: &[i64], node: usize) -> Result<usize, Error> {
 }
 
 impl Law for Balanced {
+    type Room = Bits;
+
     #[inline(always)]
-    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
-        draw_distinct(self.key, self.counts[row.at], row, room, out);
+    fn draw(&self, row: &Row, bits: &mut Bits, out: &mut Vec<i64>) -> Result<(), Error> {
+        draw_distinct(self.key, self.counts[row.at], row, bits, out);
         Ok(())
     }
 }

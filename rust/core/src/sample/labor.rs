@@ -1,6 +1,6 @@
 //! LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
 
-use super::law::{Law, Room, Row};
+use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
 use crate::rng::Stream;
@@ -15,8 +15,10 @@ pub(crate) struct Labor<'a, I> {
 }
 
 impl<I: Id> Law for Labor<'_, I> {
+    type Room = ();
+
     #[inline(always)]
-    fn draw(&self, row: &Row, _room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+    fn draw(&self, row: &Row, _room: &mut (), out: &mut Vec<i64>) -> Result<(), Error> {
         let edges = row.start..row.start + row.degree;
         if row.degree <= self.fanout {
             out.extend(edges.map(|edge| edge as i64));
@@ -33,7 +35,7 @@ impl<I: Id> Law for Labor<'_, I> {
         Ok(())
     }
 
-    fn inverse_expectation(&self, row: &Row, _edge: i64, _drawn: usize, _room: &Room) -> Result<f64, Error> {
+    fn inverse_expectation(&self, row: &Row, _edge: i64, _drawn: usize, _room: &()) -> Result<f64, Error> {
         Ok((row.degree as f64 / self.fanout as f64).max(1.0))
     }
 }
