@@ -102,14 +102,23 @@ class Sampler(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """The arrays that a native sampler reads."""
+    """The arrays that a native sampler reads.
+
+    A part of a graph numbers its destinations and sources anew. `rows` and `sources`
+    give their global ids. A destination draws the same in-edges from a part as from the
+    whole graph if the part holds all its in-edges in the order of the whole graph.
+    """
 
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite and not negative: by how much each node is wanted
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
+    rows: Ids | None = None  # [num_nodes] int64 global ids of the destinations; None: their numbers
+    sources: Ids | None = None  # [num_sources] int64 global ids of the sources; None: their numbers
+    counts: Ids | None = None  # [num_nodes] int64 draws of each node by `balanced`; None: shared by the hop
 
     def __post_init__(self) -> None:
-        for array in (self.csc.indptr, self.csc.indices, self.csc.weight, self.wanted, self.cluster):
+        csc = self.csc
+        for array in (csc.indptr, csc.indices, csc.weight, self.wanted, self.cluster, self.rows, self.sources):
             storage.expect_random_reads(array)
 
 
@@ -172,12 +181,28 @@ class NativeSampler(Sampler):
         """Collects the arrays that the sampler reads of `graph`."""
         return Reading(graph)
 
-    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+    def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
+        """Draws one hop of `nodes`.
+
+        Owners that each draw for their own nodes draw what one process draws. Each gives
+        the `Reading` of its part with global ids. Two samplers are not by node:
+        `metropolis_hastings` walks the nodes of other owners, and `cluster` reads the
+        clusters of all seeds. `balanced` is by node only with the `counts` of `water_fill`
+        over all nodes of the hop. `weighted` with `alpha` needs `wanted` of the whole
+        graph, [num_sources].
+
+        Args:
+            graph: The graph, or the reading of a part of one.
+            nodes: [num_nodes] destinations, in the numbers of `graph`.
+            hop: Number of the hop, 0 is the seeds' own.
+            key: Key of the batch.
+
+        Returns: the draws, with sources and edges in the numbers of `graph`.
+        """
+        reading = graph if isinstance(graph, Reading) else self.reading(graph)
         ids = int64s("nodes", nodes)
         hop = whole("hop", hop, 0)
-        indptr, sources, edge_ids, weight = self.native().draw(
-            self.reading(graph), ids, hop, wrap(key), self._num_threads()
-        )
+        indptr, sources, edge_ids, weight = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight)
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
