@@ -26,7 +26,6 @@ class Sampler(ABC):
     """Draws the neighbourhood of seeds. Equal arguments give equal results, whatever the number of threads."""
 
     num_hops: int = 2  # blocks of a batch
-    by_node: bool = True  # What a node draws does not depend on the other nodes of the batch
     redraw: bool = False  # False: a node draws once, when it is first found. True: all nodes found draw at every hop
     by_node: bool = True
     """Whether the draws of a node follow from the key, the node and the hop alone.
@@ -81,12 +80,6 @@ class Sampler(ABC):
             hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
             known.append(len(numbering.nodes()))
         return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
-
-    @property
-    def rank_invariant(self) -> bool:
-        """Whether P ranks with batches of B draw for each seed what one rank with P * B draws."""
-        fanouts = getattr(self, "fanouts", ())
-        return self.by_node and (self.redraw or len(set(fanouts)) <= 1)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates the cost of each seed, for batches of equal cost. Here it is the number of in-edges."""
