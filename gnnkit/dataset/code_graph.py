@@ -1,7 +1,9 @@
-"""Python sources to a graph: functions and classes, and who calls, derives from or contains whom.
+"""Python sources to a graph: functions and classes, and who calls, derives from or
+contains whom.
 
-Names are resolved as Python's scopes and imports say, without running anything; what only a run could tell (a value's
-type, a name bound twice) is left out or taken from the first definition.
+Names are resolved as Python's scopes and imports say, without running anything; what
+only a run could tell (a value's type, a name bound twice) is left out or taken from the
+first definition.
 """
 
 from __future__ import annotations
@@ -55,21 +57,26 @@ class _Scope:
     stars: list[str] = field(default_factory=list)  # modules imported with *
 
     def bind(self, name: str, target: _Import | _Entity) -> None:
-        """A definition goes before an import, an import before a variable, and the first before later ones."""
+        """A definition goes before an import, an import before a variable, and the
+        first before later ones.
+        """
         if name not in self.names or _rank(target) > _rank(self.names[name]):
             self.names[name] = target
 
 
 @dataclass(slots=True)
 class CodeGraph:
-    """Definitions in the order of their modules' names and of their place there, and the edges between them."""
+    """Definitions in the order of their modules' names and of their place there, and
+    the edges between them.
+    """
 
     definitions: list[Definition]
     edges: list[tuple[int, int]]  # sorted, distinct: the first calls, derives from or contains the second
 
 
 def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
-    """The graph of the modules `name -> source`; a package's own module is named `package.__init__`.
+    """The graph of the modules `name -> source`; a package's own module is named
+    `package.__init__`.
 
     Modules that do not parse are left out.
     """
@@ -87,7 +94,9 @@ def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of identifiers and prose, split at underscores and camelCase, in lower case."""
+    """The words of identifiers and prose, split at underscores and camelCase, in lower
+    case.
+    """
     return [word.lower() for word in _WORD.findall(text) if len(word) > 1]
 
 
@@ -143,7 +152,9 @@ class _Program:
         return _Instance(callee) if isinstance(callee, int) and self.definitions[callee].members else None
 
     def lookup(self, name: str, scope: _Scope) -> _Entity:
-        """A name as the scopes around it know it; those of classes only for code directly in them."""
+        """A name as the scopes around it know it; those of classes only for code
+        directly in them.
+        """
         place: _Scope | None = scope
         while place is not None:
             if place.parent is None:
@@ -297,7 +308,9 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _first_argument(node: _Function, scope: _Scope) -> _Entity:
-    """What a method's first argument is: an instance, or the class itself in class methods."""
+    """What a method's first argument is: an instance, or the class itself in class
+    methods.
+    """
     decorators = {name.id for name in node.decorator_list if isinstance(name, ast.Name)}
     if not scope.is_class or scope.owner is None or "staticmethod" in decorators:
         return None

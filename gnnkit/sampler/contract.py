@@ -1,4 +1,6 @@
-"""The draws that a sampler hands over, and the checks of draws and batches made in Python."""
+"""The draws that a sampler hands over, and the checks of draws and batches made in
+Python.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hop:
-    """The draws of given nodes, in global ids. `Sampler.sample` renumbers them into a block."""
+    """The draws of given nodes, in global ids.
+
+    `Sampler.sample` renumbers them into a block.
+    """
 
     indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
     sources: Ids  # [num_draws] global ids
@@ -50,7 +55,8 @@ def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
 def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
     """Returns a batch whose blocks fit each other, the seeds and the graph.
 
-    Raises `UserError` that names the class, the block, the field and the place at fault.
+    Raises `UserError` that names the class, the block, the field and the place at
+    fault.
 
     Args:
         where: class and method that made the batch, for the message.

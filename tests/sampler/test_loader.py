@@ -57,7 +57,7 @@ GRAPH = random_graph()
 
 
 class PythonSampler(Sampler):
-    """All in-edges, as a third party would write it; `fail_at` is a node that raises."""
+    """All in-edges, as a third party would write it. Node `fail_at` raises."""
 
     def __init__(self, fail_at: int = -1, delay: float = 0.0) -> None:
         self.fail_at = fail_at
