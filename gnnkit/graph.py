@@ -211,7 +211,7 @@ class Graph:
         n = self.csc.num_nodes
         if self.csc.num_sources != n:
             raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
-        if self.csc.weight is not None:
+        if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
             checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
         labels = checks.int64s("labels", self.labels, n)
         num_classes = max(n, _MAX_CLASSES) if self.class_names is None else len(self.class_names)

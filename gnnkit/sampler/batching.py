@@ -183,7 +183,7 @@ class _Units:
 
 
 def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | None) -> _Units:
-    priced = None if costs is None else check_costs(costs, len(seeds))
+    priced = None if costs is None else check_costs("costs", costs, len(seeds))
     if groups is None:
         return _Units(seeds, priced, None)
     ids, group = np.unique(int64s("groups", groups, len(seeds)), return_inverse=True)
@@ -194,15 +194,15 @@ def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | Non
     return _Units(ids, priced, members)
 
 
-def check_costs(costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
+def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
     """Returns costs as float64.
 
-    Raises `UserError` unless there is a number for each seed.
+    Raises `UserError` naming `name` unless there is a number for each seed.
     """
-    given = array("costs", costs)
+    given = array(name, costs)
     if given.shape != (num_seeds,) or given.dtype.kind not in "fiub":
         shape = f"{given.dtype} of shape {list(given.shape)}"
-        raise UserError(f"costs must be a number for each of {num_seeds} seeds, got {shape}")
+        raise UserError(f"{name} must be a number for each of {num_seeds} seeds, got {shape}")
     return np.ascontiguousarray(given, np.float64)
 
 

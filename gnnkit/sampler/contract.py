@@ -4,6 +4,7 @@ Python.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,8 @@ def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -
     """
     if not isinstance(batch, MiniBatch):
         raise UserError(f"{where} must return a MiniBatch, got {type(batch).__name__}")
+    if not isinstance(batch.blocks, Sequence):
+        raise UserError(f"{where}: blocks must be a sequence of Block, got {type(batch.blocks).__name__}")
     if len(batch.blocks) != num_hops:
         raise UserError(f"{where}: blocks has {len(batch.blocks)} entries, expected num_hops={num_hops}")
     if not np.array_equal(batch.seeds, seeds):
@@ -87,11 +90,12 @@ def _check_block(where: str, block: Any, graph: CSC) -> None:
     checks.check_range(f"{where}.src_nodes", nodes, 0, graph.num_nodes)
     if len(np.unique(nodes)) != len(nodes):
         raise UserError(f"{where}.src_nodes repeat")
-    if not 0 <= block.num_dst <= len(nodes):
-        raise UserError(f"{where}.indptr has {block.num_dst} rows for {len(nodes)} src_nodes, which begin with them")
+    num_dst = len(checks.int64s(f"{where}: indptr", block.indptr)) - 1
+    if not 0 <= num_dst <= len(nodes):
+        raise UserError(f"{where}: indptr has {num_dst} rows for {len(nodes)} src_nodes, which begin with them")
     indices = checks.int64s(f"{where}.indices", block.indices)
     checks.check_range(f"{where}.indices", indices, 0, len(nodes))
-    check_hop(where, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[: block.num_dst])
+    check_hop(where, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[:num_dst])
 
 
 def _check_indptr(where: str, values: Ids, num_rows: int, num_draws: int) -> Ids:

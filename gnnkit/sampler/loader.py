@@ -224,15 +224,17 @@ class Loader:
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
         self.transform = transform
         self.tables = Tables.of(known, features, labels)
-        self.costs = None if costs is None else check_costs(costs, len(self.seeds))
+        self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
         # Not `sampler`: Lightning takes an attribute of that name for one of torch's.
         self._sampler = _check_sampler(sampler)
         groups = sampler.groups(self.csc, self.seeds)
+        if groups is not None:
+            groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
         self.schedule = Schedule(self.seeds, batch_size, world_size, batching, window, shuffle, drop_last, groups)
         if self.rank >= self.schedule.world_size:
             raise UserError(f"rank={rank} is out of range for world_size={world_size}")
         self._allocate = frameworks.page_locked if pin_memory else _pageable
-        self._priced: Floats | None = None  # costs of the seeds, once they are asked for
+        self._priced = self.costs  # those of the sampler, once they are asked for
         self._next = (0, 0)  # epoch and step at which the next iterator begins
         self._now = (0, 0)  # epoch and step that the last iterator is at
 
@@ -281,7 +283,8 @@ class Loader:
 
     def _seed_costs(self) -> Floats:  # [num_seeds]
         if self._priced is None:
-            self._priced = self._sampler.costs(self.csc, self.seeds) if self.costs is None else self.costs
+            costs = self._sampler.costs(self.csc, self.seeds)
+            self._priced = check_costs(f"{type(self._sampler).__name__}.costs", costs, len(self.seeds))
         return self._priced
 
     def set_epoch(self, epoch: int) -> None:
