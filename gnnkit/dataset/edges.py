@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids
 from gnnkit.storage import Array, check_regular, read_npy
 
-_MAX_COLUMNS = 16_384  # of a table; wider features belong into features.npy
+_MAX_COLUMNS = 16_384  # of a table, whose wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
 _Types = dict[str, pa.DataType]
 

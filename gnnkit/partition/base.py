@@ -67,7 +67,7 @@ class Partitioner(ABC):
 
 
 class NodePartitioner(Partitioner):
-    """A partitioner that assigns nodes only; edges follow from the grid."""
+    """A partitioner that assigns nodes only. Edges follow from the grid."""
 
     @abstractmethod
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes] int32, 0..num_parts-1

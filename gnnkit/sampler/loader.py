@@ -98,7 +98,7 @@ class LoadedBatch:
         return None if self.tables.labels is None else self.tables.labels[self.seeds]
 
     def arrays(self) -> dict[str, Any]:
-        """Returns all arrays by name, without those that are None.
+        """Returns all arrays by name, but for None.
 
         `blocks` is a list of such dictionaries, outermost hop first.
         """

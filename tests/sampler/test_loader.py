@@ -475,6 +475,7 @@ def test_the_interpreter_ends_with_an_iterator_in_use(sampler: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_wait_for_a_batch() -> None:
     code = f"""{MAKE}
 class Slow(Python):

@@ -109,7 +109,7 @@ def test_weighted_draws_without_replacement_are_in_proportion_to_what_is_left() 
     assert chi2.sf(statistic, len(law) - 1) > 1e-3
 
 
-@pytest.mark.parametrize("degree", [20, 1_000, 100_000])
+@pytest.mark.parametrize("degree", [20, 1_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_weighted_inclusion_follows_the_race_of_exponentials(degree: int) -> None:
     fanout, num_keys, heavy = 10, 2_000, degree // 4
     weight = np.ones(degree)
