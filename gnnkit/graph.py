@@ -153,7 +153,7 @@ class CSC:
 
         Also returns the position here of each edge [num_edges].
         """
-        indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, threads)
+        indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions), num_sources=self.num_nodes), positions
 
     def symmetrize(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
@@ -168,7 +168,7 @@ class CSC:
         """
         if self.num_sources != self.num_nodes:
             raise UserError(f"{self.num_sources} sources and {self.num_nodes} destinations cannot be symmetrized")
-        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, threads)
+        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions)), positions
 
     def in_degree(self) -> npt.NDArray[np.float64]:  # [num_nodes]
@@ -448,8 +448,12 @@ def _sort(
 ) -> tuple[CSC, Ids]:
     """Returns the CSC of an edge list and, where wanted, the position of each edge."""
     num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
-    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, threads)
+    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, _threads(threads))
     return CSC(indptr, indices, num_sources=num_sources), order
+
+
+def _threads(threads: int | None) -> int | None:
+    return None if threads is None else whole("threads", threads, 1, checks.MAX_THREADS)
 
 
 def _count_nodes(src: Ids, dst: Ids, features: object | None) -> int:

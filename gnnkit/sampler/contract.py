@@ -87,6 +87,8 @@ def _check_block(where: str, block: Any, graph: CSC) -> None:
     if not isinstance(block, Block):
         raise UserError(f"{where} must be a Block, got {type(block).__name__}")
     nodes = checks.ids(f"{where}.src_nodes", block.src_nodes)
+    if nodes is not block.src_nodes:
+        raise UserError(f"{where}.src_nodes must be a contiguous array of int32 or int64")
     checks.check_range(f"{where}.src_nodes", nodes, 0, graph.num_nodes)
     if len(np.unique(nodes)) != len(nodes):
         raise UserError(f"{where}.src_nodes repeat")

@@ -290,8 +290,12 @@ def outermost(batch: MiniBatch, **changes: Any) -> MiniBatch:
         ),
         (lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes * 0), r"blocks\[0\]\.src_nodes repeat"),
         (
-            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes[::-1]),
+            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes[::-1].copy()),
             r"blocks\[0\]: edge_ids name other",
+        ),
+        (
+            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes.tolist()),
+            r"blocks\[0\]\.src_nodes must be a contiguous array of int32 or int64",
         ),
         (lambda batch: outermost(batch, indptr=batch.blocks[0].indptr * 2), r"blocks\[0\]: indptr runs from 0 to"),
         (
