@@ -165,7 +165,8 @@ class Loader:
 
     Lightning takes a loader for training, validation, test and prediction, announces
     each epoch through `batch_sampler`, and resumes it in mid-epoch. Give
-    `shuffle=False` where the order of the seeds matters, as in prediction.
+    `shuffle=False` where the order of the seeds matters, as in prediction. Give
+    `self.log` the `batch_size`, which Lightning guesses wrongly from the first tensor.
     """
 
     def __init__(
