@@ -302,6 +302,40 @@ def test_counts_beyond_their_bounds_are_refused_at_once(refused: Callable[[], ob
         refused()
 
 
+IN_LITTLE_MEMORY = """
+import resource
+import numpy as np
+from gnnkit import _core
+from gnnkit.errors import UserError
+
+indptr, indices = np.arange(9), (np.arange(8) + 1) % 8
+many = 2**29
+aggregator = _core.Aggregator(indptr, indices, many)
+calls = {
+    "num_sources": lambda: _core.csc_degrees(indptr, indices, many, None),
+    "num_sources ": lambda: aggregator.transpose(),
+    "num_nodes": lambda: _core.csc_transpose(indptr, indices, many),
+    "num_nodes ": lambda: _core.generate_rmat(many, 9, 1),
+    "num_nodes  ": lambda: _core.generate_labels(many, 2),
+    "width": lambda: _core.generate_features(np.zeros(8, np.int64), many, 0.5, 1),
+}
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+for name, call in calls.items():
+    try:
+        call()
+    except UserError as error:
+        assert str(error) == f"{name.strip()} = {many} needs more memory than there is", error
+    else:
+        raise AssertionError(name)
+"""
+
+
+def test_allocations_that_the_system_refuses_are_errors() -> None:
+    command = [sys.executable, "-c", IN_LITTLE_MEMORY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("value", [1.5, None, "a", [1]])
 def test_arguments_of_another_type_are_named(value: object) -> None:
     with pytest.raises(TypeError, match="num_nodes must be a whole number, got"):
