@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gnnkit.leader.result import Result
     from gnnkit.settings import Settings
 
-_NAMES = r"token|tokens|pwd|auth|authorization|(?:api|access|private)_?keys?"  # of secrets, as words of a key
+_NAMES = r"token|tokens|pwd|auth|authorization|(?:api|access|private)[_-]?keys?"  # of secrets, as words of a key
 _SECRET = re.compile(rf"passw|passphrase|secret|credential|(?:^|[_.-])(?:{_NAMES})(?:$|[_.-])", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
