@@ -60,6 +60,4 @@ def train(
     if not named:
         name = getattr(model, "__name__", type(model).__name__)
         settled = settings.with_choice(settled, settings.Choice("model", name, {}))
-    result = jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]
-    assert result is not None
-    return result
+    return jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]

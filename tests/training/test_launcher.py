@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from gnnkit.training.launcher import RankError, external_ranks, launch, run_in_child
 
 
