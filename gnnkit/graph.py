@@ -312,11 +312,6 @@ class Graph:
         )
 
     @classmethod
-    def of(cls, value: Any) -> Graph:
-        """The graph itself, or that of PyG's `Data`."""
-        return value if isinstance(value, cls) else cls.from_pyg(value)
-
-    @classmethod
     def load(cls, folder: str | Path) -> Graph:
         """Maps the graph that `save` wrote, read-only. Raises `UserError` naming file and place."""
         folder = Path(folder)
