@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import signal
 import sys
 import traceback
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 
 from gnnkit import config
 from gnnkit.errors import UserError
+from gnnkit.ranges import one_line
 
 FAILED, MENDABLE = 1, 2  # exit codes
 
@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(_parser().parse_args(argv))
-    except (UserError, _UsageError) as error:
-        print(f"gnnkit: error: {_one_line(error)}", file=sys.stderr)
+    except UserError as error:
+        print(f"gnnkit: error: {one_line(error)}", file=sys.stderr)
         return MENDABLE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -39,21 +39,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> NoReturn:
     """Runs `main` as a program. Leaves at once, as ending torch and Lightning in order takes a second."""
+    _open_closed_streams()
     code = main()
-    for stream in (sys.stdout, sys.stderr):  # None where the caller has closed it
+    for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
-            if stream is not None:
-                stream.flush()
+            stream.flush()
     os._exit(code)
 
 
-class _UsageError(Exception):
-    """A command line that argparse refuses."""
+def _open_closed_streams() -> None:
+    """Opens standard streams that the caller has closed, so that no other file gets their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we live
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}; see python -m gnnkit --help")
+        raise UserError(f"{message}; see python -m gnnkit --help")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,10 +88,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     result = jobs.start(settings.settle(composed))
     return 0 if result.get("verified", True) else FAILED
-
-
-def _one_line(error: Exception) -> str:
-    return re.sub(r"\s*[\r\n]+\s*", " ", str(error)).strip()
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

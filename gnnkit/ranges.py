@@ -11,9 +11,21 @@ from typing import Any
 
 from gnnkit.errors import UserError
 
+MAX_THREADS = 1024  # of one rank, or of one call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
 MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
+
+
+def one_line(text: object) -> str:
+    """Returns `text` with its line breaks replaced by spaces."""
+    return re.sub(r"\s*[\r\n]+\s*", " ", str(text)).strip()
+
+
+def shown(value: object) -> str:
+    """Spells a value for a message, in one line of at most 60 characters."""
+    text = one_line(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def whole(
@@ -22,18 +34,16 @@ def whole(
     """Returns `value` as an int. Raises `UserError` for fractions, booleans and numbers out of range.
 
     Args:
-        name: Configuration key, for the message.
+        name: Configuration key or argument, for the message.
         value: What the user gave. Integers of NumPy and of torch are taken too.
         low: Smallest number allowed. None: no bound.
-        high: Largest number allowed. None: no bound.
+        high: Largest number allowed, where `low` is given. None: no bound.
         what: The rule without its bounds, for the message.
     """
     number = _index(value)
-    if number is None or (low is not None and number < low):
-        least = "" if low is None else f" of at least {low}"
-        raise UserError(f"{name}={shown(value)} must be {what}{least}")
-    if high is not None and number > high:
-        raise UserError(f"{name}={shown(value)} must be {what} of at most {high}")
+    if number is None or (low is not None and number < low) or (high is not None and number > high):
+        limits = "" if low is None else f" of at least {low}" if high is None else f" from {low} to {high}"
+        raise UserError(f"{name}={shown(value)} must be {what}{limits}")
     return number
 
 
@@ -66,7 +76,7 @@ def real(
     number = _float(value)
     if number is None or not all(holds(number, bound) for bound, _, holds in given):
         rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in given)
-        raise UserError(f"{name}={shown(value)} must be a {f'number {rule}' if rule else 'finite number'}")
+        raise UserError(f"{name}={shown(value)} must be {f'a number {rule}' if rule else 'finite'}")
     return number
 
 
@@ -123,12 +133,6 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
     far = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
     near = same or close or far
     return _unknown(key, near, choices)
-
-
-def shown(value: object) -> str:
-    """Spells a value for a message, in one line of at most 60 characters."""
-    text = re.sub(r"\s*[\r\n]+\s*", " ", str(value)).strip()
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _unknown(what: str, near: list[str], choices: list[str]) -> UserError:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from gnnkit import plugins
 from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, one_of, real, shown, switch, unknown_key, whole
+from gnnkit.ranges import MAX_COUNT, MAX_THREADS, one_of, real, shown, switch, unknown_key, whole
 
 JOBS = ("train", "verify", "plan", "partition")
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -21,7 +21,6 @@ PRECISIONS = (32, 64)
 DEFAULT_WORKERS = 4
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
-MAX_THREADS = 1024  # of one rank
 MAX_TIMEOUT = 1e9  # seconds, which still fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
 _KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -133,7 +134,7 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "+foo=3"], "foo is not known"),
         ([STRATEGY, "model=3"], "model=3 is not known"),
         ([STRATEGY, "~model"], "model is missing"),
-        ([STRATEGY, "workers=0"], "workers=0 must be auto or a whole number of at least 1"),
+        ([STRATEGY, "workers=0"], "workers=0 must be auto or a whole number from 1 to 65536"),
         ([STRATEGY, "workers=1.5"], "workers=1.5 must be"),
         ([STRATEGY, "threads=true"], "threads=True must be"),
         ([STRATEGY, "seed=-1"], "seed=-1 must be a whole number"),
@@ -331,6 +332,19 @@ def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "gnnkit", "strategy=x"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("gnnkit: error: strategy=x is not known")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "reader", ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"]
+)
+def test_a_result_is_kept_whoever_reads_the_output(reader: str, empty_folder: Path) -> None:
+    keys = "strategy=vertex_centric dataset=synthetic dataset.num_nodes=50 dataset.num_edges=90 workers=2 comm=threads"
+    command = f"{sys.executable} -m gnnkit {keys} trainer.max_epochs=1 output=run {reader}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((empty_folder / "run/result.json").read_text())["epochs"] == 1
+    assert "Error" not in done.stderr
 
 
 @pytest.mark.parametrize("job", ["plan", "partition"])

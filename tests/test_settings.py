@@ -186,7 +186,7 @@ def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
     lines = {key: refusal(changed(composed, f"{key}x", 1)) for key in leaves(section, composed)}
     wrong = {key: line for key, line in lines.items() if "x is not known: " not in line}
     assert wrong == {}
-    # The partition's keys that choose plugin and data are not arguments, so another key may be nearer.
+    # `name` is no argument of a plugin, so the nearest key is another.
     named = {key: line for key, line in lines.items() if key.rpartition(".")[2] != "name"}
     assert {key: line for key, line in named.items() if f"did you mean {key}?" not in line} == {}
 
@@ -244,13 +244,13 @@ SAMPLED = "strategy=individual_sample"
     ("arguments", "expected"),
     [
         (["model.hiddn=3"], "model.hiddn is not known: did you mean model.hidden?"),
-        (["model.hidden=-4"], "model.hidden=-4 must be a whole number of at least 1"),
-        (["model.num_layers=0"], "model.num_layers=0 must be a whole number of at least 1"),
-        (["model.num_layers=5000"], "model.num_layers=5000 must be a whole number of at most 1000"),
+        (["model.hidden=-4"], "model.hidden=-4 must be a whole number from 1 to 1048576"),
+        (["model.num_layers=0"], "model.num_layers=0 must be a whole number from 1 to 1000"),
+        (["model.num_layers=5000"], "model.num_layers=5000 must be a whole number from 1 to 1000"),
         (["model.dropout=nan"], "model.dropout=nan must be a number of at least 0 and below 1"),
         (["model=gat", "model.heads=true"], "model.heads=True must be a whole number"),
         (["model=pagerank", "model.damping=2"], "model.damping=2 must be a number of at least 0 and below 1"),
-        (["strategy.local_iterations=0"], "strategy.local_iterations=0 must be a whole number of at least 1"),
+        (["strategy.local_iterations=0"], "strategy.local_iterations=0 must be a whole number from 1 to 2147483647"),
         (["sync=leader", "sync.average=men"], "sync.average=men must be weighted or mean"),
         (["comm.timeout=.nan"], "comm.timeout=.nan must be a number above 0"),
         (["dataset=synthetic", "dataset.num_nodes=1"], "dataset.num_nodes=1 must be a whole number of at least 2"),
@@ -265,7 +265,7 @@ SAMPLED = "strategy=individual_sample"
         ([SAMPLED, "sampler=cluster"], "sampler.clusters is missing: set it with sampler.clusters=VALUE"),
         ([SAMPLED, "sampler.fanouts=[5,a]"], "sampler.fanouts=[5, 'a'] must be a list, each entry a whole number"),
         ([SAMPLED, "sampler.fanouts=[5]"], "sampler.fanouts has 1 hops, but model.num_layers=2"),
-        ([SAMPLED, "strategy.batch_size=0"], "strategy.batch_size=0 must be a whole number of at least 1"),
+        ([SAMPLED, "strategy.batch_size=0"], "strategy.batch_size=0 must be a whole number from 1 to 2147483647"),
         ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
     ],
 )
