@@ -1,55 +1,23 @@
-"""Checks of arrays and whole numbers that users hand over."""
+"""Checks of arrays that users hand over. `ranges` checks single numbers."""
 
 from __future__ import annotations
 
-import operator
-import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit import ranges
 from gnnkit.errors import UserError
 
 Array = npt.NDArray[Any]
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
-MAX_THREADS = 1024  # of one call
+MAX_THREADS = ranges.MAX_THREADS
 _CHUNK = 1 << 20  # numbers looked at in one step of a check
 
-
-def one_line(text: object) -> str:
-    """Returns `text` with its line breaks replaced by spaces."""
-    return re.sub(r"\s*[\r\n]+\s*", " ", str(text)).strip()
-
-
-def whole(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """Returns `value` as an int.
-
-    Raises `UserError` for fractions, booleans and numbers out of range.
-
-    Args:
-        name: configuration key or argument, for the message.
-        value: what the user gave. Integers of NumPy and of torch are taken too.
-        low: smallest number allowed, or None.
-        high: largest number allowed, or None.
-    """
-    number = _index(value)
-    if number is None or (low is not None and number < low) or (high is not None and number > high):
-        raise UserError(f"{name}={_shown(value)} must be a whole number{_limits(low, high)}")
-    return number
-
-
-def finite(name: str, value: object) -> float:
-    """Returns `value` as a float. Raises `UserError` unless it is a finite number."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = np.nan
-    if not np.isfinite(number):
-        raise UserError(f"{name}={_shown(value)} must be finite")
-    return number
+one_line, whole, finite = ranges.one_line, ranges.whole, ranges.real
 
 
 def array(name: str, values: object) -> Array:
@@ -150,25 +118,6 @@ def check_range(name: str, values: Array, low: int, high: int) -> None:
     bad = np.flatnonzero((values < low) | (values >= high))
     if len(bad):
         raise UserError(f"{name}[{bad[0]}] = {values[bad[0]]} is out of range {low}..{high - 1}")
-
-
-def _index(value: Any) -> int | None:
-    """Returns `value` as an int, or None if it is no whole number."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def _shown(value: object) -> str:
-    text = one_line(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _limits(low: int | None, high: int | None) -> str:
-    if high is None:
-        return "" if low is None else f" of at least {low}"
-    return f" from {low} to {high}"
 
 
 def _too_large(values: Array) -> str:

@@ -17,6 +17,7 @@ from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.jobs.say import say
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.leader.cut import PREPARED, Needs, Prepared, load_graph, load_shard, prepare
@@ -90,7 +91,7 @@ def run_ranks(
     """
     try:
         prepared = Prepared(**run_in_child(prepare, settings, needs, folder, graph))
-        print(prepared.summary, flush=True)
+        say(prepared.summary)
         return Result(settings.job, _start(work, Job(settings, folder, prepared, model)))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
