@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.training.launcher import RankError, external_ranks, launch, run_in_child
+from gnnkit.launch.processes import RankError, launch, run_in_child
 
 
 def environment(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def meet(rank: int, world_size: int, listener: socket.socket | None) -> dict[str
 def test_a_crash_in_native_code_says_where_it_was() -> None:
     script = """
         import ctypes
-        from gnnkit.training.launcher import launch
+        from gnnkit.launch.processes import launch
 
         def crash_natively(rank, world_size, listener):
             return {"never": ctypes.string_at(0)}
@@ -186,7 +186,7 @@ def start_program(tmp_path: Path, body: str, world_size: int = 3) -> tuple[subpr
     program = f"""
         import os, signal, sys, time
         from pathlib import Path
-        from gnnkit.training.launcher import launch
+        from gnnkit.launch.processes import launch
 
         def function(rank, world_size, listener):
             {body}
@@ -269,7 +269,7 @@ def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
 
 def test_twenty_runs_at_once_do_not_meet() -> None:
     """Each rank hears only from the ranks of its own run."""
-    imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.training.launcher import launch\n"
+    imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.launch.processes import launch\n"
     source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)['heard'] == [1, 2]"
     running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(20)]
     assert [process.wait(120) for process in running] == [0] * 20
