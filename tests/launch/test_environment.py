@@ -105,7 +105,7 @@ def test_a_meeting_point_in_the_environment_is_taken() -> None:
 def test_an_unknown_meeting_point_is_asked_for() -> None:
     started = started_rank({"RANK": "0", "WORLD_SIZE": "2"})
     assert started is not None
-    with pytest.raises(UserError, match="^MASTER_ADDR and MASTER_PORT are not set"):
+    with pytest.raises(UserError, match=r"^MASTER_ADDR and MASTER_PORT are not set"):
         started.variables()
 
 
