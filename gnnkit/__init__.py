@@ -59,6 +59,4 @@ def train(
         settled = settings.with_name(settled, "dataset", "graph")
     if not named:
         settled = settings.with_name(settled, "model", getattr(model, "__name__", type(model).__name__))
-    result = jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]
-    assert result is not None
-    return result
+    return jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]

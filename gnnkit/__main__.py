@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(jobs.to_yaml(composed), end="")
         return 0
     result = jobs.start(settings.settle(composed))
-    return 0 if result is None or result.get("verified", True) else FAILED
+    return 0 if result.get("verified", True) else FAILED
 
 
 def _help() -> str:

@@ -18,7 +18,7 @@ import gnnkit
 from gnnkit import job, plugins
 from gnnkit.__main__ import main
 from gnnkit.config import compose
-from gnnkit.training.launcher import launch
+from gnnkit.launch.processes import launch
 
 STRATEGY = "strategy=vertex_centric"
 

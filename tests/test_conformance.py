@@ -24,7 +24,8 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler
-from gnnkit.strategy.base import Batch
+from gnnkit.settings import Choice
+from gnnkit.strategy import Batch
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
@@ -36,7 +37,7 @@ GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes 
 def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
     """Makes the plugin as its own YAML says."""
     config = compose(as_overrides({"strategy": "vertex_centric", kind: {"name": name, **given}}))
-    return functools.partial(plugins.create, kind, config[kind])
+    return Choice(kind, name, plugins.arguments_of(kind, config[kind])).create
 
 
 @pytest.fixture
@@ -182,28 +183,35 @@ class Changed(VertexCentric):
         super().__init__()
         self.change = change
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        for batch in super().batches(epoch):
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        for batch in super().batches(epoch, first):
             yield dataclasses.replace(batch, **self.change(batch, self.engine.shard.rank))
 
 
 class Short(VertexCentric):
-    def batches(self, epoch: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         if epoch == 0 or self.engine.shard.rank == 0:
-            yield dataclasses.replace(next(super().batches(epoch)), adjacencies=())
+            yield dataclasses.replace(next(super().batches(epoch, first)), adjacencies=())
 
 
 class Drawn(VertexCentric):
     """Its noise does not follow from the seed."""
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        yield from super().batches(int(np.random.default_rng().integers(1000)) + 2)
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        if first == 0:
+            yield from super().batches(int(np.random.default_rng().integers(1000)) + 2)
 
 
-class Inexact(VertexCentric):
-    def evaluation(self) -> Batch:
-        batch = super().evaluation()
-        return dataclasses.replace(batch, x=batch.x.round())
+class Miscounts(VertexCentric):
+    def num_batches(self, epoch: int) -> int:
+        return 2
+
+
+class StartsAnew(VertexCentric):
+    """Begins at the first step, whichever was asked for."""
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        return super().batches(epoch)
 
 
 def everyone(batch: Batch, rank: int) -> dict[str, Any]:
@@ -220,8 +228,9 @@ def everyone(batch: Batch, rank: int) -> dict[str, Any]:
         (lambda: Changed(lambda batch, rank: {"x": batch.x * (1 + rank)}), "gradient in batch 0 .* against one rank"),
         (lambda: Changed(lambda batch, rank: {"adjacencies": batch.adjacencies[:1]}), "1 adjacencies for 2 layers"),
         (lambda: Changed(everyone), "labels are not those|outside of the training split"),
-        (Drawn, "a second run with the same seed gets other batches"),
-        (Inexact, "logits in evaluation"),
+        (Drawn, "gets other batches"),
+        (Miscounts, r"num_batches promises \[2, 2\], batches gives 2"),
+        (StartsAnew, r"batches\(0, first=1\) gives 1 batches, expected 0"),
     ],
 )
 def test_wrong_strategies_are_found(make: Callable[[], VertexCentric], told: str) -> None:
@@ -259,7 +268,7 @@ class OnlyWithRows(AllReduce):
     [
         (Alone, AssertionError, "parameters of rank 0 after equal gradients"),
         (Unweighted, AssertionError, "parameters of rank 0 after equal gradients"),
-        (OnlyWithRows, RuntimeError, "another rank failed or was late"),
+        (OnlyWithRows, RuntimeError, "lost its peer rank 3, which has ended"),
     ],
 )
 def test_wrong_synchronisations_are_found(

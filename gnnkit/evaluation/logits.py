@@ -97,7 +97,7 @@ class ChunkEvaluation(Evaluation):
                 for nodes, rows in self._layer(model, layer, features):
                     files[-1].write(nodes, rows, self._worker)
                 files[-1].share(self._worker)
-                features = TableFeatures(files[-1].table, None, self._worker.dtype, self._worker.device)
+                features = files[-1].features(self._worker)
                 if layer:
                     files[layer - 1].remove(self._worker)
             return torch.cat([rows for _, rows in self._layer(model, num_layers - 1, features)])
@@ -165,6 +165,11 @@ class _Rows:
             self.table = np.memmap(self.path, values.dtype, "r+", shape=(self.num_nodes, *values.shape[1:]))
         self.table[nodes] = values
         forget_pages(self.table)
+
+    def features(self, worker: Worker) -> FeatureStore:
+        """The rows as the next layer reads them."""
+        assert self.table is not None
+        return TableFeatures(self.table, None, worker.dtype, worker.device)
 
     def share(self, worker: Worker) -> None:
         """Returns when all ranks have written. Collective."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.environment import started_rank
+from gnnkit.leader.result import Result
 
 if TYPE_CHECKING:
     from gnnkit.graph import Graph
     from gnnkit.jobs.models import Given
-    from gnnkit.leader.result import Result
     from gnnkit.settings import Settings
 
 _SECRET = re.compile(r"token|passw|pwd|secret|credential|api_?key|access_?key|private_?key|auth", re.IGNORECASE)
@@ -23,7 +23,7 @@ _IN_ONE_PROCESS = ("plan", "partition")
 
 def start(
     settings: Settings, folder: str | Path | None = None, graph: Graph | None = None, model: Given = None
-) -> Result | None:
+) -> Result:
     """Runs the job in a new folder, writes `result.json` there, and prints the result.
 
     Args:
@@ -34,13 +34,14 @@ def start(
         model: Instead of the configured model.
 
     Returns:
-        The result, on the leader. None on other ranks, where ranks were started from outside.
+        The result, on the leader. Other ranks of a run that was started from outside get one
+        without figures.
     """
     started = started_rank()
     is_leader = started is None or started.rank == 0
     if started is not None and settings.job in _IN_ONE_PROCESS:
         if not is_leader:
-            return None
+            return Result(settings.job, {})
         started = None
     from gnnkit.jobs import dispatch
 
@@ -48,7 +49,7 @@ def start(
     run_folder = _run_folder(settings, folder) if is_leader else None
     result = dispatch.run(settings, run_folder, started, graph, model)
     if run_folder is None:
-        return None
+        return result
     result.save(run_folder)
     _print(f"{result.table()}\nwritten to {run_folder}")
     return result

@@ -44,11 +44,11 @@ class PyG(GraphModel):
         hop = 0
         for layer in self.layers:
             if min(hop, self.num_layers - 1) == index:
-                x = self._apply(layer, x, adjacency)
+                x = self._module(layer, x, adjacency)
             hop += _is_convolution(layer)
         return x
 
-    def _apply(self, layer: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
+    def _module(self, layer: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
         if _is_convolution(layer):
             return _convolve(layer, x, adjacency)
         if isinstance(layer, nn.Dropout):

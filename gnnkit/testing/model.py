@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.model.program import Program
 from gnnkit.partition import Grid
-from gnnkit.strategy.base import Worker
+from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
 
@@ -74,7 +74,7 @@ def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) ->
 
 
 def _run(program: Program, grid: Grid) -> tuple[Tensor, int]:
-    from gnnkit.training.program import iterate
+    from gnnkit.jobs.iterate import iterate
 
     def work(worker: Worker) -> tuple[Tensor, Tensor, int]:
         outcome = iterate(copy.deepcopy(program), worker, lambda *_: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,7 +14,8 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.strategy.base import Worker
+from gnnkit.sampler import Sampler
+from gnnkit.strategy import Worker
 
 T = TypeVar("T")
 ONE = Grid(1, 1, 1)
@@ -21,13 +23,26 @@ GRIDS = (Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
 TIMEOUT = 20.0  # seconds until a rank that waits for one which does not come says so
 
 
-def on_ranks(graph: Graph, grid: Grid, work: Callable[[Worker], T]) -> list[T]:
-    """`work` on every rank of a grid, whose last rank owns nothing if there are several; results by rank."""
+def on_ranks(
+    graph: Graph, grid: Grid, work: Callable[[Worker], T], *, whole: bool = False, sampler: Sampler | None = None
+) -> list[T]:
+    """Runs `work` on every rank of a grid. The last of several ranks owns nothing.
+
+    Args:
+        graph: The graph that is cut.
+        grid: The process grid.
+        work: Collective over the ranks, which are threads.
+        whole: Whether every rank also reads the whole graph.
+        sampler: What the ranks draw with.
+
+    Returns:
+        The results by rank.
+    """
     owners = np.random.default_rng(1).integers(0, max(grid.world_size - 1, 1), graph.num_nodes)
     shards = list(cut_all(graph, Partition(owners.astype(np.int32), None, grid)))
 
     def on_rank(comm: Communicator) -> T:
-        return work(Worker(comm, shards[comm.rank], torch.float64, 3))
+        return work(Worker(comm, shards[comm.rank], torch.float64, 3, graph if whole else None, copy.deepcopy(sampler)))
 
     return Threads.run(on_rank, grid.world_size, timeout=TIMEOUT)
 

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.graph import Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.sampler import NeighborSampler, Sampler
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
-from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
+from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 
 EPOCHS = 2
 LAYOUTS = (Grid(3, 1, 1), Grid(2, 2, 1))
+ALONG_NODES = (Grid(3, 1, 1), Grid(1, 1, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,63 +39,73 @@ class _Run:
     """What one rank got."""
 
     steps: list[_Step]
-    logits: tuple[Tensor, Tensor]  # nodes, and their logits in evaluation
 
 
-def check_strategy(make: Callable[[], ExecutionStrategy], grids: Sequence[Grid] = LAYOUTS) -> None:
-    """Two epochs with a GCN on each of `grids`, one rank of which owns nothing: all ranks get equally many batches, which agree on
-    `synchronise` and `total`; their rows are training nodes with their labels; a second run gets the same; evaluation gives the
-    logits of one rank; and so do the gradients, if the strategy says that it equals one process."""
+def check_strategy(
+    make: Callable[[], ExecutionStrategy],
+    grids: Sequence[Grid] | None = None,
+    sampler: Sampler | None = None,
+) -> None:
+    """Runs two epochs with a GCN on each of `grids`, one rank of which owns nothing.
+
+    All ranks must get equally many batches, which agree on `synchronise` and `total`. Their
+    rows must be training nodes with their labels. A second run must get the same batches,
+    and so must one that begins within an epoch. Where `on_one_rank` gives a strategy, its gradients must be the sum of the ranks'.
+
+    Args:
+        make: Makes the strategy.
+        grids: Process grids. None: grids of one column for a strategy that reads the whole
+            graph, else one grid of each kind.
+        sampler: What a strategy that `samples` draws with, of two hops. None: five neighbours
+            at every hop.
+    """
     torch.manual_seed(0)
     model = GCN(WIDTH, CLASSES, hidden=4).double()
-    one, expected = _runs(make, model, ONE), _exact_logits(model)
-    for grid in grids:
-        runs, again = _runs(make, model, grid), _runs(make, model, grid)
+    draws = (sampler or NeighborSampler([5, 5], threads=1)) if make().samples else None
+    check = _Check(model, draws, make().reads_graph)
+    for grid in grids or (ALONG_NODES if make().reads_graph else LAYOUTS):
+        runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
         _check_repeats(runs, again, str(grid))
-        assert_close(
-            by_node([run.logits for run in runs]), expected, f"logits in evaluation on {grid} against one rank"
-        )
-        if make().equals_one_process:
+        alone = make().on_one_rank(grid.world_size, draws)
+        if alone is not None:
+            (one,) = check.runs(lambda alone=alone: alone, ONE)  # type: ignore[misc]
             for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
                 found = torch.stack([step.gradient for step in steps]).sum(0)
-                assert_close(
-                    found, one[0].steps[place].gradient, f"gradient in batch {place} on {grid} against one rank"
-                )
+                assert_close(found, one.steps[place].gradient, f"gradient in batch {place} on {grid} against one rank")
 
 
-def _runs(make: Callable[[], ExecutionStrategy], model: GCN, grid: Grid) -> list[_Run]:
-    def work(worker: Worker) -> _Run:
-        strategy, own = make(), copy.deepcopy(model)
-        strategy.setup(worker, own)
-        steps = [_step(batch, own) for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
-        batch = strategy.evaluation()
-        with torch.no_grad():
-            logits = own.eval()(batch.x, batch.adjacencies)
-        assert len(logits) == len(worker.shard.owned), (
-            f"evaluation gives {len(logits)} rows for {len(worker.shard.owned)} owned nodes"
-        )
-        return _Run(steps, (owned(worker), logits))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Check:
+    """What every run of a check has in common."""
 
-    return on_ranks(check_graph(), grid, work)
+    model: GCN
+    sampler: Sampler | None
+    whole: bool  # whether ranks read the whole graph
 
+    def runs(self, make: Callable[[], ExecutionStrategy], grid: Grid) -> list[_Run]:
+        """The batches of every rank, and its logits after them."""
 
-def _exact_logits(model: GCN) -> Tensor:  # [num_nodes, num_classes]
-    """Of one rank over all edges."""
+        def work(worker: Worker) -> _Run:
+            strategy, own = make(), copy.deepcopy(self.model)
+            strategy.check(worker.sampler, own.num_layers)
+            strategy.setup(worker, own)
+            steps = [_step(batch, own) for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
+            counts = [strategy.num_batches(epoch) for epoch in range(EPOCHS)]
+            assert sum(counts) == len(steps), f"num_batches promises {counts}, batches gives {len(steps)} in all"
+            for first in range(counts[0] + 1):
+                left = [_step(batch, own) for batch in strategy.batches(0, first)]
+                _check_same(left, steps[first : counts[0]], f"batches(0, first={first})")
+            return _Run(steps)
 
-    def work(worker: Worker) -> tuple[Tensor, Tensor]:
-        engine = Engine(worker.shard.with_self_loops(), worker.comm, worker.dtype)
-        x = torch.tensor(worker.shard.features, dtype=worker.dtype)
-        logits = copy.deepcopy(model).eval()(x, ShardAdjacency.layers(engine, model.num_layers, 0))
-        return owned(worker), logits.detach()
-
-    return by_node(on_ranks(check_graph(), ONE, work))
+        return on_ranks(check_graph(), grid, work, whole=self.whole, sampler=self.sampler)
 
 
 def _step(batch: Batch, model: GCN) -> _Step:
     layers = len(batch.adjacencies)
     assert layers == model.num_layers, f"{layers} adjacencies for {model.num_layers} layers"
     last = batch.adjacencies[-1]
+    assert batch.num_edges >= 0, "the leader counts a rank's work in edges"
     assert len(batch.rows) == len(batch.labels), f"{len(batch.labels)} labels for {len(batch.rows)} rows"
     assert len(batch.rows) == 0 or int(batch.rows.max()) < last.num_dst, "rows must be rows of the output"
     nodes = last.src_nodes[: last.num_dst][batch.rows]
@@ -125,7 +136,12 @@ def _check_agreement(runs: list[_Run], where: str) -> None:
 
 def _check_repeats(runs: list[_Run], again: list[_Run], where: str) -> None:
     for run, other in zip(runs, again, strict=True):
-        for one, two in zip(run.steps, other.steps, strict=True):
-            for name in ("nodes", "labels", "gradient"):
-                same = torch.equal(getattr(one, name), getattr(two, name))
-                assert same, f"on {where} a second run with the same seed gets other batches: {name}"
+        _check_same(run.steps, other.steps, f"on {where} a second run with the same seed")
+
+
+def _check_same(steps: list[_Step], others: list[_Step], what: str) -> None:
+    assert len(steps) == len(others), f"{what} gives {len(steps)} batches, expected {len(others)}"
+    for one, two in zip(steps, others, strict=True):
+        for name in ("nodes", "labels", "gradient"):
+            same = torch.equal(getattr(one, name), getattr(two, name))
+            assert same, f"{what} gets other batches: {name}"

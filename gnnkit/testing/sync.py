@@ -25,13 +25,13 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
     asynchronous one must come to an end, with finite parameters."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
-    exact = make().exact and not make().asynchronous
+    exact = make().exact and make().lockstep
     for alike in (True, False):
         results = Threads.run(functools.partial(_train, make, model, alike), len(SHARES), timeout=TIMEOUT)
         expected = _expected(model, alike)
         for rank, found in enumerate(results):
             assert bool(found.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
-            if exact or (alike and not make().asynchronous):
+            if exact or (alike and make().lockstep):
                 kind = "equal" if alike else "different"
                 assert_close(found, expected, f"parameters of rank {rank} after {kind} gradients, against one process")
 

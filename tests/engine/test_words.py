@@ -27,7 +27,7 @@ def complete_graph() -> Graph:
 def counts(shards: list[Shard], comm: Communicator) -> tuple[list[int], dict[tuple[int, str, int], int], int]:
     """Words of one product forward, then of its backward; messages; bytes."""
     engine = Engine(shards[comm.rank], comm, torch.float64)
-    traffic = engine.traffic
+    traffic = engine.tally
     x = torch.ones(len(shards[comm.rank].owned), F, dtype=torch.float64, requires_grad=True)
     z = engine.sum(x, 0)
     forward = sum(traffic.words.values())
@@ -64,6 +64,6 @@ def test_rows_travel_only_between_ranks_that_share_an_edge() -> None:
     def peers(comm: Communicator) -> set[int]:
         engine = Engine(shards[comm.rank], comm, torch.float64)
         engine.sum(torch.ones(N // 6, F, dtype=torch.float64), 0)
-        return {peer for _, _, peer in engine.traffic.words}
+        return {peer for _, _, peer in engine.tally.words}
 
     assert Threads.run(peers, 6) == [{(rank - 1) % 6} for rank in range(6)]

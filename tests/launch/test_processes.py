@@ -158,6 +158,7 @@ def test_a_child_returns_its_result_or_its_error() -> None:
         run_in_child(divide)
 
 
+@pytest.mark.slow
 def test_ranks_may_use_openmp_after_their_parent_did() -> None:
     """Both in parallel; forked from the thread that has used it, the ranks would hang."""
     import torch
@@ -260,6 +261,7 @@ def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
     assert seconds < 3  # of which 0.3 to hear the others, and the end of an interpreter on a busy machine
 
 
+@pytest.mark.slow
 def test_twenty_runs_at_once_do_not_meet() -> None:
     """Each rank hears only from the ranks of its own run."""
     imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.launch.processes import launch\n"

@@ -20,13 +20,13 @@ from networkx.algorithms.node_classification import local_and_global_consistency
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.jobs.iterate import Outcome, iterate
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
-from gnnkit.training.program import Outcome, iterate
 from tests.comm.processes import run_gloo
 
 CLASSES = 3

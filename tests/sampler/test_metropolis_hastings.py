@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import chi2
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.sampler import MetropolisHastingsSampler
 
@@ -167,10 +168,12 @@ def test_bad_options_are_named(options: dict[str, float], message: str) -> None:
         MetropolisHastingsSampler([1], **options)
 
 
-@pytest.mark.parametrize(("value", "text"), [(np.nan, "NaN"), (-1.0, "-1"), (np.inf, "inf")])
-def test_bad_targets_are_named(value: float, text: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "told"), [(np.nan, "nan is not finite"), (-1.0, "-1.0 is negative"), (np.inf, "inf is not finite")]
+)
+def test_bad_targets_are_named(value: float, told: str) -> None:
     graph = undirected("star")
-    with pytest.raises(ValueError, match=rf"wanted\[0\] = {text} is not a finite number of at least 0"):
-        MetropolisHastingsSampler([1], target=[value] * 5).draw(graph, np.array([0]), 0, key=1)
+    with pytest.raises(UserError, match=rf"sampler\.target\[1\] = {told}"):
+        MetropolisHastingsSampler([1], target=[1.0, value, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="wanted has 4 entries, expected 5"):
         MetropolisHastingsSampler([1], target=np.ones(4)).draw(graph, np.array([0]), 0, key=1)

@@ -18,8 +18,8 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid
 from gnnkit.partition.shard import Shard
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync import drift
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.sync.reconcile import drift
 from tests.sync.training import CLASSES, WIDTH, make_model, parameters, shards_on, train
 
 MODEL = make_model()
@@ -32,7 +32,7 @@ def run(shards: list[Shard], local_iterations: int, comm: Communicator) -> tuple
     module, strategy, _ = train(
         shards, AllReduce, copy.deepcopy(MODEL), comm, epochs=3, local_iterations=local_iterations
     )
-    return drift(module, comm), sum(strategy.traffic.words.values()), parameters(module)
+    return drift(module, comm), sum(strategy.tally.words.values()), parameters(module)
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -69,11 +69,11 @@ def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_move
             return logits
 
         first = forward(remember=True)
-        engine.traffic.reset()
+        engine.tally.reset()
         second = forward(local=True)
         torch.testing.assert_close(second, first, rtol=0, atol=1e-12)
         second.square().sum().backward()
-        assert not engine.traffic.words
+        assert not engine.tally.words
         for parameter in own.parameters():
             _check_gradient(parameter, lambda: forward(local=True).square().sum())
 
@@ -101,7 +101,7 @@ def test_evaluation_between_iterations_changes_nothing() -> None:
         for evaluates in (False, True):
             module, strategy, _ = train(shards, AllReduce, copy.deepcopy(MODEL), comm, epochs=1, local_iterations=3)
             if evaluates:
-                module.predict_logits()
+                module.evaluation.logits(module.model)
             batch = next(strategy.batches(1))
             results.append(module.training_step(batch, 0).detach())
         return results[0] - results[1]

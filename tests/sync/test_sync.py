@@ -15,10 +15,10 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.partition.base import Grid
 from gnnkit.partition.shard import Shard
+from gnnkit.sync import average_parameters, drift
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
 from gnnkit.sync.leader import Leader
-from gnnkit.sync.reconcile import average_parameters, drift
 from tests.comm.processes import run_gloo
 from tests.sync.training import make_model, parameters, shards_on, train
 

@@ -12,6 +12,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
+from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid, Partition
@@ -59,7 +60,9 @@ def train(
     strategy = VertexCentric(local_iterations=local_iterations)
     worker = Worker(comm, shards[comm.rank], torch.float64, 7)
     strategy.setup(worker, model)
-    module = TrainingModule(model, strategy, worker, optimizer="sgd", lr=0.1, weight_decay=0.0)
+    module = TrainingModule(
+        model, strategy, worker, Evaluation.of(worker, model, 1.0), optimizer="sgd", lr=0.1, weight_decay=0.0
+    )
     optimizer, chosen = make_optimizer(list(model.parameters())), sync()
     chosen.setup(module, comm)
     for epoch in range(epochs):

@@ -2,8 +2,9 @@
 
 use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use numpy::{PyUntypedArrayMethods, dtype};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::arg::refuse;
 
 /// An array to read, with its name for errors.
 pub(crate) struct Input<'py, T: Element> {
@@ -29,6 +30,16 @@ impl<'py, T: Element> Input<'py, T> {
 
     pub(crate) fn as_slice(&self) -> PyResult<&[T]> {
         self.array.as_slice().map_err(|error| refuse(self.name, error))
+    }
+}
+
+impl<T: Element> Input<'_, T> {
+    /// The number of rows of a table, and the elements of each.
+    pub(crate) fn rows(&self) -> PyResult<(usize, usize)> {
+        match self.shape() {
+            &[num_rows, row] => Ok((num_rows, row)),
+            shape => Err(refuse(self.name, format_args!("has {} axes, expected 2", shape.len()))),
+        }
     }
 }
 
@@ -86,10 +97,6 @@ fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResu
     Ok(typed)
 }
 
-fn refuse(name: &str, what: impl std::fmt::Display) -> PyErr {
-    PyValueError::new_err(format!("{name}: {what}"))
-}
-
 /// Whether `array` is one of float64 and not of float32; the other floats of a call must be of its type.
 pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> {
     let double = array.cast::<PyArrayDyn<f64>>().is_ok();
@@ -103,7 +110,7 @@ pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> 
 pub(crate) fn width(name: &str, shape: &[usize]) -> PyResult<usize> {
     match shape {
         [] => Err(refuse(name, "must have at least one axis")),
-        [_, columns @ ..] => Ok(columns.iter().product()),
+        [_, columns @ ..] => Ok(columns.iter().fold(1, |all, &axis| all.saturating_mul(axis))),
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use gnnkit_core::csc::Id;
 use gnnkit_core::rng::{Stream, derive};
-use gnnkit_core::sample::{Fanout, Kind, Sampler, Scratch, View};
+use gnnkit_core::sample::{Fanout, Kind, Sampler, Scratch};
+use gnnkit_core::view::View;
 
 fn argument<T: std::str::FromStr>(position: usize, default: T) -> T {
     std::env::args()

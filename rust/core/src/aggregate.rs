@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::csc::{Csc, Id};
 use crate::isa::{Isa, at, prefetch};
+use crate::memory::filled;
 use crate::{Error, Float, pool};
 
 mod dot;
@@ -96,17 +97,20 @@ impl Aggregator {
 
     /// The same edges by source, each keeping its weight's place: what the backward pass aggregates over. The edges of a
     /// source are in the order of their destinations here.
-    pub fn transpose(&self) -> Self {
-        let mut indptr = vec![0; self.num_sources + 1];
+    pub fn transpose(&self) -> Result<Self, Error> {
+        let len = self.num_sources + 1; // at most 2^32
+        let mut indptr = filled(0, Some(len), "num_sources", self.num_sources)?;
         for &source in &self.sources {
             indptr[source as usize + 1] += 1;
         }
         for node in 0..self.num_sources {
             indptr[node + 1] += indptr[node];
         }
-        let mut free = indptr.clone();
-        let mut sources = vec![0; self.num_edges()].into_boxed_slice();
-        let mut position = vec![0; self.num_edges()].into_boxed_slice();
+        let mut free = filled(0, Some(len), "num_sources", self.num_sources)?;
+        free.copy_from_slice(&indptr);
+        let num_edges = self.num_edges();
+        let mut sources = filled(0, Some(num_edges), "num_edges", num_edges)?;
+        let mut position = filled(0, Some(num_edges), "num_edges", num_edges)?;
         for row in 0..self.num_destinations() {
             for edge in self.edges(row) {
                 let slot = &mut free[self.sources[edge] as usize];
@@ -115,12 +119,12 @@ impl Aggregator {
                 *slot += 1;
             }
         }
-        Self {
+        Ok(Self {
             indptr: indptr.into_boxed_slice(),
-            sources,
-            position: Some(position),
+            sources: sources.into_boxed_slice(),
+            position: Some(position.into_boxed_slice()),
             num_sources: self.num_destinations(),
-        }
+        })
     }
 
     /// `out[v] = sum of x[u]` over the edges u -> v.
@@ -171,7 +175,7 @@ impl Aggregator {
     ) -> Result<(), Error> {
         let Columns { width, heads } = columns;
         self.check("x", x, "out", out, width)?;
-        check_length("weight", weight.len(), self.num_edges() * heads)?;
+        check_length("weight", weight.len(), self.num_edges().saturating_mul(heads))?;
         match &self.position {
             None => {
                 let scale = InOrder { weight, heads };
@@ -237,7 +241,7 @@ impl Aggregator {
         }
         let Columns { width, heads } = columns;
         self.check("x", x, "grad", grad, width)?;
-        check_length("out", out.len(), self.num_edges() * heads)?;
+        check_length("out", out.len(), self.num_edges().saturating_mul(heads))?;
         let tasks = self.tasks(width, threads, |row| self.indptr[row] * heads, out);
         pool::for_each(threads, tasks, |(rows, out)| {
             isa.run(EdgeDot {
@@ -353,8 +357,12 @@ impl Aggregator {
         destinations: &[T],
         width: usize,
     ) -> Result<(), Error> {
-        check_length(source_name, sources.len(), self.num_sources * width)?;
-        check_length(destination_name, destinations.len(), self.num_destinations() * width)
+        check_length(source_name, sources.len(), self.num_sources.saturating_mul(width))?;
+        check_length(
+            destination_name,
+            destinations.len(),
+            self.num_destinations().saturating_mul(width),
+        )
     }
 
     fn for_rows<R: Reduce>(&self, isa: Isa, columns: Columns, reduce: &R, out: R::Out<'_>, threads: usize) {
@@ -452,7 +460,7 @@ mod tests {
     #[test]
     fn all_instruction_sets_give_the_same_bits() {
         let edges = random(30, &[0, 1, 40, 7, 0, 90, 3]);
-        let (forward, backward) = (&edges, &edges.transpose());
+        let (forward, backward) = (&edges, &edges.transpose().unwrap());
         let one_head = (0..40).chain([63, 100, 128, 131, 300]).map(|width| (width, 1));
         for (width, heads) in one_head.chain([(24, 6), (64, 8), (48, 3), (96, 3), (70, 7)]) {
             let columns = Columns::new(width, heads).unwrap();

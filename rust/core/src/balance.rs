@@ -6,7 +6,11 @@ use std::ops::Range;
 
 use crate::Error;
 use crate::csc::{Csc, Id, check_ids};
+use crate::pool;
 use crate::rng::derive;
+
+/// The most workers that items are dealt out to.
+const MAX_WORKERS: usize = 1 << 20;
 
 /// Expected number of edges in the tree that is sampled for each of `roots`, before nodes that recur are merged.
 ///
@@ -79,17 +83,19 @@ fn in_parallel<I: Id>(graph: &Csc<'_, I>, out: &mut [f64], threads: usize, value
             *out = value(node);
         }
     };
-    std::thread::scope(|scope| {
-        let mut rest = out;
-        let mut start = 0;
-        for part in 1..threads {
-            let stop = bound(part).max(start);
-            let (own, others) = rest.split_at_mut(stop - start);
-            scope.spawn(move || fill(start..stop, own));
-            (rest, start) = (others, stop);
-        }
-        fill(start..graph.num_nodes(), rest);
-    });
+    let (mut tasks, mut rest, mut start) = (Vec::new(), out, 0);
+    for part in 1..=threads {
+        let last = part == threads;
+        let stop = if last {
+            graph.num_nodes()
+        } else {
+            bound(part).max(start)
+        };
+        let (own, others) = rest.split_at_mut(stop - start);
+        tasks.push((start..stop, own));
+        (rest, start) = (others, stop);
+    }
+    pool::for_each(threads, tasks, |(nodes, out)| fill(nodes, out));
 }
 
 /// The part, `0..num_parts`, of each item: numbers of items differ by at most one, sums of `costs` are nearly equal.
@@ -168,11 +174,27 @@ pub fn even_order(
             value: costs[position],
         });
     }
-    let per_step = num_workers * batch_size;
+    let most = isize::MAX as usize;
+    for (name, value, high) in [
+        ("num_workers", num_workers, MAX_WORKERS),
+        ("batch_size", batch_size, most),
+        ("window", window, most),
+    ] {
+        if !(1..=high).contains(&value) {
+            return Err(Error::Count {
+                name,
+                value,
+                low: 1,
+                high,
+            });
+        }
+    }
+    let per_step = num_workers.saturating_mul(batch_size);
+    let per_window = per_step.saturating_mul(window);
     let whole = costs.len() / per_step * per_step;
     let mut order = Vec::with_capacity(costs.len());
-    let windows = (0..whole).step_by(per_step * window).map(|start| {
-        let stop = whole.min(start + per_step * window);
+    let windows = (0..whole).step_by(per_window).map(|start| {
+        let stop = whole.min(start.saturating_add(per_window));
         (start..stop, (stop - start) / batch_size)
     });
     for (items, num_batches) in windows.chain(std::iter::once((whole..costs.len(), num_workers))) {

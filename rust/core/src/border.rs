@@ -6,6 +6,9 @@ use crate::{Csc, Error, edges};
 /// Passes over the nodes at most; each is linear in the edges, and few nodes move after the first ones.
 const MAX_PASSES: usize = 10;
 
+/// The most ranks of a grid.
+const MAX_RANKS: usize = 1 << 24;
+
 /// The process grid: `rank = cell * slices + slice`, cell i at row `i % rows`, column `i / rows`.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
@@ -20,6 +23,22 @@ pub struct Grid {
 impl Grid {
     const fn cells(&self) -> usize {
         self.rows * self.cols
+    }
+
+    /// The number of ranks. The error names a grid of none or of too many.
+    fn check(&self) -> Result<usize, Error> {
+        let ranks = self.rows.checked_mul(self.cols);
+        let ranks = ranks.and_then(|cells| cells.checked_mul(self.slices));
+        let ranks = ranks.unwrap_or(usize::MAX);
+        if (1..=MAX_RANKS).contains(&ranks) {
+            return Ok(ranks);
+        }
+        Err(Error::Count {
+            name: "grid",
+            value: ranks,
+            low: 1,
+            high: MAX_RANKS,
+        })
     }
 
     const fn place(&self, cell: usize) -> (usize, usize) {
@@ -48,7 +67,7 @@ pub fn min_words<I: Id>(
             expected: csc.num_nodes(),
         });
     }
-    check_ids("node_rank", node_rank, grid.cells() * grid.slices, "workers")?;
+    check_ids("node_rank", node_rank, grid.check()?, "workers")?;
     let turned = edges::transpose::<I, ()>(csc, 1)?;
     let reversed = Csc::new(&turned.indptr, &turned.indices, csc.num_nodes())?;
     let mut regions = Regions::new(csc, reversed, grid, node_rank, max_imbalance)?;

@@ -51,7 +51,7 @@ impl Dropout {
     ) -> Result<(), Error> {
         let gate_len = gate.map_or(x.len(), <[T]>::len);
         for (name, actual) in [("x", x.len()), ("gate", gate_len), ("out", out.len())] {
-            check_length(name, actual, ids.len() * width)?;
+            check_length(name, actual, ids.len().saturating_mul(width))?;
         }
         if self.threshold == LANE_VALUES {
             out.fill(T::ZERO);

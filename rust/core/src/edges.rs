@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::csc::{Csc, Id, check_ids};
 use crate::error::Error;
+use crate::memory::filled;
 use crate::pool::for_each;
 
 /// Buckets of one scatter: so many open cache lines and pages a core follows well.
@@ -54,15 +55,15 @@ type Record<I, A> = (I, I, A); // destination, source, tag: in the order of the 
 
 /// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations are `0..num_nodes`.
 pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usize) -> Result<Sorted<I, A>, Error> {
-    check_memory::<i64>("num_nodes", num_nodes, num_nodes.checked_add(1))?;
-    let mut indptr = vec![0i64; num_nodes + 1];
+    let mut indptr = filled(0i64, num_nodes.checked_add(1), "num_nodes", num_nodes)?;
     let units = edges.num_units();
     let parts = split(units, threads.clamp(1, units / MIN_WORK + 1));
     let shift = bucket_shift(num_nodes, units);
     let counts = count(edges, &parts, num_nodes.div_ceil(1 << shift), shift);
-    let mut records = scatter::<I, A>(edges, parts, &counts, shift);
-    let mut indices = vec![I::from_index(0); records.len()];
-    let mut tags = vec![A::default(); records.len()];
+    let mut records = scatter::<I, A>(edges, parts, &counts, shift)?;
+    let num_edges = records.len();
+    let mut indices = filled(I::from_index(0), Some(num_edges), "num_edges", num_edges)?;
+    let mut tags = filled(A::default(), Some(num_edges), "num_edges", num_edges)?;
 
     let mut work = Vec::new();
     let (mut start, mut slices) = (0, (&mut records[..], &mut indices[..], &mut tags[..]));
@@ -88,14 +89,6 @@ pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usi
         }
     });
     Ok(Sorted { indptr, indices, tags })
-}
-
-/// Fails where no memory can hold `len` values of `T`; `len` follows from the count `name`, which comes from the user.
-pub(crate) fn check_memory<T>(name: &'static str, value: usize, len: Option<usize>) -> Result<(), Error> {
-    let too_large = Error::TooLarge { name, value };
-    Vec::<T>::new()
-        .try_reserve_exact(len.ok_or(too_large.clone())?)
-        .map_err(|_| too_large)
 }
 
 fn bucket_shift(num_nodes: usize, num_edges: usize) -> u32 {
@@ -124,9 +117,10 @@ fn scatter<I: Id, A: Tag>(
     parts: Vec<Range<usize>>,
     counts: &[Vec<usize>],
     shift: u32,
-) -> Vec<Record<I, A>> {
+) -> Result<Vec<Record<I, A>>, Error> {
     let num_edges = counts.iter().flatten().sum();
-    let mut records = vec![(I::from_index(0), I::from_index(0), A::default()); num_edges];
+    let empty = (I::from_index(0), I::from_index(0), A::default());
+    let mut records = filled(empty, Some(num_edges), "num_edges", num_edges)?;
     let mut rest = &mut records[..];
     let mut stretches: Vec<Vec<_>> = parts.iter().map(|_| Vec::new()).collect();
     for bucket in 0..counts[0].len() {
@@ -143,7 +137,7 @@ fn scatter<I: Id, A: Tag>(
             *record = (I::from_index(destination), I::from_index(source), tag);
         });
     });
-    records
+    Ok(records)
 }
 
 /// An edge list as users have it, tagged by position.
@@ -273,7 +267,9 @@ pub fn degrees<I: Id, W: Copy + Into<f64>>(
             expected,
         });
     }
-    let (mut inward, mut outward) = (vec![0.0; csc.num_nodes()], vec![0.0; csc.num_sources()]);
+    let (num_nodes, num_sources) = (csc.num_nodes(), csc.num_sources());
+    let mut inward = filled(0.0, Some(num_nodes), "num_nodes", num_nodes)?;
+    let mut outward = filled(0.0, Some(num_sources), "num_sources", num_sources)?;
     each_edge(&csc, 0..csc.num_edges(), |source, destination, edge| {
         let weight = weight.map_or(1.0, |weight| weight[edge].into());
         inward[destination] += weight;

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::csc::{Id, check_ids};
+use crate::pool;
 
 /// Rows are requested this many bytes ahead of the copy: enough to hide a cache miss, not so many that they are evicted again.
 const AHEAD_BYTES: usize = 4096;
@@ -36,16 +37,8 @@ impl<'a> Rows<'a> {
         }
         let threads = threads.clamp(1, 1 + out.len() / BYTES_PER_THREAD);
         let share = ids.len().div_ceil(threads);
-        let mut parts = ids.chunks(share).zip(out.chunks_mut(share * self.row_bytes));
-        let own = parts.next();
-        std::thread::scope(|scope| {
-            for (ids, out) in parts {
-                scope.spawn(move || self.copy(ids, out));
-            }
-            if let Some((ids, out)) = own {
-                self.copy(ids, out);
-            }
-        });
+        let parts = ids.chunks(share).zip(out.chunks_mut(share * self.row_bytes));
+        pool::for_each(threads, parts.collect(), |(ids, out)| self.copy(ids, out));
         Ok(())
     }
 

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use crate::csc::Id;
-use crate::edges::{Edges, Sorted, check_memory, sort};
+use crate::edges::{Edges, Sorted, sort};
 use crate::error::Error;
-use crate::pool::for_each;
+use crate::memory::{filled, reserve};
+use crate::pool::{MOST_THREADS, for_each};
 use crate::rng::{Stream, derive};
 
 // What a key is for.
@@ -13,6 +14,9 @@ const EDGES: u64 = 0;
 const NODES: u64 = 1;
 const CLASSES: u64 = 2;
 const FEATURES: u64 = 3;
+
+/// A lattice is a line, a square or a cube.
+const MAX_DIMS: usize = 3;
 
 /// A random order of `0..len` that needs no memory: three rounds of multiply and shift on the next power of two, repeated
 /// until the result is in range.
@@ -230,7 +234,10 @@ impl Edges<()> for Lattice {
     fn each(&self, units: Range<usize>, mut visit: impl FnMut(usize, usize, ())) {
         for node in units {
             for axis in 0..self.dims {
-                let stride = self.side.pow(axis);
+                // An axis whose stride is beyond all nodes has one place.
+                let Some(stride) = self.side.checked_pow(axis).filter(|&stride| stride < self.num_nodes) else {
+                    break;
+                };
                 let place = node / stride % self.side;
                 if place > 0 {
                     visit(node - stride, node, ());
@@ -278,7 +285,18 @@ pub fn block_model<I: Id>(
 
 /// A lattice of `dims` axes, both directions of each edge; node ids run along the first axis first.
 pub fn lattice<I: Id>(num_nodes: usize, side: usize, dims: u32, threads: usize) -> Result<Sorted<I, ()>, Error> {
-    check_memory::<[I; 2]>("num_nodes", num_nodes, num_nodes.checked_mul(2 * dims as usize))?;
+    for (name, value, high) in [("side", side, isize::MAX as usize), ("dims", dims as usize, MAX_DIMS)] {
+        if !(1..=high).contains(&value) {
+            return Err(Error::Count {
+                name,
+                value,
+                low: 1,
+                high,
+            });
+        }
+    }
+    let most_edges = num_nodes.checked_mul(2 * dims as usize);
+    reserve(&mut Vec::<[I; 2]>::new(), most_edges, "num_nodes", num_nodes)?;
     sort(&Lattice { num_nodes, side, dims }, num_nodes, threads)
 }
 
@@ -291,15 +309,14 @@ fn check_edges(num_nodes: usize, num_edges: usize, low: usize) -> Result<(), Err
             high: usize::MAX,
         });
     }
-    check_memory::<[i32; 2]>("num_edges", num_edges, Some(num_edges))
+    reserve(&mut Vec::<[i32; 2]>::new(), Some(num_edges), "num_edges", num_edges)
 }
 
 /// Classes of equal size: ranges of node ids, in the order that [`rmat`] and [`block_model`] give the ids if there is a key.
 pub fn labels(num_nodes: usize, num_classes: usize, key: Option<u64>) -> Result<Vec<i64>, Error> {
-    check_memory::<i64>("num_nodes", num_nodes, Some(num_nodes))?;
+    let mut labels = filled(0, Some(num_nodes), "num_nodes", num_nodes)?;
     let blocks = Blocks::new(num_nodes, num_classes)?;
     let order = key.map(|key| Permutation::new(num_nodes, derive(key, NODES)));
-    let mut labels = vec![0; num_nodes];
     for node in 0..num_nodes {
         labels[order.map_or(node, |order| order.apply(node))] = blocks.of(node) as i64;
     }
@@ -308,12 +325,11 @@ pub fn labels(num_nodes: usize, num_classes: usize, key: Option<u64>) -> Result<
 
 /// Rows of features: the mean of the node's class, whose entries have variance 1, plus noise of variance `noise`^2.
 pub fn features(labels: &[i64], width: usize, noise: f32, key: u64, threads: usize) -> Result<Vec<f32>, Error> {
-    check_memory::<f32>("width", width, labels.len().checked_mul(width))?;
-    let mut features = vec![0.0; labels.len() * width];
+    let mut features = filled(0.0, labels.len().checked_mul(width), "width", width)?;
     if width == 0 {
         return Ok(features);
     }
-    let rows = labels.len().div_ceil(threads * 4).max(1);
+    let rows = labels.len().div_ceil(threads.clamp(1, MOST_THREADS) * 4).max(1);
     let work = features
         .chunks_mut(rows * width)
         .zip(labels.chunks(rows))

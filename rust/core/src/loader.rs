@@ -136,7 +136,7 @@ impl<T> Shared<T> {
 
     /// The next job to do, as soon as there is room for its result; none when there are no more.
     fn next_job(&self) -> Option<usize> {
-        let full = |state: &mut State<T>| !state.to_do.is_empty() && state.to_do.start >= state.to_take + self.depth;
+        let full = |state: &mut State<T>| !state.to_do.is_empty() && state.to_do.start - state.to_take >= self.depth;
         let mut state = self
             .taken
             .wait_while(self.lock(), full)

@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::csc::Id;
+use crate::memory::{filled, reserve};
 use crate::rng::{Stream, derive};
-use crate::sample::View;
+use crate::view::View;
 
 /// Walks that start at every node.
 ///
@@ -49,7 +50,33 @@ impl Place {
     }
 }
 
+/// The most steps that the walks of one start take together.
+const MAX_STEPS: usize = 1 << 24;
+
 impl Walks {
+    /// `num_walks` walks of `length` steps from every start.
+    pub fn new(length: usize, num_walks: usize, alpha: f64) -> Result<Self, Error> {
+        for (name, value) in [
+            ("walk_length", length),
+            ("num_walks", num_walks),
+            ("walk_length * num_walks", length.saturating_mul(num_walks)),
+        ] {
+            if value > MAX_STEPS {
+                return Err(Error::Count {
+                    name,
+                    value,
+                    low: 0,
+                    high: MAX_STEPS,
+                });
+            }
+        }
+        Ok(Self {
+            length,
+            num_walks,
+            alpha,
+        })
+    }
+
     /// Calls `visit` with the node of each walk from `start` after every step, step by step and in each step walk by walk.
     ///
     /// All walks of a start take their steps together, so that they wait for memory together. `start` must be one of the
@@ -63,13 +90,14 @@ impl Walks {
         mut visit: impl FnMut(usize),
     ) -> Result<(), Error> {
         let at = Place::new(graph, start)?;
-        let key = derive(key, start as u64);
+        let key = derive(key, graph.row_id(start));
         let walker = |walk: usize| Walker {
             stream: Stream::new(derive(key, walk as u64)),
             at: at.clone(),
             proposed: start,
         };
         walkers.clear();
+        reserve(walkers, Some(self.num_walks), "num_walks", self.num_walks)?;
         walkers.extend((0..self.num_walks).map(walker));
         for _ in 0..self.length {
             self.step(graph, walkers)?;
@@ -121,9 +149,10 @@ impl Walks {
     pub fn visited<I: Id>(&self, graph: &View<'_, I>, starts: &[I], key: u64) -> Result<Vec<I>, Error> {
         graph.check_square()?;
         crate::csc::check_ids("starts", starts, graph.num_nodes(), "nodes")?;
-        let per_walk = self.length + 1;
-        let per_start = per_walk * self.num_walks;
-        let mut visited = vec![I::from_index(0); starts.len() * per_start];
+        let per_walk = self.length.saturating_add(1);
+        let per_start = per_walk.saturating_mul(self.num_walks);
+        let len = starts.len().checked_mul(per_start);
+        let mut visited = filled(I::from_index(0), len, "walk_length * num_walks", per_start)?;
         let mut walkers = Vec::new();
         for (rows, start) in visited.chunks_mut(per_start.max(1)).zip(starts) {
             rows.iter_mut().step_by(per_walk).for_each(|first| *first = *start);

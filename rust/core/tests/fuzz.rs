@@ -14,7 +14,8 @@ use gnnkit_core::balance::{even_order, tree_sizes};
 use gnnkit_core::csc::Id;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::rng::{Stream, derive};
-use gnnkit_core::sample::{Batch, Extra, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch, View, Weights};
+use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch};
+use gnnkit_core::view::{Extra, View, Weights};
 use gnnkit_core::walk::Walks;
 use gnnkit_core::{Csc, Error};
 
@@ -25,6 +26,7 @@ struct Input<I> {
     weight: Vec<f32>,
     wanted: Vec<f64>,
     cluster: Vec<i64>,
+    ids: Option<Vec<i64>>,
     seeds: Vec<I>,
     sampler: Sampler,
     key: u64,
@@ -134,6 +136,7 @@ impl Dice {
             weight: (0..num_edges).map(|_| self.float() as f32).collect(),
             wanted: (0..num_sources).map(|_| self.float()).collect(),
             cluster: (0..num_sources).map(|node| self.id(node % 4)).collect(),
+            ids: (self.below(2) == 0).then(|| (0..num_nodes).map(|node| self.id(3 * node)).collect()),
             seeds: chosen.into_iter().map(|seed| narrow(self.id(seed))).collect(),
             sampler: self.sampler(),
             key: self.stream.next_u64(),
@@ -155,6 +158,9 @@ fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
         weight: Some(Weights::F32(&input.weight)),
         wanted: Some(&input.wanted),
         cluster: Some(&input.cluster),
+        rows: input.ids.as_deref(),
+        sources: input.ids.as_deref().filter(|ids| ids.len() == input.num_sources),
+        counts: input.ids.as_deref(),
     };
     let graph = View::new(&input.indptr, &input.indices, input.num_sources)?.with(extra)?;
     if let Ok(hop) = input.sampler.draw(&graph, &input.seeds, 0, input.key, scratch) {

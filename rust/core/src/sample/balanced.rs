@@ -1,9 +1,11 @@
 //! As equal a number of neighbours per node as degrees allow, under the budget of a hop.
 
-use super::law::{Law, Room, Row, draw_distinct};
-use super::view::View;
+use super::floyd::Bits;
+use super::law::{Law, Row};
+use super::uniform::draw_distinct;
 use crate::Error;
 use crate::csc::Id;
+use crate::view::{View, load};
 
 /// How many of a hop's draws a single node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,13 @@ impl Balanced {
         fanout: usize,
         limits: Limits,
     ) -> Result<Self, Error> {
+        if let Some(counts) = graph.extra().counts {
+            let counts = nodes.iter().map(|node| given(counts, node.index()));
+            return Ok(Self {
+                key,
+                counts: counts.collect::<Result<_, _>>()?,
+            });
+        }
         let degree = |node: &I| graph.edges(node.index()).map(|edges| edges.len());
         let degrees: Vec<usize> = nodes.iter().map(degree).collect::<Result<_, _>>()?;
         let counts = water_fill(&degrees, fanout.saturating_mul(nodes.len()), limits);
@@ -65,10 +74,24 @@ impl Balanced {
     }
 }
 
+/// The number of draws that the caller gives `node`.
+fn given(counts: &[i64], node: usize) -> Result<usize, Error> {
+    let value = load(&counts[node]);
+    usize::try_from(value).map_err(|_| Error::OutOfRange {
+        name: "counts",
+        position: node,
+        value,
+        bound: isize::MAX as usize,
+        of: "draws",
+    })
+}
+
 impl Law for Balanced {
+    type Room = Bits;
+
     #[inline(always)]
-    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
-        draw_distinct(self.key, self.counts[row.at], row, room, out);
+    fn draw(&self, row: &Row, bits: &mut Bits, out: &mut Vec<i64>) -> Result<(), Error> {
+        draw_distinct(self.key, self.counts[row.at], row, bits, out);
         Ok(())
     }
 }

@@ -1,45 +1,68 @@
 //! Sampled neighbourhoods: seeds in, blocks out, the same bits on any number of threads.
 //!
-//! Every draw is a hash of what it is for (see [`crate::rng`]): the batch's key, the node that draws and the number of the draw.
+//! Every draw is a hash of its purpose (see [`crate::rng`]): the key of the batch, the node
+//! that draws and the number of the draw.
+//!
+//! The files build on each other in this order, and no file imports a later one:
+//!
+//! 1. `batch` holds the results, `table` finds local ids, `numbering` numbers nodes for
+//!    samplers in Python, and `floyd` draws distinct numbers.
+//! 2. `law` says what a law is. `uniform`, `weighted`, `labor`, `cluster` and `visits` are
+//!    laws, and `balanced` is one that draws as `uniform` does.
+//! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand` numbers
+//!    the nodes that a hop finds.
+//! 4. This file chooses the law, and runs the hops of a batch.
 
 mod balanced;
+mod batch;
 mod cluster;
+mod crew;
+mod edges;
+mod expand;
 mod floyd;
-mod hop;
 mod labor;
 mod law;
 mod numbering;
-mod slices;
 mod table;
-mod view;
+#[cfg(test)]
+mod tests;
+mod uniform;
 mod visits;
 mod weighted;
 
 use balanced::Balanced;
 pub use balanced::{Limits, water_fill};
+use batch::Sizes;
+pub use batch::{Batch, Hop};
 use cluster::WithinClusters;
-pub use hop::{Batch, Hop, Importance};
-use hop::{Draw, DrawInto, Edges, Expand, Sizes, Task};
+use crew::Crew;
+pub use edges::Importance;
+use edges::{Draw, Edges};
+use expand::{DrawInto, Expand, Task};
 use labor::Labor;
-use law::{Uniform, UniformWithReplacement};
 pub use numbering::Numbering;
 use numbering::number_seeds;
-use slices::Crew;
 pub use table::DENSE_NODES;
 use table::{Dense, Hashed, Table};
-pub use view::{Extra, View, Weights};
+use uniform::{Uniform, UniformWithReplacement};
 use visits::MostVisited;
-
 use weighted::{Weighted, WeightedWithReplacement};
 
 use crate::csc::{Id, check_ids};
 use crate::memory::List;
 use crate::rng::derive;
+use crate::view::View;
 use crate::walk::Walks;
 use crate::{Error, pool};
 
 /// As how many edges at most the draws of a row count when the work of a hop is divided: rows of more are few.
 const TYPICAL_FANOUT: usize = 32;
+
+/// The most hops of a batch.
+pub const MAX_HOPS: usize = 1 << 10;
+
+/// The largest fanout with replacement: such a fanout is not bounded by the degree.
+const MAX_REPLACED: i64 = 1 << 20;
 
 /// How many in-edges a node draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +147,41 @@ impl Scratch {
 }
 
 impl Sampler {
+    /// A sampler with `fanouts` as users write them: -1 means all neighbours.
+    pub fn new(kind: Kind, fanouts: &[i64], redraw: bool, importance: Option<Importance>) -> Result<Self, Error> {
+        let num_hops = fanouts.len();
+        if !(1..=MAX_HOPS).contains(&num_hops) {
+            return Err(Error::Count {
+                name: "number of fanouts",
+                value: num_hops,
+                low: 1,
+                high: MAX_HOPS,
+            });
+        }
+        let replace = matches!(
+            kind,
+            Kind::Neighbor { replace: true } | Kind::Weighted { replace: true }
+        );
+        let most = if replace { MAX_REPLACED } else { i64::MAX };
+        if let Some(hop) = fanouts.iter().position(|&fanout| fanout > most) {
+            return Err(Error::Count {
+                name: "fanout with replacement",
+                value: fanouts[hop] as usize,
+                low: 0,
+                high: most as usize,
+            });
+        }
+        let fanouts = fanouts.iter().enumerate();
+        Ok(Self {
+            kind,
+            fanouts: fanouts
+                .map(|(hop, &fanout)| Fanout::new(hop, fanout))
+                .collect::<Result<_, _>>()?,
+            redraw,
+            importance,
+        })
+    }
+
     /// One hop of `nodes`, which may repeat. Hop 0 is the seeds' own.
     pub fn draw<I: Id>(
         &self,

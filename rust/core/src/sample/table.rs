@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::view::prefetch;
+use crate::view::prefetch;
 
 /// Bits of a local id in the dense table; those that are left count batches.
 const LOCAL_BITS: u32 = 25;

@@ -189,7 +189,7 @@ def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> N
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
     if (tmp_path / "run/checkpoints/last.json").exists():
         checkpoint.load(tmp_path / "run/checkpoints/last.json")
-    assert not (tmp_path / "run/shards").exists()
+    assert not (tmp_path / "run/prepared").exists()
 
 
 def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:

@@ -26,6 +26,14 @@ pub struct Extra<'a> {
     pub wanted: Option<&'a [f64]>,
     /// [num_sources] the cluster of each node.
     pub cluster: Option<&'a [i64]>,
+    /// [num_nodes] global ids of the destinations, which key their draws. `None`: their
+    /// numbers are their ids.
+    pub rows: Option<&'a [i64]>,
+    /// [num_sources] global ids of the sources, for laws that hash sources.
+    pub sources: Option<&'a [i64]>,
+    /// [num_nodes] numbers of draws, for the balanced law. `None`: the nodes of the hop
+    /// share a budget.
+    pub counts: Option<&'a [i64]>,
 }
 
 /// Edge weights in either width.
@@ -91,6 +99,9 @@ impl<'a, I: Id> View<'a, I> {
         length("weight", extra.weight.map(|weight| weight.len()), self.num_edges())?;
         length("wanted", extra.wanted.map(<[f64]>::len), self.num_sources)?;
         length("cluster", extra.cluster.map(<[i64]>::len), self.num_sources)?;
+        length("rows", extra.rows.map(<[i64]>::len), self.num_nodes())?;
+        length("sources", extra.sources.map(<[i64]>::len), self.num_sources)?;
+        length("counts", extra.counts.map(<[i64]>::len), self.num_nodes())?;
         Ok(Self { extra, ..self })
     }
 
@@ -126,6 +137,28 @@ impl<'a, I: Id> View<'a, I> {
         match self.extra.wanted {
             Some(wanted) => check_weight("wanted", node, load(&wanted[node])),
             None => Ok(1.0),
+        }
+    }
+
+    /// The global id of destination `node`, which keys the draws of the node.
+    #[inline(always)]
+    pub(crate) fn row_id(&self, node: usize) -> u64 {
+        match self.extra.rows {
+            Some(ids) => load(&ids[node]) as u64,
+            None => node as u64,
+        }
+    }
+
+    /// The global id of `source`, which was read from `edge`. Without global ids the
+    /// source is not checked.
+    #[inline(always)]
+    pub(crate) fn source_id(&self, edge: usize, source: I) -> Result<u64, Error> {
+        match self.extra.sources {
+            None => Ok(source.index() as u64),
+            Some(ids) => match ids.get(source.index()) {
+                Some(id) => Ok(load(id) as u64),
+                None => Err(self.no_such_source(edge as i64, source)),
+            },
         }
     }
 
@@ -180,6 +213,9 @@ impl<'a, I: Id> View<'a, I> {
     #[inline(always)]
     pub(crate) fn prefetch_node(&self, node: usize) {
         prefetch(self.indptr, node);
+        if let Some(ids) = self.extra.rows {
+            prefetch(ids, node);
+        }
     }
 
     /// Asks the memory for the source of `edge`.

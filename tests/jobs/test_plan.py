@@ -19,6 +19,8 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.planning import SavedTensors, Volume
 from gnnkit.graph import CSC, Graph
+from gnnkit.jobs.iterate import iterate
+from gnnkit.jobs.plan import step_activations, step_volume
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
@@ -31,8 +33,6 @@ from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.strategy.base import Worker
-from gnnkit.training.predict import step_activations, step_volume
-from gnnkit.training.program import iterate
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
 MODELS = {
@@ -71,7 +71,7 @@ def counted(shards: list[Shard], model: nn.Module, comm: Communicator) -> Counte
     engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
     layers = ShardAdjacency.layers(engine, model.num_layers, 1)  # type: ignore[arg-type]
     model(torch.tensor(shard.features), layers).sum().backward()
-    return totals(engine.traffic)
+    return totals(engine.tally)
 
 
 def totals(traffic: Tally) -> Counted:
@@ -125,7 +125,7 @@ class Attends(Program):
 def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> Counted:
     """In one step of a program."""
     worker = Worker(comm, shards[comm.rank], torch.float64, 0)
-    return totals(iterate(program, worker, lambda iteration, residual, states: None).traffic)
+    return totals(iterate(program, worker, lambda iteration, residual, states: None).tally)
 
 
 @pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])

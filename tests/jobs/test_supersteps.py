@@ -16,14 +16,13 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
+from gnnkit.evaluation import Evaluation
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.training import checkpoint
-from gnnkit.training.module import TrainingModule
+from tests.jobs.test_train import small_graph
 from tests.sync.training import shards_on
-from tests.training.test_run import small_graph
 
 EPOCHS, LOCAL = 8, 3
 Runs = Callable[..., tuple[dict[str, Any], Path]]
@@ -167,15 +166,14 @@ def test_checkpoint_predictions_and_result_are_of_the_final_average(whole: Runs)
 def _logits(parameters: dict[str, Tensor], comm: Threads) -> Tensor:
     """Of a model with those parameters, on one rank."""
     graph = small_graph()
-    model, strategy = GCN(graph.features.shape[1], graph.num_classes, hidden=5).double(), VertexCentric()
+    model = GCN(graph.features.shape[1], graph.num_classes, hidden=5).double()
     model.load_state_dict({name.removeprefix("model.gcn."): value for name, value in parameters.items()})
     worker = Worker(comm, shards_on(Grid(1, 1, 1), graph)[0], torch.float64, 0)
-    strategy.setup(worker, model)
-    return TrainingModule(model, strategy, worker, optimizer="sgd", lr=0.1, weight_decay=0.0).predict_logits()
+    return Evaluation.of(worker, model, 1.0).logits(model)
 
 
 def test_without_the_final_average_the_drift_stays(tmp_path: Path) -> None:
-    result, _ = run(tmp_path / "run", "strategy.final_average=false", comm="threads")
+    result, _ = run(tmp_path / "run", "trainer.final_average=false", comm="threads")
     assert result["final_drift"] == result["drift"] > 0
 
 

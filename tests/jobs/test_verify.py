@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.sync.all_reduce import AllReduce
-from gnnkit.training.ranks import SyncMeter
-from tests.training.test_predict import make_graph
+from gnnkit.training.ddp import SyncMeter
+from tests.jobs.test_plan import make_graph
 
 
 def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
@@ -76,6 +76,6 @@ def test_noise_that_is_not_keyed_is_found_and_explained(tmp_path: Path) -> None:
 
 
 def test_asynchronous_modes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AllReduce, "asynchronous", True)
-    with pytest.raises(ValueError, match="job=verify needs a synchronous mode, sync=all_reduce"):
+    monkeypatch.setattr(AllReduce, "lockstep", False)
+    with pytest.raises(ValueError, match="job=verify needs ranks that step together, the result of sync=all_reduce"):
         verify(tmp_path)

@@ -62,7 +62,7 @@ def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path, capfd: 
     assert result["converged"]
     assert result["residual"] <= 1e-12
     assert result["words_gathered"] + result["words_reduced"] > 0
-    assert not (tmp_path / "run/shards").exists()
+    assert not (tmp_path / "run/prepared").exists()
     assert "Warning" not in capfd.readouterr().err
     lines = [json.loads(line) for line in (tmp_path / "run/workers.jsonl").read_text().splitlines()]
     assert [(line["step"], line["rank"]) for line in lines] == [

@@ -16,11 +16,11 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine
 from gnnkit.graph import Graph
+from gnnkit.leader import choose as planning
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.training import plan as planning
-from tests.training.test_run import small_graph
+from tests.jobs.test_train import small_graph
 
 WIDTH = 6
 
@@ -31,9 +31,9 @@ def received(shards: list[Shard], comm: Communicator) -> tuple[dict[int, dict[st
     engine.sum(torch.ones(len(shards[comm.rank].owned), WIDTH, dtype=torch.float64), 0)
     words: dict[int, dict[str, int]] = {}
     messages: dict[int, int] = {}
-    for (_, step, peer), number in engine.traffic.words.items():
+    for (_, step, peer), number in engine.tally.words.items():
         words.setdefault(peer, {})[step] = number
-    for (_, _, peer), number in engine.traffic.messages.items():
+    for (_, _, peer), number in engine.tally.messages.items():
         messages[peer] = messages.get(peer, 0) + number
     return words, messages
 
