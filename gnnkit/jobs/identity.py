@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 import yaml
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -39,6 +40,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
         **{f"{each.kind}={each.name}": _origin(each) for each in chosen if each is not None},
         **{f"version of {name}": version for name, version in versions().items()},
+        "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),
         **({} if model is None else {"given model": ModelSource(settings.model, model).name}),
         **{f"model.{name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in _state(model)},

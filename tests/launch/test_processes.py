@@ -139,6 +139,17 @@ def test_what_the_user_can_mend_stays_a_user_error() -> None:
     assert isinstance(caught.value.__cause__, RankError)
 
 
+def test_a_rank_that_is_a_thread_is_named() -> None:
+    def threads(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        error = ZeroDivisionError("division by zero")
+        error.add_note("on rank 2")
+        raise error
+
+    expected = r"^the process of all ranks failed: ZeroDivisionError: division by zero \(on rank 2\)"
+    with pytest.raises(RankError, match=expected):
+        launch(threads, 1, name="the process of all ranks")
+
+
 def test_results_larger_than_a_pipe_come_back() -> None:
     assert len(launch(lambda rank, world_size, listener: {"text": "x" * 2**22}, 2)["text"]) == 2**22
 

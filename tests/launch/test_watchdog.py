@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import signal
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import gnnkit
 from gnnkit.comm.process import Gloo
 from gnnkit.launch.processes import RankError, launch, progress, run_in_child
 from gnnkit.launch.watchdog import Patience, cpu_seconds
+from gnnkit.model.gcn import GCN
 
 NEVER = 1e6  # seconds
 
@@ -178,3 +182,37 @@ def test_too_many_open_files_are_the_error_that_is_shown() -> None:
             launch(lambda *_: time.sleep(60), 3)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls: int) -> GCN:
+    """Makes a model that hangs on rank 1 when it is called for the nth time."""
+
+    class Hanging(GCN):
+        left = calls
+
+        def forward(self, *arguments: Any) -> torch.Tensor:
+            self.left -= 1
+            if self.left == 0 and os.environ["RANK"] == "1":
+                hang()
+            return super().forward(*arguments)
+
+    return Hanging(in_features, num_classes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hang", [stop, loop])
+def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[], None], tmp_path: Path) -> None:
+    with pytest.raises(RankError) as caught:
+        gnnkit.train(
+            strategy="vertex_centric",
+            dataset={"name": "synthetic", "num_nodes": 100},
+            model=functools.partial(own_gcn, hang=hang, calls=4),
+            workers=2,
+            comm={"name": "gloo", "timeout": 2.0},
+            trainer={"max_epochs": 8, "checkpoint": False},
+            folder=tmp_path / "run",
+        )
+    message = str(caught.value)
+    assert message.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")
+    assert f"in {hang.__name__}" in message
+    assert not (tmp_path / "run/prepared").exists()
