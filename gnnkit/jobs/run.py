@@ -88,7 +88,7 @@ RankWork = Callable[[Job, Communicator], dict[str, Any]]  # the leader's figures
 def run_ranks(
     work: RankWork, needs: Needs, settings: Settings, folder: Path, graph: Graph | None, model: Given
 ) -> Result:
-    """Prepares the data in a child, then starts the ranks on it, and returns what the leader found.
+    """Prepares the data in a child, starts the ranks, and returns the leader's result.
 
     Args:
         work: What each rank does.
@@ -155,7 +155,9 @@ def join(
 def prepare_for_others(
     mailbox: Mailbox, settings: Settings, needs: Needs, folder: Path, graph: Graph | None, model: Given
 ) -> Job:
-    """Prepares the data in a child, while heartbeats go to the other ranks, and tells them the result.
+    """Prepares the data in a child, and tells the other ranks.
+
+    Heartbeats go to them meanwhile.
 
     Args:
         mailbox: Between the ranks.
@@ -189,7 +191,7 @@ def prepare_for_others(
 
 
 def hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
-    """Waits for the leader's preparation. Each heartbeat of the leader renews the deadline.
+    """Waits for the leader's preparation. Each heartbeat renews the deadline.
 
     Args:
         mailbox: Between the ranks.

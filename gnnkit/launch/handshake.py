@@ -36,7 +36,7 @@ def agree(comm: Communicator, identity: Mapping[str, str]) -> None:
 
 
 def difference(identities: Sequence[Mapping[str, str]]) -> str | None:
-    """Names the first key in which ranks differ, with the values of all ranks, or returns None.
+    """Names the first key in which ranks differ, with all values, or returns None.
 
     Args:
         identities: What each rank runs, by rank.
@@ -52,7 +52,7 @@ def difference(identities: Sequence[Mapping[str, str]]) -> str | None:
 
 
 def _part(comm: Communicator) -> None:
-    """Waits until every rank has heard the leader, so that none loses its peers before."""
+    """Waits until every rank has heard the leader. Ranks that leave early are lost."""
     with contextlib.suppress(RuntimeError):
         comm.all_reduce(torch.zeros(1, device=comm.device))
 

@@ -67,10 +67,11 @@ def launch(
     patience: Patience | None = None,
     name: str = "rank {rank}",
 ) -> dict[str, Any]:
-    """Runs `function(rank, world_size, listener)` in processes and returns what rank 0 returned.
+    """Runs a function in processes, and returns what the function returned on rank 0.
 
-    The environment of each process holds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT. Rank 0 gets the socket that listens there as `listener`.
+    Each process calls `function(rank, world_size, listener)`. Its environment holds RANK,
+    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank 0 gets the
+    socket that listens there as `listener`.
     Results must be JSON. When a rank fails, none makes progress, or a signal comes, all
     ranks are ended before this function returns. Raises `UserError` with the message of a
     rank's `UserError`, else `RankError`.
@@ -105,9 +106,9 @@ def run_in_child(
     patience: Patience | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Returns `function(*arguments)`, which must be JSON, from a forked process that ends with it.
+    """Returns `function(*arguments)`, which must be JSON, from a forked process.
 
-    What the function leaves behind, such as memory and thread pools, ends too. Errors are
+    The process ends with the function. What the function leaves behind, such as memory and thread pools, ends too. Errors are
     raised as by `launch`.
 
     Args:
@@ -192,7 +193,7 @@ class _Child:
         return self._process.exitcode is not None
 
     def stacks(self, deadline: float) -> str:
-        """Returns what the process has written since SIGUSR1, ready or not at the deadline."""
+        """Returns what the process has written from SIGUSR1 to the deadline."""
         text = b""
         while self._stacks is not None and connection.wait([self._stacks], max(deadline - time.monotonic(), 0.0)):
             part = os.read(self._stacks.fileno(), 2**16)
@@ -280,7 +281,7 @@ class _Group:
         self._starter = threading.Thread(target=self._start_and_stay, name="gnnkit-launcher", daemon=True)
 
     def run(self) -> list[Any]:
-        """Starts the processes, returns their results, and ends them all whatever happens."""
+        """Starts the processes, returns their results, and ends all of them always."""
         try:
             with _sigterm_as_exit():
                 self._starter.start()
@@ -294,7 +295,7 @@ class _Group:
                 self._end()
 
     def _start_and_stay(self) -> None:
-        """Starts the processes from a thread of their own, which stays until they have ended.
+        """Starts the processes from a thread that stays until all have ended.
 
         A process that is forked from a thread that has used OpenMP hangs in its first
         parallel region. The thread stays, because the kernel takes the end of the thread
@@ -340,7 +341,10 @@ class _Group:
                 linger = min(linger, time.monotonic() + LINGER)
 
     def _hear_others(self) -> None:
-        """Waits a moment for the other ranks' reports, longer if the cause is not among the failures yet."""
+        """Waits a moment for the other ranks' reports.
+
+        Waits longer if the cause is not among the failures yet.
+        """
         start = time.monotonic()
         while any(child.running for child in self._children):
             caused = any(child.failed and not child.lost_peer for child in self._children)
@@ -372,7 +376,7 @@ class _Group:
         return mendable
 
     def _stuck(self, why: str) -> RankError:
-        """Returns the error of processes that do not go on, with the stacks of all that run."""
+        """Returns the error of processes that do not go on, with all stacks."""
         lines = [why, *map(str, self._children)]
         running = [child for child in self._children if child.working]
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes its stacks when continued
@@ -450,10 +454,10 @@ def _enter(
     function: Callable[..., Any],
     arguments: Sequence[Any],
 ) -> None:
-    """Runs the function in the started process, and writes one line of JSON to the parent.
+    """Runs the function in the started process, and reports to the parent in JSON.
 
     Args:
-        writer: Takes the line.
+        writer: Takes the report.
         stacks: Takes the stacks of all threads at each SIGUSR1.
         board: Shows the progress.
         parent: Process id of the parent.

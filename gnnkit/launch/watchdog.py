@@ -161,7 +161,10 @@ def is_stopped(pid: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Returns the CPU time of a process and its descendants, or None where the system does not say."""
+    """Returns the CPU time of a process and its descendants in seconds.
+
+    Returns None where the system does not say.
+    """
     fields = _stat(pid)
     if not fields:
         return None
