@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from gnnkit.comm import Communicator
@@ -16,6 +16,7 @@ from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
+from gnnkit.launch.processes import progress
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
@@ -49,7 +50,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
             module,
             sync,
             meter,
-            callbacks=[observer, *_periodic(job), *resumed, *_display(job, watch)],
+            callbacks=[observer, _signs(), *_periodic(job), *resumed, *_display(job, watch)],
             logger=loggers or False,
             max_epochs=trainer_settings.max_epochs,
             check_val_every_n_epoch=trainer_settings.check_val_every_n_epoch,
@@ -130,6 +131,15 @@ def _watch(job: Job, worker: Worker, loggers: list[Any]) -> Watch:
         quiet=settings.progress_bar,
         every=settings.log_every_n_steps,
         log=log,
+    )
+
+
+def _signs() -> Callback:
+    """Tells the launcher of every step and every evaluation."""
+    return LambdaCallback(
+        on_train_batch_start=lambda trainer, *_: progress(f"step {trainer.global_step}"),
+        on_validation_start=lambda *_: progress("an evaluation"),
+        on_train_end=lambda *_: progress("the end of training"),
     )
 
 
