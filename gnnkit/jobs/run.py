@@ -187,7 +187,7 @@ def prepare_for_others(
         tell(error=str(error))
         raise
     tell(folder=str(folder), prepared=prepared)
-    print(prepared["summary"], flush=True)
+    say(prepared["summary"])
     return Job(settings, folder, Prepared(**prepared), model)
 
 
