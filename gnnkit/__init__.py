@@ -56,9 +56,8 @@ def train(
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
-        settled = settings.with_name(settled, "dataset", "graph")
+        settled = settings.with_choice(settled, settings.Choice("dataset", "graph", {}))
     if not named:
-        settled = settings.with_name(settled, "model", getattr(model, "__name__", type(model).__name__))
-    result = jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]
-    assert result is not None
-    return result
+        name = getattr(model, "__name__", type(model).__name__)
+        settled = settings.with_choice(settled, settings.Choice("model", name, {}))
+    return jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]

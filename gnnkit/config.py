@@ -1,7 +1,7 @@
 """Composes configurations: overrides as on the command line in, plain data out.
 
-Configuration is data. Nothing in it is evaluated or called: no `_target_`, no resolvers, no settings of Hydra itself. Hydra
-is imported when it composes.
+Configuration is data. Nothing in a configuration is evaluated or called: no `_target_`, no
+resolvers, no settings of Hydra itself. Hydra is imported when it composes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.plugins import KINDS, conf_folders, names, options, unknown
+from gnnkit.plugins import KINDS, conf_folders, names, options
+from gnnkit.ranges import shown, unknown, unknown_key
+
+SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 
 
 def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
-    """The configuration that Hydra composes from `conf/config.yaml` and command-line overrides, as plain data.
+    """Composes `conf/config.yaml` and command-line overrides to plain data.
 
-    `config_dir` is a folder of the user's own YAML, searched after ours. Raises `UserError` that names the key and what
-    is nearest to it for all that Hydra refuses, for missing values, and for anything that would run code.
+    Raises `UserError` with the key and the nearest known key for all that Hydra refuses, for
+    missing values, and for anything that would run code.
+
+    Args:
+        overrides: As on the command line, such as `model=gcn` and `model.hidden=8`.
+        config_dir: A folder of the user's own YAML, searched after ours.
     """
     for text in overrides:
         _refuse_code(text, f"override {text!r}")
@@ -35,7 +42,10 @@ def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) ->
 
 
 def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Python values as overrides: `{"model": {"name": "gcn", "hidden": 8}}` is `model=gcn model.hidden=8`."""
+    """Spells Python values as overrides.
+
+    `{"model": {"name": "gcn", "hidden": 8}}` becomes `model=gcn model.hidden=8`.
+    """
     overrides = []
     for key, value in keys.items():
         if isinstance(value, Mapping):
@@ -47,8 +57,16 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     return overrides
 
 
+def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields all keys of nested mappings, as in `model.hidden`."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+
+
 def _literal(value: Any) -> str:
-    """A plain value in Hydra's grammar."""
+    """Spells a plain value in Hydra's grammar."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     if value is None or isinstance(value, bool):
@@ -72,12 +90,18 @@ def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
             raise _missing(missing[0])
         return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
     except OverrideParseException as error:
-        raise UserError(f"cannot read {error.override!r}: write KEY=VALUE ({_first_line(error)})") from error
+        raise UserError(
+            f"cannot read {shown(error.override)!r}: write KEY=VALUE ({shown(_first_line(error))})"
+        ) from error
     except MissingConfigException as error:
         kind, _, name = (error.missing_cfg_file or "").rpartition("/")
         raise unknown(f"{kind}={name}", name, options(kind)) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise (_unknown_key(overrides, folders) or ValueError(_first_line(error))) from error
+        raise (_unknown_key(overrides, folders) or UserError(_first_line(error))) from error
+    except RecursionError as error:
+        raise UserError("the configuration is nested too deeply to be read") from error
+    except OSError as error:
+        raise UserError(f"the configuration cannot be read: {shown(error)}") from error
 
 
 def _hydra(overrides: list[str], folders: list[Path]) -> Any:
@@ -89,21 +113,27 @@ def _hydra(overrides: list[str], folders: list[Path]) -> Any:
         return compose("config", [*overrides, f"hydra.searchpath=[{paths}]"])
 
 
-def _unknown_key(overrides: list[str], folders: list[Path]) -> ValueError | None:
-    """Why Hydra may have refused: the first override of a key that the chosen options do not have."""
+def _unknown_key(overrides: list[str], folders: list[Path]) -> UserError | None:
+    """Finds why Hydra may have refused: the first override of a key that the chosen options lack."""
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
     groups = [text for text in overrides if _key(text) in KINDS]
     try:
-        known = list(_dotted(OmegaConf.to_container(_hydra(groups, folders))))
+        composed = typing.cast("dict[str, Any]", OmegaConf.to_container(_hydra(groups, folders)))
     except HydraException:
         return None
+    known = set(dotted(composed))
     key = next((key for text in overrides if text[0] not in "+~" and (key := _key(text)) not in known), None)
     if key is None:
         return None
-    parent = key.rpartition(".")[0]
-    return unknown(key, key, [name for name in known if name.rpartition(".")[0] == parent] or known)
+    section = key.partition(".")[0]
+    if section in KINDS and section not in composed:  # only a sampler may be left out
+        return UserError(
+            f"{key} needs a {section}, and none is chosen: leave the key out, or choose {section}=NAME "
+            "for a strategy that draws"
+        )
+    return unknown_key(key, known)
 
 
 def _register_without_yaml(folders: Sequence[Path]) -> None:
@@ -122,15 +152,17 @@ def _spell(text: str) -> str:
     """Hydra wants `+` for a group without default and for new keys; users need not know."""
     if _key(text) == "strategy" and text[0] not in "+~":
         return f"+{text}"
-    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options\.", text) else text
+    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options[.=]", text) else text
 
 
 def _check_choice(text: str) -> None:
     """Refuses what Hydra would take for a choice of options, but not report by its key."""
     key, _, value = text.partition("=")
+    if not _key(text):
+        raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
         raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
-    if key.lstrip("+") in KINDS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
+    if key.lstrip("+") in SECTIONS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
         raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
 
 
@@ -176,7 +208,7 @@ def _check_folder(folder: Path) -> None:
             _refuse_hydra(package, str(path))
 
 
-def _missing(key: str) -> ValueError:
+def _missing(key: str) -> UserError:
     if key in KINDS:
         return UserError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
     return UserError(f"{key} is missing: set it with {key}=VALUE")
@@ -184,14 +216,6 @@ def _missing(key: str) -> ValueError:
 
 def _key(text: str) -> str:
     return text.split("=", 1)[0].strip().lstrip("+~")
-
-
-def _dotted(node: Any, prefix: str = "") -> Iterator[str]:
-    """All keys of nested dicts, as in `model.hidden`."""
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, dict):
-            yield from _dotted(value, f"{prefix}{key}.")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The values that everything else passes on: CSC, Graph, Block and MiniBatch. NumPy only."""
+"""The values that all other parts pass on: CSC, Graph, Block and MiniBatch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit import _core
+from gnnkit import _core, checks
+from gnnkit.checks import Array, whole
+from gnnkit.errors import UserError
 from gnnkit.storage import load_arrays, save_arrays
 
 Ids = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]
 
-_CHUNK = 1 << 20  # numbers looked at in one step of a check
 _MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labels
+_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
 
 
 class Split(IntEnum):
-    """What a node is used for; the values of `Graph.split`."""
+    """What a node is used for. These are the values of `Graph.split`."""
 
     NONE = 0
     TRAIN = 1
@@ -30,27 +32,66 @@ class Split(IntEnum):
     TEST = 3
 
     @staticmethod
+    def of(values: npt.ArrayLike, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+        """Returns the values of `Graph.split` that names or codes stand for.
+
+        Names are train, val, test, none and the empty string. Codes are members of
+        `Split` or their numbers. Data sets often count train as 0, so numbers that use
+        nodes but train on none are refused. Codes of type int8, as `Graph.split` has,
+        may do so. Raises `UserError` with the place of a name or code that does not
+        exist.
+
+        Args:
+            values: [num_nodes] names or codes.
+            num_nodes: number of entries expected.
+        """
+        given = checks.array("split", values)
+        if given.dtype.kind == "U":
+            return _named_splits(given, num_nodes)
+        if given.dtype == np.bool_:
+            raise UserError("split is a mask, expected names or codes: make codes of masks with Split.of_masks")
+        codes = checks.integers("split", given, num_nodes)
+        checks.check_range("split", codes, 0, len(Split))
+        if codes.dtype != np.int8 and codes.any() and not (codes == Split.TRAIN).any():
+            meaning = ", ".join(f"{code} {code.name}" for code in Split)
+            raise UserError(f"split uses nodes but trains on none: {meaning} (int8 codes may do so)")
+        return np.ascontiguousarray(codes, np.int8)
+
+    @staticmethod
     def of_masks(train: npt.ArrayLike, val: npt.ArrayLike, test: npt.ArrayLike) -> npt.NDArray[np.int8]:
-        """The values of `Graph.split` from three masks [num_nodes]. Raises `ValueError` for a node in two of them."""
-        masks = [np.asarray(mask) for mask in (train, val, test)]
-        for name, mask in zip(("train", "val", "test"), masks, strict=True):
+        """Returns the values of `Graph.split` that three masks stand for.
+
+        Raises `UserError` for a node in two masks, and for masks of unequal shapes.
+
+        Args:
+            train: [num_nodes] bool.
+            val: [num_nodes] bool.
+            test: [num_nodes] bool.
+        """
+        masks = [checks.array(f"{name} mask", mask) for name, mask in zip(SPLITS, (train, val, test), strict=False)]
+        for name, mask in zip(SPLITS, masks, strict=False):
             if mask.dtype != np.bool_ or mask.shape != masks[0].shape or mask.ndim != 1:
-                raise ValueError(
-                    f"{name} mask has dtype {mask.dtype}, shape {mask.shape}, expected bool, {masks[0].shape}"
+                expected = list(masks[0].shape) if masks[0].ndim == 1 else "[num_nodes]"
+                raise UserError(
+                    f"{name} mask has dtype {mask.dtype}, shape {list(mask.shape)}, expected bool, {expected}"
                 )
         twice = np.flatnonzero(np.sum(masks, axis=0, dtype=np.int8) > 1)
         if len(twice):
-            raise ValueError(f"node {twice[0]} is in more than one of the train, val and test masks")
+            raise UserError(f"node {twice[0]} is in more than one of the train, val and test masks")
         return np.select(masks, [Split.TRAIN, Split.VAL, Split.TEST], Split.NONE).astype(np.int8)
+
+
+SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST, "none": Split.NONE, "": Split.NONE}
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class CSC:
     """In-edges by destination: node v reads from `indices[indptr[v]:indptr[v + 1]]`.
 
-    Edge ids are positions in `indices`. The constructor checks every value once, in native code on one thread, and
-    raises `ValueError` naming the first one that is wrong and its place. Contiguous arrays of the types below are taken
-    as they are, memory-mapped ones too; others are copied.
+    Edge ids are positions in `indices`. The constructor checks every value once, in
+    native code on one thread, and raises `UserError` with the place of the first wrong
+    value. Contiguous arrays of the types below are taken without a copy, from mapped
+    files too.
     """
 
     indptr: Ids  # [num_nodes + 1] int64
@@ -59,11 +100,10 @@ class CSC:
     num_sources: int = -1  # sources are 0..num_sources-1; -1: as many as destinations
 
     def __post_init__(self) -> None:
-        indptr = _ids("indptr", self.indptr).astype(np.int64, copy=False)
-        indices = _ids("indices", self.indices)
-        num_sources = len(indptr) - 1 if self.num_sources == -1 else self.num_sources
-        if num_sources < 0 and len(indptr):
-            raise ValueError(f"num_sources = {num_sources} is negative")
+        indptr = checks.int64s("indptr", self.indptr)
+        indices = checks.ids("indices", self.indices)
+        num_sources = whole("num_sources", self.num_sources, -1)
+        num_sources = len(indptr) - 1 if num_sources == -1 else num_sources
         _core.check_csc(indptr, indices, max(num_sources, 0))
         weight = None if self.weight is None else _weights(self.weight, len(indices))
         _set(self, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
@@ -79,13 +119,22 @@ class CSC:
         num_sources: int | None = None,
         threads: int | None = None,
     ) -> CSC:
-        """The graph of the edges `src[i] -> dst[i]`; in-edges of a node are ordered by source, then by i.
+        """Makes the graph of the edges `src[i] -> dst[i]`.
 
-        Parallel edges and self-loops stay. `indices` are int32 where all ids fit. `threads` defaults to the cores at
-        hand; the result does not depend on it, and no thread outlives the call. Raises `ValueError` for ids out of
-        range.
+        In-edges of a node are ordered by source, then by i. Parallel edges and
+        self-loops stay. `indices` are int32 where all ids fit. The result does not
+        depend on the threads, none of which outlives the call. Raises `UserError` for
+        ids out of range.
+
+        Args:
+            src: [num_edges] source of each edge.
+            dst: [num_edges] destination of each edge.
+            num_nodes: number of destinations.
+            weight: [num_edges] finite numbers, or None.
+            num_sources: number of sources. Default: `num_nodes`.
+            threads: threads that sort. Default: the cores at hand.
         """
-        src, dst = _ids("src", src), _ids("dst", dst)
+        src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_sources = num_nodes if num_sources is None else num_sources
         csc, positions = _sort(src, dst, num_nodes, num_sources, weight is not None, threads)
         return csc if weight is None else replace(csc, weight=_weights(weight, len(src))[positions])
@@ -100,38 +149,53 @@ class CSC:
         return len(self.indices)
 
     def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """The graph with every edge turned around, and the position here of each of its edges [num_edges] int64."""
-        indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, threads)
+        """Turns every edge around.
+
+        Also returns the position here of each edge [num_edges].
+        """
+        indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions), num_sources=self.num_nodes), positions
 
     def symmetrize(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """The graph with the reverse of each edge u -> v that has no edge v -> u, and for each of its edges the
-        position here of the edge that it is or reverses [edges] int64; weights are copied.
+        """Adds the reverse of each edge u -> v that has no edge v -> u.
 
-        Each of k parallel edges is reversed; a pair joined in both directions stays as it is, even where the numbers or
-        weights of its parallel edges differ. Raises `ValueError` unless sources and destinations are the same nodes.
+        A reverse edge has the weight of its edge.
+
+        Also returns, for each edge of the result, the position here of the edge that it
+        equals or reverses [num_edges]. Each of k parallel edges is reversed. A pair joined in both
+        directions stays, even where the numbers or weights of its parallel edges
+        differ. Raises `UserError` unless sources and destinations are the same nodes.
         """
         if self.num_sources != self.num_nodes:
-            raise ValueError(f"{self.num_sources} sources and {self.num_nodes} destinations cannot be symmetrized")
-        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, threads)
+            raise UserError(f"{self.num_sources} sources and {self.num_nodes} destinations cannot be symmetrized")
+        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions)), positions
 
     def in_degree(self) -> npt.NDArray[np.float64]:  # [num_nodes]
-        """Sum of the weights of each destination's in-edges; their number where there are no weights."""
+        """Sums the weights of each destination's in-edges.
+
+        Counts edges without weights.
+        """
         return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[0]
 
     def out_degree(self) -> npt.NDArray[np.float64]:  # [num_sources]
-        """Sum of the weights of each source's out-edges; their number where there are no weights."""
+        """Sums the weights of each source's out-edges. Counts edges without weights."""
         return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A graph with what is known of its nodes and edges.
+    """A graph with features, labels and splits of its nodes, and features of its edges.
 
-    Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor checks shapes and values and
-    raises `ValueError` naming the first one that is wrong and its place. Contiguous arrays of the types below are taken
-    as they are, memory-mapped ones too; others are copied.
+    Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor
+    checks shapes and values and raises `UserError` with the place of the first wrong
+    value. It refuses features and weights that are too large for float32, in which
+    models compute. `split` takes names and numbers too, as `Split.of` reads them.
+    Contiguous arrays of the types below are taken without a copy, from mapped files
+    too.
+
+    `edge_positions` says where each edge stood in the list that the graph was made
+    from. None means that the edges are counted as in `csc`.
     """
 
     csc: CSC
@@ -141,26 +205,42 @@ class Graph:
     edge_features: Floats | None = None  # [num_edges, edge_width] finite
     coordinates: Floats | None = None  # [num_nodes, 2 or 3] finite
     class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_classes]
+    edge_positions: Ids | None = field(default=None, kw_only=True)  # [num_edges] int32 or int64
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
         if self.csc.num_sources != n:
-            raise ValueError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
-        labels = np.ascontiguousarray(_integers("labels", self.labels, n), np.int64)
-        _check_range("labels", labels, -1, max(n, _MAX_CLASSES) if self.class_names is None else len(self.class_names))
-        split = _integers("split", self.split, n)
-        _check_range("split", split, 0, len(Split))
+            raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
+        if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
+            checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
+        labels = checks.int64s("labels", self.labels, n)
+        num_classes = max(n, _MAX_CLASSES) if self.class_names is None else len(self.class_names)
+        checks.check_range("labels", labels, -1, num_classes)
+        split = Split.of(self.split, n)
         _check_labelled(labels, split)
         _set(
             self,
-            features=_floats("features", self.features, (n, None)),
+            features=_features("features", self.features, n),
             labels=labels,
-            split=np.ascontiguousarray(split, np.int8),
-            edge_features=_optional("edge_features", self.edge_features, (self.num_edges, None)),
-            coordinates=_optional("coordinates", self.coordinates, (n, None)),
+            split=split,
+            edge_features=_optional("edge_features", self.edge_features, self.num_edges),
+            coordinates=_optional("coordinates", self.coordinates, n),
+            edge_positions=_positions(self.edge_positions, self.num_edges),
         )
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
-            raise ValueError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
+            raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
+
+    @classmethod
+    def of(cls, value: Any) -> Graph:
+        """Returns a graph itself, or reads PyG's `Data` with `from_pyg`.
+
+        Raises `UserError` for anything else.
+        """
+        if isinstance(value, Graph):
+            return value
+        if hasattr(value, "edge_index") and hasattr(value, "num_nodes"):
+            return cls.from_pyg(value)
+        raise UserError(f"expected a gnnkit Graph or a torch_geometric Data, got {type(value).__name__}")
 
     @classmethod
     def from_edges(
@@ -171,67 +251,90 @@ class Graph:
         *,
         features: npt.ArrayLike | None = None,  # [num_nodes, width]
         labels: npt.ArrayLike | None = None,  # [num_nodes]
-        split: npt.ArrayLike | None = None,  # [num_nodes]
+        split: npt.ArrayLike | None = None,  # [num_nodes] as `Split.of` reads it
         weight: npt.ArrayLike | None = None,  # [num_edges]
         edge_features: npt.ArrayLike | None = None,  # [num_edges, edge_width]
         coordinates: npt.ArrayLike | None = None,  # [num_nodes, 2 or 3]
         class_names: Sequence[str] | None = None,
         threads: int | None = None,
     ) -> Graph:
-        """The graph of the edges `src[i] -> dst[i]`; weights and edge features follow their edges into the CSC's order.
+        """Makes the graph of the edges `src[i] -> dst[i]`.
 
-        Without `num_nodes` there are as many nodes as rows of features, or else as the ids ask for. Without features
-        the width is 0; without labels and split no node has one. `threads` as for `CSC.from_edges`.
+        Weights and edge features follow their edges into the CSC's order.
+        `edge_positions` keeps the position i of each edge.
+
+        Args:
+            src: [num_edges] source of each edge.
+            dst: [num_edges] destination of each edge.
+            num_nodes: number of nodes. Default: the number of rows of features, or else
+                one more than the largest id. An id of 1,000,000 or more is then refused
+                if there are fewer than id / 16 edges.
+            features: [num_nodes, width] numbers. Default: width 0.
+            labels: [num_nodes] class of each node, -1 for none. Default: no labels.
+            split: [num_nodes] names or codes, as `Split.of` reads them. Default: no
+                node is used.
+            weight: [num_edges] finite numbers, or None.
+            edge_features: [num_edges, edge_width] numbers, or None.
+            coordinates: [num_nodes, 2 or 3] numbers, or None.
+            class_names: [num_classes] names, or None.
+            threads: threads that sort. Default: the cores at hand.
         """
-        src, dst = _ids("src", src), _ids("dst", dst)
+        src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = _count_nodes(src, dst, features) if num_nodes is None else num_nodes
-        edge_features = _optional("edge_features", edge_features, (len(src), None))
+        edge_features = _optional("edge_features", edge_features, len(src))
         weight = None if weight is None else _weights(weight, len(src))
-        in_order = weight is not None or edge_features is not None
-        csc, positions = _sort(src, dst, num_nodes, num_nodes, in_order, threads)
+        csc, positions = _sort(src, dst, num_nodes, num_nodes, True, threads)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
-            features=np.empty((num_nodes, 0), np.float32) if features is None else _array(features),
-            labels=np.full(num_nodes, -1) if labels is None else _array(labels),
-            split=np.zeros(num_nodes, np.int8) if split is None else _array(split),
+            features=np.empty((num_nodes, 0), np.float32) if features is None else checks.array("features", features),
+            labels=np.full(num_nodes, -1) if labels is None else checks.array("labels", labels),
+            split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
             edge_features=_take(edge_features, positions),
-            coordinates=None if coordinates is None else _array(coordinates),
+            coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
             class_names=None if class_names is None else tuple(class_names),
+            edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
         )
 
     @classmethod
-    def from_pyg(cls, data: Any) -> Graph:
-        """The graph of a `torch_geometric.data.Data`: `edge_index`, and where present `x`, `y`, `train_mask`,
-        `val_mask`, `test_mask` [num_nodes], `edge_weight`, `edge_attr` and `pos` of 2 or 3 dimensions.
+    def from_pyg(cls, data: Any, *, split: int | None = None) -> Graph:
+        """Reads a `torch_geometric.data.Data`.
 
-        Edges are put into the order of the CSC. Raises `ValueError` for what does not fit, as several columns of masks.
+        Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`,
+        `pos` of 2 or 3 dimensions, and the split. The split of train, val and test is a
+        mask (`train_mask` [num_nodes] bool), a column of masks (`train_mask`
+        [num_nodes, splits]) or node ids (`train_mask` or `train_idx`). Other attributes
+        are not read.
+
+        Edges are put into the CSC's order, and `edge_positions` keeps their place in
+        `edge_index`. Raises `UserError` naming the attribute at fault.
+
+        Args:
+            data: homogeneous graph with an `edge_index` [2, num_edges].
+            split: column of masks that hold several splits, from 0.
         """
         edge_index, y, pos = (_field(data, name) for name in ("edge_index", "y", "pos"))
         if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
-            raise ValueError("data.edge_index must have shape [2, num_edges]; other forms of edges are not read")
-        masks = [_field(data, f"{name}_mask") for name in ("train", "val", "test")]
-        none = np.zeros(data.num_nodes, np.bool_)
+            raise UserError("data.edge_index must have shape [2, num_edges], other forms of edges are not read")
+        num_nodes = whole("data.num_nodes", data.num_nodes, 0)
         edge_attr = _field(data, "edge_attr")
         return cls.from_edges(
             edge_index[0],
             edge_index[1],
-            int(data.num_nodes),
+            num_nodes,
             features=_field(data, "x"),
             labels=y[:, 0] if y is not None and y.shape[1:] == (1,) else y,
-            split=Split.of_masks(*(none if mask is None else mask for mask in masks)),
+            split=_split_of_pyg(data, num_nodes, split),
             weight=_field(data, "edge_weight"),
             edge_features=edge_attr[:, None] if edge_attr is not None and edge_attr.ndim == 1 else edge_attr,
             coordinates=pos if pos is not None and pos.shape[1:] in ((2,), (3,)) else None,
         )
 
     @classmethod
-    def of(cls, value: Any) -> Graph:
-        """The graph itself, or that of PyG's `Data`."""
-        return value if isinstance(value, cls) else cls.from_pyg(value)
-
-    @classmethod
     def load(cls, folder: str | Path) -> Graph:
-        """The graph that `save` wrote, memory-mapped read-only. Raises `ValueError` naming file and place."""
+        """Maps the graph that `save` wrote, read-only.
+
+        Raises `UserError` naming file and place.
+        """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
         try:
@@ -245,14 +348,18 @@ class Graph:
                 arrays.get("edge_features"),
                 arrays.get("coordinates"),
                 class_names=None if names is None else tuple(map(str, names)),
+                edge_positions=arrays.get("edge_positions"),
             )
         except KeyError as error:
-            raise ValueError(f"{folder} holds no {error.args[0]}") from None
+            raise UserError(f"{folder} holds no {error.args[0]}") from error
         except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from None
+            raise UserError(f"{folder}: {error}") from error
 
     def save(self, folder: str | Path) -> None:
-        """Writes the graph into `folder`, one .npy per array, whole or not at all; a graph saved there is replaced."""
+        """Writes the graph into `folder`, one .npy per array, whole or not at all.
+
+        Replaces a graph saved there before.
+        """
         arrays = {
             "indptr": self.csc.indptr,
             "indices": self.csc.indices,
@@ -262,6 +369,7 @@ class Graph:
             "split": self.split,
             "edge_features": self.edge_features,
             "coordinates": self.coordinates,
+            "edge_positions": self.edge_positions,
         }
         save_arrays(Path(folder), arrays, {"class_names": self.class_names})
 
@@ -275,16 +383,23 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """One more than the largest label, or as many as there are class names."""
+        """The number of class names, or one more than the largest label."""
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
 
     def symmetrize(self, *, threads: int | None = None) -> Graph:
-        """The graph with the reverse edges that it lacks, as `CSC.symmetrize` adds them; edge features are copied."""
-        csc, positions = self.csc.symmetrize(threads=threads)
-        return replace(self, csc=csc, edge_features=_take(self.edge_features, positions))
+        """Adds missing reverse edges as `CSC.symmetrize` does.
+
+        A reverse edge has the features and the position of the edge that it reverses.
+        """
+        csc, order = self.csc.symmetrize(threads=threads)
+        features, positions = _take(self.edge_features, order), _take(self.edge_positions, order)
+        return replace(self, csc=csc, edge_features=features, edge_positions=positions)
 
     def row_normalize(self) -> Graph:
-        """The graph with each row of features divided by the sum of its absolute values; rows of zeros stay."""
+        """Divides each row of features by the sum of its absolute values.
+
+        Rows of zeros stay.
+        """
         result = np.abs(self.features)
         sums = result.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.promote_types(result.dtype, np.float32))
         np.divide(self.features, np.where(sums == 0, 1, sums), out=result)
@@ -293,7 +408,10 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """One hop of a sampled batch: edges into the first `num_dst` of `src_nodes`, renumbered from zero (DGL's MFG)."""
+    """One hop of a sampled batch, renumbered from zero (DGL's MFG).
+
+    Its edges lead into the first `num_dst` of `src_nodes`.
+    """
 
     indptr: Ids  # [num_dst + 1] int64
     indices: Ids  # [num_edges] position of each edge's source in `src_nodes`
@@ -320,7 +438,7 @@ class MiniBatch:
 
 
 def _set(value: CSC | Graph, **fields: object) -> None:
-    """Fills in what a frozen value's constructor has checked."""
+    """Fills in the fields of a frozen value that its constructor has checked."""
     for name, array in fields.items():
         object.__setattr__(value, name, array)
 
@@ -328,96 +446,118 @@ def _set(value: CSC | Graph, **fields: object) -> None:
 def _sort(
     src: Ids, dst: Ids, num_nodes: int, num_sources: int, positions: bool, threads: int | None
 ) -> tuple[CSC, Ids]:
-    """The CSC of an edge list and, where wanted, the position of each of its edges."""
-    if num_nodes < 0 or num_sources < 0:
-        raise ValueError(f"num_nodes = {min(num_nodes, num_sources)} is negative")
-    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, threads)
+    """Returns the CSC of an edge list and, where wanted, the position of each edge."""
+    num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
+    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, _threads(threads))
     return CSC(indptr, indices, num_sources=num_sources), order
 
 
+def _threads(threads: int | None) -> int | None:
+    return None if threads is None else whole("threads", threads, 1, checks.MAX_THREADS)
+
+
 def _count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
+    """Returns the number of rows of features, or one more than the largest id."""
     if features is not None:
-        return len(_array(features))
-    return 1 + max(int(src.max(initial=-1)), int(dst.max(initial=-1)))
+        rows = checks.array("features", features)
+        return len(rows) if rows.ndim else 0
+    name, ids = max((("src", src), ("dst", dst)), key=lambda named: int(named[1].max(initial=-1)))
+    largest = int(ids.max(initial=-1))
+    if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * len(src)):
+        place = f"{name}[{ids.argmax()}] = {largest}"
+        raise UserError(
+            f"{place} would make {largest + 1} nodes for {len(src)} edges: "
+            f"if that is meant, give num_nodes={largest + 1} (dataset.num_nodes)"
+        )
+    return largest + 1
 
 
-def _take(values: Floats | None, positions: Ids) -> Floats | None:
+def _take(values: Array | None, positions: Ids) -> Array | None:
     return None if values is None else values[positions]
 
 
-def _field(data: object, name: str) -> npt.NDArray[Any] | None:
+def _field(data: object, name: str) -> Array | None:
     value = getattr(data, name, None)
-    return None if value is None else _array(value)
+    return None if value is None else checks.array(f"data.{name}", value)
 
 
-def _array(values: object) -> npt.NDArray[Any]:
-    """NumPy's view of an array, a list or a torch tensor, which need not be imported for that."""
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+def _split_of_pyg(data: object, num_nodes: int, column: int | None) -> npt.NDArray[np.int8]:  # [num_nodes]
+    """Reads masks or indices of train, val and test.
+
+    `column` is the split wanted of masks that hold several.
+    """
+    found = [
+        next((name for name in (f"{part}_mask", f"{part}_idx") if getattr(data, name, None) is not None), None)
+        for part in ("train", "val", "test")
+    ]
+    given = [None if name is None else _field(data, name) for name in found]
+    if column is not None and all(values is None or values.ndim != 2 for values in given):
+        raise UserError(f"split={column}, but data holds no masks of several splits")
+    return Split.of_masks(
+        *(
+            np.zeros(num_nodes, np.bool_) if values is None else _mask(f"data.{name}", values, num_nodes, column)
+            for name, values in zip(found, given, strict=True)
+        )
+    )
 
 
-def _integers(name: str, values: object, length: int | None = None) -> Ids:
-    """A row of integers [length] (None: any), of whatever type."""
-    array = _array(values)
-    if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}, expected one dimension")
-    if array.dtype.kind not in "iu" and array.size:
-        raise ValueError(f"{name} has dtype {array.dtype}, expected integers")
-    if length is not None and len(array) != length:
-        raise ValueError(f"{name} has {len(array)} entries, expected {length}")
-    return array
+def _mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
+    """Reads a mask [num_nodes], a column of masks [num_nodes, splits], or node ids."""
+    if values.ndim == 2:
+        last = values.shape[1] - 1
+        if column is None:
+            raise UserError(f"{name} has shape {list(values.shape)}, one column a split: choose with split=0..{last}")
+        values = values[:, whole("split", column, 0, last)]
+    if values.dtype in (np.bool_, np.uint8):  # torch's masks were uint8 once
+        if values.shape != (num_nodes,):
+            raise UserError(f"{name} has shape {list(values.shape)}, expected [{num_nodes}]")
+        return values.astype(np.bool_)
+    ids = checks.integers(name, values)
+    checks.check_range(name, ids, 0, num_nodes)
+    mask = np.bincount(ids, minlength=num_nodes) if len(ids) else np.zeros(num_nodes, np.int64)
+    if mask.max(initial=0) > 1:
+        raise UserError(f"{name} names node {mask.argmax()} twice: masks must be bool, node ids distinct")
+    return mask.astype(np.bool_)
 
 
-def _ids(name: str, values: object) -> Ids:
-    """Integers, contiguous: int32 where their type fits, else int64."""
-    array = _integers(name, values)
-    narrow = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int32)
-    return np.ascontiguousarray(array, dtype=np.int32 if narrow else np.int64)
+def _named_splits(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+    if names.shape != (num_nodes,):
+        raise UserError(f"split has shape {list(names.shape)}, expected [{num_nodes}]")
+    words, word = np.unique(names, return_inverse=True)
+    known = np.array([SPLITS.get(str(name), -1) for name in words], np.int8)
+    split = known[word.reshape(-1)] if len(words) else np.empty(0, np.int8)
+    bad = np.flatnonzero(split < 0)
+    if len(bad):
+        raise UserError(f"split[{bad[0]}] = {str(names[bad[0]])!r} is none of train, val, test, none")
+    return split
 
 
-def _floats(name: str, values: object, shape: tuple[int | None, ...]) -> Floats:
-    """Finite numbers of the given shape (None: any), contiguous; integers become float32 or float64."""
-    array = _array(values)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} has dtype {array.dtype}, expected numbers")
-    if array.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
-        expected = ", ".join("any" if want is None else str(want) for want in shape)
-        raise ValueError(f"{name} has shape {list(array.shape)}, expected [{expected}]")
-    dtype = array.dtype if array.dtype.kind == "f" else np.result_type(array.dtype, np.float32)
-    array = np.ascontiguousarray(array, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
-    _check_finite(name, array)
-    return array
+def _features(name: str, values: object, num_rows: int) -> Floats:
+    """Reads rows of numbers that float32 can hold."""
+    return checks.floats(name, values, (num_rows, None), bound=checks.FLOAT32_MAX)
 
 
-def _optional(name: str, values: object | None, shape: tuple[int | None, ...]) -> Floats | None:
-    return None if values is None else _floats(name, values, shape)
+def _optional(name: str, values: object | None, num_rows: int) -> Floats | None:
+    return None if values is None else _features(name, values, num_rows)
+
+
+def _positions(values: object | None, num_edges: int) -> Ids | None:
+    if values is None:
+        return None
+    positions = checks.ids("edge_positions", checks.integers("edge_positions", values, num_edges))
+    checks.check_range("edge_positions", positions, 0, 2**63)
+    return positions
 
 
 def _weights(values: object, num_edges: int) -> Floats:
-    """Edge weights, float32 or float64."""
-    weight = _floats("weight", values, (num_edges,))
+    """Reads edge weights, float32 or float64."""
+    weight = checks.floats("weight", values, (num_edges,))
     return weight.astype(np.promote_types(weight.dtype, np.float32), copy=False)
 
 
-def _check_finite(name: str, array: Floats) -> None:
-    """One pass in chunks: arrays may be larger than memory."""
-    step = max(1, _CHUNK // max(1, array[:1].size))
-    for start in range(0, len(array), step):
-        finite = np.isfinite(array[start : start + step])
-        if not finite.all():
-            place = np.argwhere(~finite)[0] + [start, 0][: array.ndim]
-            raise ValueError(f"{name}{place.tolist()} = {array[tuple(place)]} is not finite")
-
-
-def _check_range(name: str, array: Ids, low: int, high: int) -> None:
-    bad = np.flatnonzero((array < low) | (array >= high))
-    if len(bad):
-        raise ValueError(f"{name}[{bad[0]}] = {array[bad[0]]} is out of range {low}..{high - 1}")
-
-
 def _check_labelled(labels: Ids, split: Ids) -> None:
+    """Refuses nodes in use without a label."""
     bad = np.flatnonzero((split != Split.NONE) & (labels < 0))
     if len(bad):
         node = bad[0]
-        raise ValueError(
-            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = -1: no label"
-        )
+        raise UserError(f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = -1: no label")

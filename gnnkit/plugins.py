@@ -1,11 +1,11 @@
 """From names to objects: plugins are found through entry points and made from plain arguments.
 
-Listing imports nothing, loading imports the chosen plugin only; code comes from installed entry points alone.
+Listing imports nothing. Loading imports the chosen plugin only. Code comes from installed
+entry points alone.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -19,50 +19,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnkit.errors import UserError
+from gnnkit.ranges import shown, unknown, unknown_key
 
 if TYPE_CHECKING:
     from gnnkit.settings import Choice
 
 KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")
 CONF = Path(__file__).parent / "conf"
-_GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
+GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
 _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
+_WORDS: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    str: "text",
+    bool: "true or false",
+    Path: "a path",
+    types.NoneType: "null",
+}
 
 
 def names(kind: str) -> list[str]:
-    """The installed plugins of a kind, sorted; none of them is imported."""
+    """Lists the installed plugins of a kind, sorted. Imports none of them."""
     return sorted({point.name for point in _points(kind)})
 
 
 def options(kind: str) -> list[str]:
-    """What `kind=...` accepts: the YAML files of that kind, and the plugins."""
+    """Lists what `kind=...` accepts: the YAML files of the kind, and its plugins."""
     files = (path.stem for folder in conf_folders() for path in (folder / kind).glob("*.yaml"))
     return sorted({*files, *names(kind)})
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist: says the nearest one and lists all."""
-    choices = sorted(known)
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return UserError(f"{what} is not known: {hint}there are: {', '.join(choices) or 'none'}")
 
 
 def load(kind: str, name: str) -> type[Any]:
     """Imports the chosen plugin and returns its class.
 
-    Raises `ValueError` if there is none of that name, if two distributions have one, or if it fails on import.
+    Raises `UserError` if no plugin or two distributions have the name, or if its import
+    fails.
     """
     point = find(kind, name)
     try:
         return typing.cast("type[Any]", point.load())
     except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"{_chosen(kind, name)}: {point.value} of {_owner(point)} fails on import: {reason}") from error
+        raise UserError(
+            f"{_chosen(kind, name)}: {point.value} of {_owner(point)} fails on import: "
+            f"{type(error).__name__}: {shown(error)} (python -c 'import {point.module}' shows where)"
+        ) from error
 
 
 def find(kind: str, name: str) -> EntryPoint:
-    """The one entry point of that name, not imported. Raises `ValueError` if there is none, or more than one."""
+    """Returns the one entry point of that name, not imported.
+
+    Raises `UserError` if there is none, or more than one.
+    """
     found = [point for point in _points(kind) if point.name == name]
     if not found:
         raise unknown(_chosen(kind, name), name, names(kind))
@@ -72,10 +79,12 @@ def find(kind: str, name: str) -> EntryPoint:
 
 
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
-    """The plugin that the configuration of one kind names: its `name`, or `nodes` in that of a partition."""
+    """Returns the plugin that one section names: its `name`, or `nodes` of a partition."""
     name = config.get("nodes", config.get("name"))
+    if name is None:
+        raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")
     if not isinstance(name, str):
-        raise UserError(f"{_chosen(kind, name)} must be one of: {', '.join(names(kind))}")
+        raise UserError(f"{_chosen(kind, shown(name))} must be one of: {', '.join(names(kind))}")
     return name
 
 
@@ -101,9 +110,13 @@ def check(choice: Choice, extra: Iterable[str] = ()) -> None:
 def check_arguments(
     function: Callable[..., Any], arguments: Mapping[str, Any], section: str, extra: Iterable[str] = ()
 ) -> None:
-    """Raises `ValueError` unless `function(**arguments)` fits its signature and its simple annotations.
+    """Raises `UserError` unless `function(**arguments)` fits its signature and simple annotations.
 
-    `section` is the configuration key of `arguments`; parameters in `extra` come from elsewhere.
+    Args:
+        function: A class or a function.
+        arguments: What the user gave.
+        section: The configuration key of `arguments`.
+        extra: Names of parameters that do not come from the user.
     """
     parameters = inspect.signature(function).parameters.values()
     own = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in extra}
@@ -111,16 +124,16 @@ def check_arguments(
     hints = _hints(function)
     for key, value in arguments.items():
         if key not in own and not takes_any:
-            raise unknown(f"{section}.{key}", f"{section}.{key}", (f"{section}.{name}" for name in own))
+            raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in own])
         if key in hints and not _fits(value, hints[key]):
-            raise UserError(f"{section}.{key}={value} must be {_spelt(hints[key])}")
+            raise UserError(f"{section}.{key}={shown(value)} must be {_spelt(hints[key])}")
     for key, parameter in own.items():
         if parameter.default is parameter.empty and key not in arguments:
             raise UserError(f"{section}.{key} is missing: set it with {section}.{key}=VALUE")
 
 
 def conf_folders() -> list[Path]:
-    """Our `conf/`, then that of each `gnnkit.conf` entry point, located without importing the package."""
+    """Lists our `conf/`, then the `conf/` beside each `gnnkit.conf` entry point. Imports no package."""
     points = sorted(_points("conf"), key=lambda point: point.name)
     return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
 
@@ -131,16 +144,16 @@ def _points(kind: str) -> EntryPoints:
 
 @functools.cache
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """Read once: it opens a file of every installed distribution, and a run asks dozens of times."""
+    """Reads entry points once: each reading opens a file of every installed distribution."""
     return entry_points(group=group)
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's arguments in one section: its keys, and those in `options`."""
+    """Collects the constructor's arguments of one section: its keys, and the keys in `options`."""
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
-        raise UserError(f"{kind}.options={given} must be a mapping of arguments")
-    skipped = ("nodes", *_GRID_KEYS) if "nodes" in config else ()
+        raise UserError(f"{kind}.options={shown(given)} must be a mapping of arguments")
+    skipped = ("nodes", *GRID_KEYS) if "nodes" in config else ()
     keys = {key: value for key, value in config.items() if key not in ("name", "options", *skipped)}
     if both := sorted(keys.keys() & given.keys()):
         raise UserError(f"{kind}.{both[0]} is given twice, also as {kind}.options.{both[0]}")
@@ -156,7 +169,7 @@ def _section(kind: str) -> str:
 
 
 def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> UserError:
-    """The same error, its message starting with the configuration key."""
+    """Makes a `UserError` of the error, whose message begins with the configuration key."""
     text = str(error)
     if re.search(rf"\b{kind}[.=]", text):
         return UserError(text)
@@ -167,7 +180,7 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of the parameters; none where they cannot be resolved at run time."""
+    """Returns the annotations of the parameters, or none if they cannot be resolved at run time."""
     target = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
     try:
         return typing.get_type_hints(target)
@@ -176,7 +189,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether plain data fits a simple annotation; other annotations accept all."""
+    """Tells whether plain data fits a simple annotation. Other annotations accept all."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in inner)
@@ -190,8 +203,15 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _spelt(hint: Any) -> str:
-    plain = isinstance(hint, type) and not typing.get_args(hint)
-    return hint.__name__ if plain else re.sub(r"(typing|collections\.abc)\.", "", str(hint))
+    """Spells a simple annotation in words."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(map(str, inner))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_spelt, inner))
+    if origin in (list, Sequence):
+        return f"a list, each entry {_spelt(inner[0])}"
+    return _WORDS.get(hint, str(getattr(hint, "__name__", hint)))
 
 
 def _owner(point: EntryPoint) -> str:
@@ -199,7 +219,7 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _package_folder(package: str) -> Path:
-    """The folder of package `a.b`, without running its code: only the finder of `a` is asked."""
+    """Finds the folder of package `a.b` without running its code: asks only the finder of `a`."""
     top, *rest = package.split(".")
     spec = importlib.util.find_spec(top)
     places = list(spec.submodule_search_locations or []) if spec else []

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from gnnkit import plugins
+from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_COUNT, MAX_THREADS, one_of, real, shown, switch, unknown_key, whole
 
 JOBS = ("train", "verify", "plan", "partition")
+OPTIMIZERS = ("adam", "adamw", "sgd")
+PRECISIONS = (32, 64)
 DEFAULT_WORKERS = 4
 DEFAULT_TIMEOUT = 120.0  # seconds
+MAX_WORKERS = 2**16
+MAX_TIMEOUT = 1e9  # seconds, which still fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
+_KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Choice:
         """Imports the plugin's class."""
         return plugins.load(self.kind, self.name)
 
-    def check(self, extra: Sequence[str] = ()) -> None:
+    def check(self, extra: Collection[str] = ()) -> None:
         """Raises `UserError` for arguments that the constructor does not take.
 
         `extra` names arguments that gnnkit gives itself.
@@ -46,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """Who owns each node, and on which process grid."""
+    """The owner of each node, and the process grid."""
 
     nodes: Choice  # the partitioner
     grid: str | list[int]  # 1d, 1.5d, 2d, 3d or [rows, cols, slices]
@@ -56,7 +62,7 @@ class PartitionSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings:
-    """How training goes; the section `trainer`."""
+    """The section `trainer`. The constructor checks types and ranges."""
 
     max_epochs: int
     optimizer: str
@@ -72,7 +78,22 @@ class TrainerSettings:
     resume: str | None
     on_nan: OnNan
     final_average: bool
-    evaluation_memory: int  # MiB
+    evaluation_memory: float  # MiB
+
+    def __post_init__(self) -> None:
+        counts = ("max_epochs", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
+        optional = () if self.checkpoint_every_n_steps is None else ("checkpoint_every_n_steps",)
+        for name in (*counts, *optional):
+            whole(f"trainer.{name}", getattr(self, name), 1, MAX_COUNT)
+        for name in ("progress_bar", "checkpoint", "final_average"):
+            switch(f"trainer.{name}", getattr(self, name))
+        for name in ("lr", "evaluation_memory"):
+            real(f"trainer.{name}", getattr(self, name), above=0)
+        real("trainer.weight_decay", self.weight_decay, 0)
+        one_of("trainer.optimizer", self.optimizer, OPTIMIZERS)
+        one_of("trainer.precision", self.precision, PRECISIONS)
+        one_of("trainer.on_nan", self.on_nan, OnNan.__args__)  # type: ignore[attr-defined]
+        _path("trainer.resume", self.resume)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +115,7 @@ class Settings:
     model: Choice
     trainer: TrainerSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
+    notes: tuple[str, ...] = ()  # lines for people, printed before the job
 
 
 def settle(composed: Mapping[str, Any]) -> Settings:
@@ -105,72 +127,39 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     """
     config: dict[str, Any] = {"sampler": None, **copy.deepcopy(dict(composed))}  # Hydra leaves out what is null
     _check_keys(config)
-    _check_scalars(config)
-    _check_trainer(config["trainer"])
-    _replace_auto(config)
-    _check_grid(config)
-    partition = config["partition"]
+    notes = _replace_auto(config)
+    workers = _count("workers", config, MAX_WORKERS)
     comm = _choice("comm", config)
-    for key in comm.arguments:
-        if key != "timeout":
-            raise plugins.unknown(f"comm.{key}", f"comm.{key}", ["comm.timeout"])
+    _expect_keys("comm", comm.arguments, (), ("timeout",))
     return Settings(
-        job=config["job"],
-        seed=config["seed"],
-        workers=config["workers"],
-        threads=config["threads"],
-        output=config["output"],
+        job=one_of("job", config["job"], JOBS),
+        seed=whole("seed", config["seed"], 0, 2**63 - 1),
+        workers=workers,
+        threads=_count("threads", config, MAX_THREADS),
+        output=_path("output", config["output"]),
         dataset=_choice("dataset", config),
-        partition=PartitionSettings(
-            _choice("partition", config), partition["grid"], partition["replication"], partition["border"]
-        ),
+        partition=_partition(config, workers),
         sampler=None if config["sampler"] is None else _choice("sampler", config),
         strategy=_choice("strategy", config),
         comm=replace(comm, arguments={}),
-        timeout=float(comm.arguments.get("timeout", DEFAULT_TIMEOUT)),
+        timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
         sync=_choice("sync", config),
         model=_choice("model", config),
         trainer=TrainerSettings(**config["trainer"]),
         composed=config,
+        notes=notes,
     )
 
 
-def with_name(settings: Settings, kind: Literal["dataset", "model"], name: str) -> Settings:
-    """The same settings, where something from Python takes the place of a data set or model."""
-    composed = {**settings.composed, kind: {"name": name}}
-    choice = Choice(kind, name, {})
-    if kind == "dataset":
-        return replace(settings, dataset=choice, composed=composed)
-    return replace(settings, model=choice, composed=composed)
-
-
-def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
-    """The plugin that one section names, which is looked up but not imported."""
-    section = config[kind]
-    name = plugins.plugin_name(kind, section)
-    plugins.find(kind, name)
-    return Choice(kind, name, plugins.arguments_of(kind, section))
-
-
-def _replace_auto(config: dict[str, Any]) -> None:
-    from gnnkit.launch.environment import started_rank
-
-    started, gpus = started_rank(), num_gpus()
-    if started is not None and config["workers"] not in ("auto", started.world_size):
-        raise UserError(f"workers={config['workers']} but {started.world_size} ranks were started")
-    if config["workers"] == "auto":
-        config["workers"] = started.world_size if started else gpus if gpus > 1 else DEFAULT_WORKERS
-    here = started.local_world_size if started else config["workers"]  # ranks of this host
-    if config["threads"] == "auto":
-        config["threads"] = max(num_cores() // here, 1)
-    if config["comm"]["name"] == "auto":
-        config["comm"]["name"] = "nccl" if gpus >= here else "gloo"
-    if config["trainer"]["progress_bar"] == "auto":
-        config["trainer"]["progress_bar"] = bool(sys.stderr) and sys.stderr.isatty()
+def with_choice(settings: Settings, choice: Choice) -> Settings:
+    """Puts another data set, model or sampler in the place of the configured one."""
+    composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
+    changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
+    return replace(settings, **changed)
 
 
 def num_gpus() -> int:
-    """Counts the GPUs that torch can use, and asks torch only if there is a driver."""
+    """Counts the GPUs that torch can use. Asks torch only if there is a driver."""
     if not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
         return 0
     import torch
@@ -184,84 +173,82 @@ def num_cores() -> int:
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:
-    sections = (*plugins.KINDS, "trainer")
-    known = (*sections, "workers", "threads", "seed", "job", "output")
+    known = {*_KEYS, *dotted({key: config.get(key) for key in _KEYS})}
     for key in config:
-        if key not in known:
-            raise plugins.unknown(str(key), str(key), known)
-    for key in known:
+        if key not in _KEYS:
+            raise unknown_key(str(key), known)
+    for key in _KEYS:
         if key not in config:
             raise UserError(f"{key} is missing: do not remove it from the configuration")
-    for key in sections:
+    for key in SECTIONS:
         if not isinstance(config[key], dict) and (key, config[key]) != ("sampler", None):
-            raise UserError(f"{key}={config[key]} must be one of: {', '.join(plugins.options(key))}")
+            raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
+    _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
+    _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options",))
 
 
-def _check_scalars(config: Mapping[str, Any]) -> None:
-    for key in ("workers", "threads"):
-        if config[key] != "auto" and not _is_int(config[key], 1):
-            raise UserError(f"{key}={config[key]} must be auto or a whole number of at least 1")
-    if not _is_int(config["seed"], 0) or config["seed"] >= 2**63:
-        raise UserError(f"seed={config['seed']} must be a whole number from 0 to 2^63 - 1")
-    if config["job"] not in JOBS:
-        raise plugins.unknown(f"job={config['job']}", str(config["job"]), JOBS)
-    if not (config["output"] is None or isinstance(config["output"], str)):
-        raise UserError(f"output={config['output']} must be a folder")
-    timeout = config["comm"].get("timeout", 1)
-    if not _is_number(timeout) or timeout <= 0:
-        raise UserError(f"comm.timeout={timeout} must be a positive number of seconds")
+def _expect_keys(
+    section: str, given: Mapping[str, Any], needed: Collection[str], optional: Collection[str] = ()
+) -> None:
+    """Raises `UserError` for a key of a section that is missing or not known."""
+    known = [f"{section}.{key}" for key in (*needed, *optional)]
+    for key in given:
+        if f"{section}.{key}" not in known:
+            raise unknown_key(f"{section}.{key}", known)
+    for key in needed:
+        if key not in given:
+            raise UserError(f"{section}.{key} is missing: do not remove it from the configuration")
 
 
-def _check_trainer(trainer: Mapping[str, Any]) -> None:
-    for key in trainer:
-        if key not in _TRAINER:
-            raise plugins.unknown(f"trainer.{key}", str(key), _TRAINER)
-    for key, (rule, holds) in _TRAINER.items():
-        if not holds(trainer.get(key)):
-            raise UserError(f"trainer.{key}={trainer.get(key)} must be {rule}")
+def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
+    """Looks up the plugin that one section names. Imports nothing."""
+    section = config[kind]
+    name = plugins.plugin_name(kind, section)
+    plugins.find(kind, name)
+    return Choice(kind, name, plugins.arguments_of(kind, section))
 
 
-def _check_grid(config: Mapping[str, Any]) -> None:
+def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:
     from gnnkit.partition.border import NAMES
     from gnnkit.partition.grid import make_grid
 
-    chosen = config["partition"]
-    if chosen["border"] not in NAMES:
-        raise plugins.unknown(f"partition.border={chosen['border']}", str(chosen["border"]), NAMES)
-    make_grid(chosen["grid"], config["workers"], chosen["replication"])
+    section = config["partition"]
+    grid, replication = section["grid"], section["replication"]
+    make_grid(grid, workers, replication)
+    return PartitionSettings(
+        _choice("partition", config), grid, replication, one_of("partition.border", section["border"], NAMES)
+    )
 
 
-def _is_int(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _path(name: str, value: object) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise UserError(f"{name}={shown(value)} must be a path or null")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
+    """Fills in what is `auto`, and says in one line each what the user should know of it."""
+    from gnnkit.launch.environment import started_rank
+
+    started, gpus, notes = started_rank(), num_gpus(), []
+    if started is not None and config["workers"] not in ("auto", started.world_size):
+        raise UserError(f"workers={shown(config['workers'])} but {started.world_size} ranks were started")
+    if config["workers"] == "auto":
+        config["workers"] = started.world_size if started else gpus if gpus > 1 else DEFAULT_WORKERS
+        if started is None and gpus == 1:
+            notes.append(
+                f"workers=auto: {DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it"
+            )
+    here = started.local_world_size if started else _count("workers", config, MAX_WORKERS)  # ranks of this host
+    if config["threads"] == "auto":
+        config["threads"] = max(num_cores() // here, 1)
+    if config["comm"].get("name") == "auto":
+        config["comm"]["name"] = "nccl" if gpus >= here else "gloo"
+    if config["trainer"]["progress_bar"] == "auto":
+        config["trainer"]["progress_bar"] = bool(sys.stderr) and sys.stderr.isatty()
+    switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
+    return tuple(notes)
 
 
-def _is_count(value: object) -> bool:
-    return _is_int(value, 1)
-
-
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-_COUNT = "a whole number of at least 1"
-_TRAINER: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "max_epochs": (_COUNT, _is_count),
-    "optimizer": ("adam, adamw or sgd", lambda value: value in ("adam", "adamw", "sgd")),
-    "lr": ("a positive number", lambda value: _is_number(value) and value > 0),
-    "weight_decay": ("a number of at least 0", lambda value: _is_number(value) and value >= 0),
-    "precision": ("32 or 64", lambda value: value in (32, 64)),
-    "check_val_every_n_epoch": (_COUNT, _is_count),
-    "log_every_n_steps": (_COUNT, _is_count),
-    "progress_bar": ("auto, true or false", lambda value: value == "auto" or _is_switch(value)),
-    "checkpoint": ("true or false", _is_switch),
-    "checkpoint_every": (_COUNT, _is_count),
-    "checkpoint_every_n_steps": (f"{_COUNT}, or null", lambda value: value is None or _is_count(value)),
-    "resume": ("a file or null", lambda value: value is None or isinstance(value, str)),
-    "on_nan": ("stop, skip or rollback", lambda value: value in ("stop", "skip", "rollback")),
-    "final_average": ("true or false", _is_switch),
-    "evaluation_memory": ("a positive number of MiB", lambda value: _is_number(value) and value > 0),
-}
+def _count(key: str, config: Mapping[str, Any], most: int) -> int:
+    return whole(key, config[key], 1, most, what="auto or a whole number")

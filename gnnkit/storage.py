@@ -1,4 +1,6 @@
-"""Arrays in files: a folder with one .npy per field, written whole or not at all, and memory-mapped back."""
+"""Arrays in files: a folder with one .npy per field, written whole or not at all, and
+memory-mapped back.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import mmap
 import os
 import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,10 +21,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.errors import UserError
+
 Array = npt.NDArray[Any]
 
 _META = "meta.json"
-# NumPy parses headers as Python, and CPython 3.11 counts the depth for all threads together and gets it wrong.
+# NumPy parses headers as Python, and CPython 3.11 counts the depth of all threads at once.
 _reading = threading.Lock()
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -30,35 +35,55 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
 
 
 def check_npy(file: IO[bytes], size: int, name: str) -> None:
-    """Checks that the .npy in `file` holds what its header promises within `size` bytes, before anything is allocated.
+    """Checks that a .npy file holds as many bytes as its header promises, before
+    anything is allocated.
 
-    Raises `ValueError` naming `name` for anything else, and for arrays of Python objects.
+    Raises `UserError` for anything else, and for arrays of Python objects.
+
+    Args:
+        file: where the .npy begins.
+        size: bytes that the file has.
+        name: of the file or array, for the message.
     """
     try:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
     except (ValueError, TypeError, KeyError, SyntaxError, OverflowError) as error:
-        raise ValueError(f"{name} is not a .npy array: {error}") from None
+        raise UserError(f"{name} is not a .npy array: {error}") from error
     if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects, which only pickle could read")
+        raise UserError(f"{name} holds Python objects, which only pickle could read")
     promised = file.tell() + math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or promised > size:
-        raise ValueError(f"{name} promises shape {shape} of {dtype}, {promised} bytes, but has {size}")
+        raise UserError(f"{name} promises shape {shape} of {dtype}, {promised} bytes, but has {size}")
+
+
+def check_regular(path: Path) -> None:
+    """Raises `UserError` for a pipe or a device, which could be read for ever, and for
+    a folder.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path} is no regular file")
 
 
 def read_npy(path: Path) -> Array:
-    """The array of a .npy file, memory-mapped read-only. Raises `ValueError` naming the file."""
+    """Maps the array of a .npy file, read-only. Raises `UserError` naming the file."""
+    check_regular(path)
     try:
         with _reading, path.open("rb") as file:
             check_npy(file, path.stat().st_size, str(path))
             return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
+        raise UserError(f"{path}: {error.strerror}") from error
 
 
 def expect_random_reads(array: Array | None) -> None:
-    """Tells the system not to read ahead in the file that `array` is mapped from, if it is.
+    """Tells the system not to read ahead in a file that `array` is mapped from.
 
-    Else each read brings 32 pages: of a graph larger than memory, a batch would read most of the file.
+    Otherwise each read brings 32 pages, and a batch would read most of a file that is
+    larger than memory.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray):
@@ -81,12 +106,18 @@ def forget_pages(array: Array) -> None:
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
-    """Writes the arrays that are not None, and `meta` as JSON, into `folder`. A reader finds all of it or nothing.
+    """Writes arrays and `meta` into a folder, of which a reader finds all or nothing.
 
-    An earlier folder of arrays is replaced; anything else of that name raises `ValueError`.
+    Replaces an earlier folder of arrays. Raises `UserError` for anything else of that
+    name.
+
+    Args:
+        folder: to be written.
+        arrays: by name. An array that is None is left out.
+        meta: is saved as JSON.
     """
     if folder.exists() and not _is_ours(folder):
-        raise ValueError(f"{folder} exists and holds something else: it will not be replaced")
+        raise UserError(f"{folder} exists and holds something else: it will not be replaced")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(folder)
     temporary.mkdir()
@@ -105,15 +136,19 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays of a folder, memory-mapped read-only, and its `meta`. Raises `ValueError` naming the file at fault."""
+    """Maps the arrays of a folder, read-only, and reads its `meta`.
+
+    Raises `UserError` naming the file at fault.
+    """
+    check_regular(folder / _META)
     try:
         meta = json.loads((folder / _META).read_bytes())
     except OSError as error:
-        raise ValueError(f"{folder / _META}: {error.strerror}") from None
+        raise UserError(f"{folder / _META}: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{folder / _META} is not JSON: {error}") from None
+        raise UserError(f"{folder / _META} is not JSON: {error}") from error
     if not isinstance(meta, dict):
-        raise ValueError(f"{folder / _META} holds no JSON object")
+        raise UserError(f"{folder / _META} holds no JSON object")
     return {path.stem: read_npy(path) for path in sorted(folder.glob("*.npy"))}, meta
 
 
@@ -150,12 +185,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _beside(folder: Path) -> Path:
-    """A new name on the same file system, so that a rename is one step."""
+    """Makes up a name on the same file system, so that a rename is one step."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
 
 
 def _move(temporary: Path, folder: Path) -> None:
-    """A folder that holds files cannot be renamed over, so an earlier one steps aside first."""
+    """Renames `temporary` to `folder`.
+
+    An earlier folder steps aside first, as it cannot be renamed over.
+    """
     while True:
         try:
             return os.rename(temporary, folder)

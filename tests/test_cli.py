@@ -1,24 +1,32 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 import gnnkit
-from gnnkit import job, plugins
+from gnnkit import keys, plugins
 from gnnkit.__main__ import main
 from gnnkit.config import compose
+from gnnkit.errors import UserError
+from gnnkit.jobs import dispatch, to_yaml
+from gnnkit.jobs.start import new_run_folder
+from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.processes import launch
+from gnnkit.leader.result import Result
+from gnnkit.settings import Settings
+from gnnkit.testing import example_graphs
 
 STRATEGY = "strategy=vertex_centric"
 
@@ -40,29 +48,65 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Records jobs instead of running them."""
     runs = Runs()
 
-    def run(config: dict[str, Any], folder: Path, **given: Any) -> dict[str, Any]:
-        runs.append({"config": config, "folder": folder, **given})
-        return runs.action()
+    def run(settings: Settings, folder: Path, started: StartedRank | None, graph: Any, model: Any) -> Result:
+        runs.append({"settings": settings, "folder": folder, "started": started, "graph": graph, "model": model})
+        return Result(settings.job, runs.action())
 
-    module = types.ModuleType("gnnkit.training.run")
-    module.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gnnkit.training.run", module)
+    monkeypatch.setattr(dispatch, "run", run)
     return runs
 
 
-def test_help_lists_plugins_jobs_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_plugins_keys_of_the_run_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     for kind in plugins.KINDS:
         assert all(name in text for name in plugins.options(kind))
-    assert all(word in text for word in ("train|verify|plan|partition", "Exit codes:", "outputs/<date>/<time>/"))
+    words = ("max_epochs", "threads=auto", "train | verify", "Exit codes:", "outputs/<date>/<time>/")
+    assert [word for word in words if word not in text] == []
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("section", [*plugins.KINDS, "trainer"])
+def test_help_of_a_section_lists_every_key_with_default_and_meaning(
+    section: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help", section]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for name in plugins.options(section):
+        assert f"{section}={name}\n" in text
+        for key in keys.read(section, name).keys:
+            assert key.comment or key.name in ("nodes", "grid"), f"{section}={name}: {key.name} has no comment"
+            assert f"{section}.{key.name}=" in text
+
+
+def test_help_of_an_option_lists_its_keys_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help", "model=gat"]) == 0
+    assert "    model.negative_slope=0.2      of the leaky ReLU on attention scores\n" in capsys.readouterr().out
+    assert main(["--help", "dataset=npz"]) == 0
+    text = capsys.readouterr().out
+    assert "    dataset.root=VALUE            the file; must be set\n" in text
+    assert "pystdlib" not in text
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [("modle", "did you mean model?"), ("model=gcnn", "model=gcnn is not known: did you mean gcn?")],
+)
+def test_help_of_what_does_not_exist_ends_with_two(
+    topic: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--help", topic]) == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_version_and_configuration_can_be_asked_for(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("gnnkit ")
     assert main(["--cfg", STRATEGY, "model.hidden=3"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["model"]["hidden"] == 3
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text) == compose([STRATEGY, "model.hidden=3"])
+    assert "  hidden: 3  # width of the hidden layers\n" in text
     assert not any(empty_folder.iterdir())
 
 
@@ -70,11 +114,13 @@ def test_version_and_configuration_can_be_asked_for(capsys: pytest.CaptureFixtur
 def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: str, empty_folder: Path) -> None:
     assert main([spelling, "partition=2d", "workers=2", "comm.timeout=9"]) == 0
     (run,) = runs
-    config, folder = run["config"], run["folder"]
-    assert (config["workers"], config["comm"]["name"], config["comm"]["timeout"]) == (2, "gloo", 9)
-    assert config["threads"] >= 1
+    settings, folder = run["settings"], run["folder"]
+    assert (settings.workers, settings.comm.name, settings.timeout) == (2, "gloo", 9)
+    assert settings.threads >= 1
     assert folder.parent.parent == empty_folder / "outputs"
-    assert yaml.safe_load((folder / "config.yaml").read_text()) == config
+    text = (folder / "config.yaml").read_text()
+    assert yaml.safe_load(text) == settings.composed
+    assert "max_epochs: 100  # passes over the training nodes\n" in text
 
 
 @pytest.mark.parametrize(
@@ -84,18 +130,20 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "modle=gcn"], "modle is not known: did you mean model?"),
         ([STRATEGY, "model=gcnn"], "model=gcnn is not known: did you mean gcn?"),
         ([STRATEGY, "trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean trainer.max_epochs?"),
-        ([STRATEGY, "+trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean max_epochs?"),
+        ([STRATEGY, "+trainer.max_epoch=3"], "trainer.max_epoch is not known: did you mean trainer.max_epochs?"),
         ([STRATEGY, "+foo=3"], "foo is not known"),
         ([STRATEGY, "model=3"], "model=3 is not known"),
         ([STRATEGY, "~model"], "model is missing"),
-        ([STRATEGY, "workers=0"], "workers=0 must be auto or a whole number of at least 1"),
+        ([STRATEGY, "workers=0"], "workers=0 must be auto or a whole number from 1 to 65536"),
         ([STRATEGY, "workers=1.5"], "workers=1.5 must be"),
         ([STRATEGY, "threads=true"], "threads=True must be"),
         ([STRATEGY, "seed=-1"], "seed=-1 must be a whole number"),
         ([STRATEGY, "job=trian"], "job=trian is not known: did you mean train?"),
-        ([STRATEGY, "comm.timeout=0"], "comm.timeout=0 must be a positive number of seconds"),
-        ([STRATEGY, "trainer.lr=fast"], "trainer.lr=fast must be a positive number"),
-        ([STRATEGY, "trainer.lr=nan"], "trainer.lr=nan must be a positive number"),
+        ([STRATEGY, "comm.timeout=0"], "comm.timeout=0 must be a number above 0"),
+        ([STRATEGY, "trainer.lr=fast"], "trainer.lr=fast must be a number above 0"),
+        ([STRATEGY, "trainer.lr=nan"], "trainer.lr=nan must be a number above 0"),
+        ([STRATEGY, "lr=0.1"], "lr is not known: did you mean trainer.lr?"),
+        ([STRATEGY, "+lr=0.1"], "lr is not known: did you mean trainer.lr?"),
         ([STRATEGY, "trainer.precision=16"], "trainer.precision=16 must be 32 or 64"),
         ([STRATEGY, "partition.nodes=hahs"], "partition.nodes=hahs is not known: did you mean hash?"),
         ([STRATEGY, "partition.grid=[4,1,1]", "workers=6"], "partition.grid=[4,1,1] needs 4 workers, got workers=6"),
@@ -115,13 +163,43 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_two(
     assert not any(empty_folder.iterdir()), "nothing is written before the configuration is checked"
 
 
-def test_errors_of_the_data_end_with_two(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_user_can_mend_in_the_data_ends_with_two_in_one_line(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> dict[str, Any]:
-        raise ValueError("dataset.root=x: features[3, 1] is nan")
+        raise UserError("dataset.root=x\n: features[3, 1] is nan\n")
 
     runs.action = fail
     assert main([STRATEGY]) == 2
-    assert capsys.readouterr().err == "gnnkit: error: dataset.root=x: features[3, 1] is nan\n"
+    assert capsys.readouterr().err == "gnnkit: error: dataset.root=x : features[3, 1] is nan\n"
+
+
+def test_a_value_error_of_anybody_else_keeps_its_traceback(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.action = lambda: {"x": np.zeros(3).reshape(2, 2)}
+    assert main([STRATEGY]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert "cannot reshape array" in error
+
+
+def test_a_value_error_on_a_rank_keeps_its_traceback(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(*_: Any) -> dict[str, Any]:
+        return {"x": np.zeros(3).reshape(2, 2)}
+
+    runs.action = lambda: launch(work, 1)
+    assert main([STRATEGY]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("gnnkit: error: rank 0 failed: ValueError: cannot reshape array")
+    assert "Traceback" in error
+
+
+def test_a_user_error_on_a_rank_is_one_line(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(*_: Any) -> dict[str, Any]:
+        raise UserError("sampler.fanouts has 3 hops")
+
+    runs.action = lambda: launch(work, 1)
+    assert main([STRATEGY]) == 2
+    assert capsys.readouterr().err == "gnnkit: error: sampler.fanouts has 3 hops\n"
 
 
 def test_a_folder_that_cannot_be_written_ends_with_two(
@@ -142,7 +220,7 @@ def test_a_failed_rank_speaks_for_itself_and_our_own_mistakes_show_a_traceback(
     assert main([STRATEGY]) == 1
     error = capsys.readouterr().err
     assert error.startswith("gnnkit: error: rank 0 failed: ZeroDivisionError")
-    assert "launcher.py" not in error
+    assert "processes.py" not in error
     runs.action = fail
     assert main([STRATEGY]) == 1
     assert capsys.readouterr().err.startswith("Traceback")
@@ -173,38 +251,64 @@ def test_signals_become_exit_codes(runs: Runs, number: signal.Signals) -> None:
 
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
-        folders = list(pool.map(lambda _: job.new_run_folder(), range(100)))
+        folders = list(pool.map(lambda _: new_run_folder(), range(100)))
     assert len(set(folders)) == 100
 
 
-def test_secrets_are_not_kept() -> None:
-    config = {"dataset": {"name": "x", "options": {"api_key": "abc", "hosts": [{"password": "abc"}]}}, "token": None}
-    text = job.to_yaml(config)
+def test_the_run_folder_can_be_named_and_must_be_new(
+    runs: Runs, capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    assert main([STRATEGY, "output=results/first"]) == 0
+    assert runs[0]["folder"] == empty_folder / "results" / "first"
+    assert (runs[0]["folder"] / "result.json").read_text() == "{}"
+    assert main([STRATEGY, "output=results/first"]) == 2
+    assert len(runs) == 1
+    assert "cannot make the run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["token", "hf_token", "apiKey", "api_key", "password", "dbpasswd", "pwd", "auth", "authToken", "access_key", "aws.access_key",
+     "private_key", "PRIVATE-KEY", "client_secret", "credentials", "authorization", "tokens"],
+)  # fmt: skip
+def test_values_of_keys_that_look_like_secrets_are_not_kept(key: str) -> None:
+    config = {"dataset": {"name": "x", "options": {"hosts": [{key: "abc"}], key: "abc"}}, key: None}
+    text = to_yaml(config)
     assert "abc" not in text
-    assert yaml.safe_load(text)["token"] is None
+    assert yaml.safe_load(text)[key] is None, "what is not set is no secret"
 
 
-def test_workers_are_the_gpus_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    def settled(gpus: int, *overrides: str) -> tuple[int, str]:
-        monkeypatch.setattr(job, "num_gpus", lambda: gpus)
-        config = job.settle(compose([STRATEGY, *overrides]))
-        return config["workers"], config["comm"]["name"]
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_tokens", 512), ("max_tokens", 7), ("author", "Kipf"), ("keys", "k"), ("tokenizer", "bpe"), ("monkey", "m"),
+     ("root", "https://host/path?split=3#top"), ("root", "git@host:path")],
+)  # fmt: skip
+def test_what_is_no_secret_is_kept(key: str, value: object) -> None:
+    assert yaml.safe_load(to_yaml({"dataset": {key: value}})) == {"dataset": {key: value}}
 
-    assert settled(0) == (4, "gloo")
-    assert settled(1) == (4, "gloo")
-    assert settled(8) == (8, "nccl")
-    assert settled(1, "workers=1") == (1, "nccl")
-    assert settled(2, "workers=3") == (3, "gloo")
-    assert settled(8, "comm=threads") == (8, "threads")
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("https://me:abc@host/data", "https://***@host/data"),
+        ("s3://abc@bucket", "s3://***@bucket"),
+        ("https://host/x?split=3&token=abc&y=1", "https://host/x?split=3&token=***&y=1"),
+        ("https://host/x?X-Api-Key=abc", "https://host/x?X-Api-Key=***"),
+    ],
+)
+def test_credentials_in_urls_are_not_kept(url: str, kept: str) -> None:
+    assert yaml.safe_load(to_yaml({"dataset": {"root": url, "mirrors": [url]}})) == {
+        "dataset": {"root": kept, "mirrors": [kept]}
+    }
 
 
 def test_python_takes_the_same_keys(runs: Runs, empty_folder: Path) -> None:
     keys: dict[str, Any] = {"workers": 2, "trainer": {"max_epochs": 3}, "partition": {"name": "2d", "nodes": "hash"}}
     gnnkit.train(strategy="vertex_centric", model={"name": "sage", "hidden": 5}, overrides=["seed=7"], **keys)
-    config = runs[0]["config"]
-    assert (config["workers"], config["seed"], config["trainer"]["max_epochs"]) == (2, 7, 3)
-    assert (config["partition"]["nodes"], config["partition"]["grid"]) == ("hash", "2d")
-    assert (config["model"]["name"], config["model"]["hidden"]) == ("sage", 5)
+    settings = runs[0]["settings"]
+    assert (settings.workers, settings.seed, settings.trainer.max_epochs) == (2, 7, 3)
+    assert (settings.partition.nodes.name, settings.partition.grid) == ("hash", "2d")
+    assert (settings.model.name, settings.model.arguments["hidden"]) == ("sage", 5)
     assert (runs[0]["graph"], runs[0]["model"]) == (None, None)
     with pytest.raises(ValueError, match="wrokers is not known: did you mean workers"):
         gnnkit.train(strategy="vertex_centric", wrokers=3)
@@ -213,11 +317,11 @@ def test_python_takes_the_same_keys(runs: Runs, empty_folder: Path) -> None:
 def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> None:
     def two_layers(in_features: int, num_classes: int) -> Any: ...
 
-    graph: Any = object()
+    graph = example_graphs()[0]
     gnnkit.train(graph, strategy="vertex_centric", model=two_layers, folder=empty_folder / "run")
     assert (runs[0]["graph"], runs[0]["model"], runs[0]["folder"]) == (graph, two_layers, empty_folder / "run")
-    assert runs[0]["config"]["model"] == {"name": "two_layers"}
-    assert runs[0]["config"]["dataset"] == {"name": "graph"}
+    composed = runs[0]["settings"].composed
+    assert (composed["model"], composed["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
     with pytest.raises(ValueError, match=r"cannot make the run folder .*run: File exists"):
@@ -230,6 +334,19 @@ def test_the_module_runs_as_a_program() -> None:
     assert done.stderr.startswith("gnnkit: error: strategy=x is not known")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "reader", ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"]
+)
+def test_a_result_is_kept_whoever_reads_the_output(reader: str, empty_folder: Path) -> None:
+    keys = "strategy=vertex_centric dataset=synthetic dataset.num_nodes=50 dataset.num_edges=90 workers=2 comm=threads"
+    command = f"{sys.executable} -m gnnkit {keys} trainer.max_epochs=1 output=run {reader}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((empty_folder / "run/result.json").read_text())["epochs"] == 1
+    assert "Error" not in done.stderr
+
+
 @pytest.mark.parametrize("job", ["plan", "partition"])
 def test_jobs_of_one_process_run_once_where_ranks_were_started(
     runs: Runs, job: str, monkeypatch: pytest.MonkeyPatch, empty_folder: Path
@@ -239,5 +356,5 @@ def test_jobs_of_one_process_run_once_where_ranks_were_started(
         monkeypatch.setenv("RANK", str(rank))
         assert main([STRATEGY, f"job={job}"]) == 0
     (run,) = runs
-    assert run["config"]["workers"] == 3
+    assert run["settings"].workers == 3
     assert len(list(empty_folder.glob("outputs/*/*"))) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gnnkit.config import as_overrides, compose
+from gnnkit.errors import UserError
 
 
 @pytest.mark.parametrize("spelling", ["strategy=vertex_centric", "+strategy=vertex_centric"])
@@ -20,6 +21,25 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
         (["strategy=vertex_centric", "model=gcm"], r"^model=gcm is not known: did you mean gcn\? there are: .*sage"),
         (["strategy=vertex_centric", "model.hiden=3"], r"^model\.hiden is not known: did you mean model\.hidden\?"),
         (["strategy=vertex_centric", "workrs=3"], r"^workrs is not known: did you mean workers\?"),
+        (
+            ["strategy=vertex_centric", "lr=3"],
+            r"^lr is not known: did you mean trainer\.lr\? there are: .*, trainer, workers$",
+        ),
+        (["strategy=vertex_centric", "max_epoch=3"], r"^max_epoch is not known: did you mean trainer\.max_epochs\?"),
+        (
+            ["strategy=vertex_centric", "trainer.hidden=3"],
+            r"^trainer\.hidden is not known: did you mean model\.hidden\?",
+        ),
+        (["strategy=vertex_centric", "trainr.lr=3"], r"^trainr\.lr is not known: did you mean trainer\.lr\?"),
+        (
+            ["strategy=vertex_centric", "model.hidden.x=3"],
+            r"^model\.hidden\.x is not known: did you mean model\.hidden\? there are: ",
+        ),
+        (["strategy=vertex_centric", "trainer=3"], r"^trainer=3 is not known: there are: default"),
+        (["strategy=vertex_centric", "=3"], r"^cannot read '=3': write KEY=VALUE"),
+        (["strategy=vertex_centric", "k" * 5000 + "=3"], r"^the configuration cannot be read: "),
+        (["strategy=vertex_centric", "seed=" + "[" * 3000], r"^cannot read 'seed=\[+\.\.\.': write KEY=VALUE"),
+        (["strategy=vertex_centric", "sampler.fanouts=[5]"], r"^sampler\.fanouts needs a sampler, and none is chosen"),
         (["strategy=vertex_centric", "strategy=vertex_centric"], r"^strategy appears more than once"),
         (["strategy=vertex_centric", "seed=1,2"], r"^Ambiguous value for argument 'seed=1,2'"),
         (["strategy=vertex_centric", "seed"], r"^cannot read 'seed': write KEY=VALUE"),
@@ -28,7 +48,7 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
     ],
 )
 def test_what_hydra_refuses_is_one_line_with_the_key(overrides: list[str], expected: str) -> None:
-    with pytest.raises(ValueError, match=expected) as caught:
+    with pytest.raises(UserError, match=expected) as caught:
         compose(overrides)
     assert "\n" not in str(caught.value)
 
@@ -69,7 +89,7 @@ def test_overrides_that_would_run_code_are_refused(
     payload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"refused|cannot be changed|cannot be moved|cannot read"):
+    with pytest.raises(UserError, match=r"refused|cannot be changed|cannot be moved|cannot read"):
         compose(["strategy=vertex_centric", payload])
     assert not any(tmp_path.iterdir())
 
@@ -91,7 +111,7 @@ def test_overrides_that_would_run_code_are_refused(
 def test_files_that_would_run_code_are_refused(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text(text)
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(UserError, match=expected):
         compose(["strategy=vertex_centric", "model=mine"], config_dir=tmp_path)
 
 
@@ -100,7 +120,7 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
     (tmp_path / "model" / "wide.yaml").write_text("defaults: [gcn]\nhidden: 99\n")
     config = compose(["strategy=vertex_centric", "model=wide"], config_dir=tmp_path)
     assert (config["model"]["name"], config["model"]["hidden"]) == ("gcn", 99)
-    with pytest.raises(ValueError, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         compose(config_dir=tmp_path / "none")
 
 
@@ -121,3 +141,20 @@ def test_python_values_become_overrides_that_compose_to_them() -> None:
         "options": {"x": text, "y": [1.5, None, True]},
     }
     assert config["trainer"]["lr"] == 1e-3
+
+
+@pytest.mark.parametrize("name", ["1d", "1.5d", "2d", "3d", "hash", "random", "balanced", "tiles", "contiguous"])
+def test_every_partition_has_the_keys_of_the_layout(name: str) -> None:
+    section = compose(["strategy=vertex_centric", f"partition={name}"])["partition"]
+    on_grid = name[0].isdigit()
+    assert list(section) == ["nodes", "grid", "replication", "border", "options"]
+    assert (section["nodes"], section["grid"]) == (("contiguous", name) if on_grid else (name, "1d"))
+
+
+def test_a_layout_and_a_node_assignment_go_together_in_either_order() -> None:
+    chosen = [
+        compose(["strategy=vertex_centric", *keys])["partition"]
+        for keys in (["partition=2d", "partition.nodes=hash"], ["partition=hash", "partition.grid=2d"])
+    ]
+    assert chosen[0] == chosen[1]
+    assert (chosen[0]["nodes"], chosen[0]["grid"]) == ("hash", "2d")

@@ -268,7 +268,7 @@ class OnlyWithRows(AllReduce):
     [
         (Alone, AssertionError, "parameters of rank 0 after equal gradients"),
         (Unweighted, AssertionError, "parameters of rank 0 after equal gradients"),
-        (OnlyWithRows, RuntimeError, "another rank failed or was late"),
+        (OnlyWithRows, RuntimeError, "lost its peer rank 3, which has ended"),
     ],
 )
 def test_wrong_synchronisations_are_found(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 
 Edges = tuple[int, list[tuple[int, int]]]  # number of nodes, (source, destination)
 
-# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined both ways with unequal numbers.
+# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined both
+# ways with unequal numbers.
 CORNERS: list[Edges] = [
     (0, []),
     (3, []),
@@ -158,8 +162,8 @@ def test_degrees_are_sums_of_weights(graph: Edges) -> None:
         (([0, 1], [0], [np.nan]), r"weight\[0\] = nan is not finite"),
         (([0, 1], [0], [1.0, 2.0]), r"weight has shape \[2\], expected \[1\]"),
         (([0, 1], [0], ["a"]), "weight has dtype"),
-        (([0, 1], [0], None, -3), "num_sources = -3 is negative"),
-        (([0, 1], np.array([2**63], np.uint64)), r"indices\[0\] = -9223372036854775808 is out of range"),
+        (([0, 1], [0], None, -3), "num_sources=-3 must be a whole number of at least -1"),
+        (([0, 1], np.array([2**63], np.uint64)), r"indices\[0\] = 9223372036854775808 is out of range"),
     ],
 )
 def test_csc_names_what_is_wrong_and_where(arguments: tuple[Any, ...], message: str) -> None:
@@ -173,9 +177,11 @@ def test_csc_names_what_is_wrong_and_where(arguments: tuple[Any, ...], message: 
         ([0, 5], [1, 1], 3, {}, r"src\[1\] = 5 is out of range for 3 nodes"),
         ([0, 1], [1, -1], 3, {}, r"dst\[1\] = -1 is out of range"),
         ([0, 1], [1], 3, {}, "dst has 1 entries, expected 2"),
-        ([], [], -1, {}, "num_nodes = -1 is negative"),
+        ([], [], -1, {}, "num_nodes=-1 must be a whole number of at least 0"),
         ([], [], 2**62, {}, "num_nodes = 4611686018427387904 needs more memory"),
-        ([0], [0], 1, {"threads": 0}, "threads=0 must be at least 1"),
+        ([0], [0], 1, {"threads": 0}, "threads=0 must be a whole number from 1 to 1024"),
+        ([0], [0], 1, {"threads": 2**20}, "threads=1048576 must be a whole number from 1 to 1024"),
+        ([0], [0], 1, {"num_sources": 1.5}, r"num_sources=1\.5 must be a whole number"),
         ([0], [0], 1, {"weight": [np.inf]}, r"weight\[0\] = inf is not finite"),
         ([0], [0], 1, {"weight": [1.0, 2.0]}, r"weight has shape \[2\], expected \[1\]"),
     ],
@@ -206,7 +212,16 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
         ({"labels": [0.0, 1.0, np.nan]}, "labels has dtype float64, expected integers"),
         ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
         ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),
-        ({"split": [0, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),
+        ({"split": [1, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),
+        ({"split": [0, 2, 0]}, "split uses nodes but trains on none: 0 NONE, 1 TRAIN, 2 VAL, 3 TEST"),
+        ({"split": ["train", "valid", ""]}, r"split\[1\] = 'valid' is none of train, val, test, none"),
+        ({"split": ["train"]}, r"split has shape \[1\], expected \[3\]"),
+        ({"split": [True, False, False]}, "split is a mask"),
+        ({"split": [0.0, 1.0, 2.0]}, "split has dtype float64, expected integers"),
+        ({"features": np.array([[0, 1], [1e39, 0], [0, 0]])}, r"features\[1, 0\] = 1e\+39 is too large for float32"),
+        ({"edge_features": np.array([[-1e39]])}, r"edge_features\[0, 0\] = -1e\+39 is too large for float32"),
+        ({"weight": np.array([1e39])}, r"weight\[0\] = 1e\+39 is too large for float32"),
+        ({"labels": np.array([0, 2**64 - 1, 0], np.uint64)}, r"labels\[1\] = 18446744073709551615 is out of range"),
         ({"edge_features": np.zeros((2, 1))}, r"edge_features has shape \[2, 1\], expected \[1, any\]"),
         ({"edge_features": nan_at((1, 3), 0, 2)}, r"edge_features\[0, 2\] = nan"),
         ({"coordinates": np.zeros((3, 4))}, "coordinates have 4 dimensions, expected 2 or 3"),
@@ -287,7 +302,7 @@ def test_a_saved_graph_loads_memory_mapped_and_equal(tmp_path: Path, edges: list
     graph.save(tmp_path / "graph")  # replaces
     loaded = Graph.load(tmp_path / "graph")
     assert_same(loaded.csc, graph.csc)
-    for name in ("features", "labels", "split", "edge_features", "coordinates"):
+    for name in ("features", "labels", "split", "edge_features", "coordinates", "edge_positions"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(graph, name))
     assert loaded.class_names == ("a", "b")
     assert isinstance(loaded.features.base.base, np.memmap)
@@ -359,13 +374,149 @@ def test_from_pyg_keeps_edges_attributes_and_masks() -> None:
     assert graph.coordinates is not None
 
 
-def test_from_pyg_says_what_it_does_not_read() -> None:
-    with pytest.raises(ValueError, match="edge_index must have shape"):
-        Graph.from_pyg(Data(x=torch.zeros(3, 1)))
-    several = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), x=torch.zeros(3, 1), y=torch.zeros(3).long())
-    several.train_mask = torch.zeros(3, 10, dtype=torch.bool)
-    with pytest.raises(ValueError, match="train mask has"):
-        Graph.from_pyg(several)
-    several.train_mask = several.val_mask = torch.tensor([True, False, False])
-    with pytest.raises(ValueError, match="node 0 is in more than one"):
-        Graph.from_pyg(several)
+def masked(**masks: Any) -> Data:
+    data = Data(edge_index=torch.zeros(2, 0, dtype=torch.long), x=torch.zeros(3, 1), y=torch.zeros(3).long())
+    for name, mask in masks.items():
+        data[name] = mask
+    return data
+
+
+def columns_of(nodes: list[int]) -> torch.Tensor:  # [3, len(nodes)] bool
+    return torch.nn.functional.one_hot(torch.tensor(nodes), 3).T.bool()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Data(x=torch.zeros(3, 1)), "edge_index must have shape"),
+        (masked(train_mask=torch.zeros(3, 10, dtype=torch.bool)), r"one column a split: choose with split=0\.\.9"),
+        (masked(train_mask=torch.tensor([True, False])), r"data.train_mask has shape \[2\], expected \[3\]"),
+        (masked(val_mask=torch.tensor([0, 1, 0])), "data.val_mask names node 0 twice: masks must be bool"),
+        (masked(test_idx=torch.tensor([1, 3])), r"data.test_idx\[1\] = 3 is out of range 0\.\.2"),
+        (masked(train_mask=torch.tensor([0.0, 1.0, 0.0])), "data.train_mask has dtype float32"),
+        (masked(train_mask=torch.tensor(True)), r"data.train_mask has shape \[\], expected \[3\]"),
+        (masked(train_mask=torch.ones(3).bool(), val_mask=torch.ones(3).bool()), "node 0 is in more than one"),
+        (masked(x=torch.zeros(3, 1).to_sparse()), "data.x cannot be read as an array: .*to_dense"),
+        (masked(x=torch.zeros(3, 1).to_sparse_csr()), "data.x cannot be read as an array"),
+        (masked(x=torch.zeros(3, 1).bfloat16()), "data.x cannot be read as an array: .*BFloat16"),
+        (masked(x=torch.quantize_per_tensor(torch.zeros(3, 1), 1.0, 0, torch.qint8)), "data.x cannot be read"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:.*quantize_per_tensor")
+def test_from_pyg_names_the_attribute_that_it_does_not_read(data: Data, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Graph.from_pyg(data)
+
+
+def test_from_pyg_reads_one_of_several_splits() -> None:
+    data = masked(train_mask=columns_of([0, 1, 2]), val_mask=columns_of([1, 2, 0]), test_mask=columns_of([2, 0, 1]))
+    assert Graph.from_pyg(data, split=0).split.tolist() == [1, 2, 3]
+    assert Graph.from_pyg(data, split=2).split.tolist() == [2, 3, 1]
+    data.test_mask = torch.tensor([False, False, False])  # one test set for all splits
+    assert Graph.from_pyg(data, split=1).split.tolist() == [0, 1, 2]
+    with pytest.raises(UserError, match="split=3 must be a whole number from 0 to 2"):
+        Graph.from_pyg(data, split=3)
+    with pytest.raises(UserError, match="split=0, but data holds no masks of several splits"):
+        Graph.from_pyg(masked(train_mask=torch.ones(3).bool()), split=0)
+
+
+def test_from_pyg_reads_node_ids_and_old_masks() -> None:
+    for data in (
+        masked(train_mask=torch.tensor([2, 0]), val_mask=torch.tensor([1])),
+        masked(train_idx=torch.tensor([2, 0]), val_idx=torch.tensor([1]), test_idx=torch.tensor([]).long()),
+        masked(train_mask=torch.tensor([1, 0, 1]).byte(), val_mask=torch.tensor([0, 1, 0]).byte()),
+    ):
+        assert Graph.from_pyg(data).split.tolist() == [1, 2, 1]
+
+
+def test_graphs_are_made_of_pyg_data_and_of_nothing_else() -> None:
+    graph = graph_of()
+    assert Graph.of(graph) is graph
+    assert Graph.of(masked(train_mask=torch.tensor([0]))).split.tolist() == [1, 0, 0]
+    hetero = HeteroData()
+    hetero["paper"].x = torch.zeros(3, 1)
+    for value in (hetero, graph.csc, None, 7, np.zeros(3)):
+        with pytest.raises(
+            UserError, match=f"expected a gnnkit Graph or a torch_geometric Data, got {type(value).__name__}"
+        ):
+            Graph.of(value)
+
+
+def test_splits_are_names_members_or_codes_and_mean_the_same() -> None:
+    expected = [1, 2, 3, 0, 0]
+    for values in (
+        ["train", "val", "test", "none", ""],
+        [Split.TRAIN, Split.VAL, Split.TEST, Split.NONE, Split.NONE],
+        np.array(expected, np.uint8),
+        expected,
+    ):
+        assert Split.of(values, 5).tolist() == expected
+        assert graph_of(5, split=values, labels=np.zeros(5, int)).split.dtype == np.int8
+    assert Split.of(np.array([0, 2], np.int8), 2).tolist() == [0, 2]  # as of a graph that is only evaluated
+    assert Split.of(["val", ""], 2).tolist() == [2, 0]
+    assert Split.of([], 0).tolist() == []
+
+
+def test_masks_without_axes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"train mask has dtype bool, shape \[\], expected bool, \[num_nodes\]"):
+        Split.of_masks(np.array(True), np.array(False), np.array(False))
+
+
+def test_ids_out_of_proportion_to_the_edges_need_the_number_of_nodes() -> None:
+    with pytest.raises(UserError, match=r"dst\[1\] = 300000000 would make 300000001 nodes for 2 edges: .*num_nodes"):
+        Graph.from_edges([0, 1], [1, 300_000_000])
+    assert Graph.from_edges([0], [999_999]).num_nodes == 1_000_000
+    assert Graph.from_edges([0], [1_000_000], 1_000_001).num_nodes == 1_000_001
+    many = np.zeros(100_000, np.int64)
+    assert Graph.from_edges(many, many + 1_599_999).num_nodes == 1_600_000
+
+
+@given(any_edges)
+def test_a_graph_keeps_the_position_of_each_edge_in_the_users_list(graph: Edges) -> None:
+    num_nodes, edges = graph
+    src, dst = columns(edges)
+    made = Graph.from_edges(src, dst, num_nodes)
+    assert made.edge_positions is not None
+    np.testing.assert_array_equal(src[made.edge_positions], made.csc.indices)
+    np.testing.assert_array_equal(dst[made.edge_positions], destinations(made.csc))
+    assert sorted(made.edge_positions) == list(range(len(edges)))
+    both = made.symmetrize()
+    ends = np.sort(np.stack([both.csc.indices, destinations(both.csc)]), axis=0)
+    np.testing.assert_array_equal(ends, np.sort(np.stack([src, dst])[:, both.edge_positions], axis=0))
+    assert Graph(made.csc, made.features, made.labels, made.split).symmetrize().edge_positions is None
+
+
+@pytest.mark.parametrize("name", ["src", "weight", "features", "labels"])
+@pytest.mark.parametrize("value", [None, 7, 2**70, [2**70], [[1], [2, 3]], [object()], [0.5], np.zeros((1, 1, 1))])
+def test_what_is_no_array_names_the_argument(name: str, value: object) -> None:
+    arguments: dict[str, Any] = {"src": [0], "dst": [0], "num_nodes": 1, name: value}
+    if (value is None and name != "src") or (value == [0.5] and name == "weight"):
+        return  # left out, and a weight
+    with pytest.raises(UserError, match=f"^{name} (has|cannot be read)"):
+        Graph.from_edges(**arguments)
+
+
+def test_integers_beyond_64_bits_are_named() -> None:
+    with pytest.raises(
+        UserError, match=r"src has dtype object, expected integers below 2\^63, got 1180591620717411303424"
+    ):
+        Graph.from_edges([2**70], [0])
+    with pytest.raises(UserError, match=r"num_nodes=2\.5 must be a whole number"):
+        Graph.from_edges([0], [0], 2.5)  # type: ignore[arg-type]
+
+
+def test_a_pipe_in_a_saved_graph_is_refused_at_once(tmp_path: Path) -> None:
+    graph_of().save(tmp_path / "graph")
+    for name in ("features.npy", "meta.json"):
+        (tmp_path / "graph" / name).unlink()
+        os.mkfifo(tmp_path / "graph" / name)
+        with pytest.raises(UserError, match=f"{name} is no regular file"):
+            Graph.load(tmp_path / "graph")
+
+
+def test_positions_of_edges_are_checked() -> None:
+    graph = graph_of()
+    with pytest.raises(UserError, match="edge_positions has 2 entries, expected 1"):
+        replace(graph, edge_positions=np.array([0, 1]))
+    with pytest.raises(UserError, match=r"edge_positions\[0\] = -1 is out of range"):
+        replace(graph, edge_positions=np.array([-1], np.int32))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from gnnkit.__main__ import main
 from gnnkit.plugins import KINDS
@@ -29,7 +30,8 @@ from gnnkit.dataset.base import Dataset
 from gnnkit.graph import Graph
 from gnnkit.model.program import Program
 from gnnkit.partition import NodePartitioner
-from gnnkit.sampler.neighbor import NeighborSampler
+from gnnkit.sampler import Hop, Sampler
+from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.base import GradientSync, trained
 
@@ -54,14 +56,40 @@ class Deal(NodePartitioner):
         return np.arange(graph.num_nodes) % num_parts
 
 
-class Sampler(NeighborSampler):
-    pass
+class First(Sampler):
+    num_hops = 1
+
+    def __init__(self, most: int = 2):
+        self.most = most
+
+    def draw(self, graph, nodes, hop, *, key):
+        used("sampler")
+        edges = [range(graph.indptr[v], min(graph.indptr[v + 1], graph.indptr[v] + self.most)) for v in nodes]
+        edge_ids = np.array([edge for own in edges for edge in own], np.int64)
+        indptr = np.cumsum([0, *map(len, edges)])
+        return Hop(indptr, graph.indices[edge_ids], edge_ids)
 
 
 class Strategy(VertexCentric):
-    def batches(self, epoch):
+    def batches(self, epoch, first=0):
         used("strategy")
-        yield from super().batches(epoch)
+        yield from super().batches(epoch, first)
+
+
+class Sampling(IndividualSample):
+    def __init__(self):
+        super().__init__(batch_size=2)
+
+    def setup(self, worker, model):
+        super().setup(worker, model)
+        if os.environ.get("FAIL"):
+            raise ValueError("the strategy is at fault")
+
+
+class Refusing(VertexCentric):
+    def __init__(self, size: int = 0):
+        if size < 1:
+            raise ValueError(f"size={size} must be at least 1")
 
 
 class Comm(Gloo):
@@ -105,7 +133,7 @@ class Steps(Program):
     def step(self, x, nodes):
         return x + 1
 """
-CLASSES = dict(zip(KINDS, ("Ring", "Deal", "Sampler", "Strategy", "Comm", "Sync", "Model"), strict=True))
+CLASSES = dict(zip(KINDS, ("Ring", "Deal", "First", "Strategy", "Comm", "Sync", "Model"), strict=True))
 YAML = {"dataset": "name: others_dataset\nsize: 12  # nodes\n", "model": "name: others_model\nbias: true\n"}
 BROKEN = "import sys\nsys.exit(3)\n"
 
@@ -130,6 +158,7 @@ def site(tmp_path: Path) -> Path:
     site = tmp_path / "site"
     points = {f"gnnkit.{kind}": {f"others_{kind}": f"others:{name}"} for kind, name in CLASSES.items()}
     points["gnnkit.model"]["others_program"] = "others:Steps"
+    points["gnnkit.strategy"] |= {"others_sampling": "others:Sampling", "others_refusing": "others:Refusing"}
     yaml = {f"others/conf/{kind}/others_{kind}.yaml": text for kind, text in YAML.items()}
     install(site, "others", {**points, "gnnkit.conf": {"others": "others"}}, {"others/__init__.py": CODE, **yaml})
     broken = {f"gnnkit.{kind}": {f"broken_{kind}": "broken:Class"} for kind in KINDS}
@@ -149,7 +178,7 @@ def run(site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
 
 
 def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: Path, run: Run) -> None:
-    chosen = [f"{kind}=others_{kind}" for kind in KINDS]
+    chosen = [f"{kind}=others_{kind}" for kind in KINDS if kind != "sampler"]
     code, text = run(*chosen, "dataset.size=18", "workers=2", "threads=1", "trainer.max_epochs=2")
     assert code == 0, text
     (result,) = site.parent.glob("outputs/*/*/result.json")
@@ -159,8 +188,39 @@ def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: 
     ]  # fmt: skip
     with (result.parent / "csv/metrics.csv").open() as file:
         assert [float(row["rows"]) for row in csv.DictReader(file) if row["rows"]] == [6, 6]
-    # No strategy asks for a sampler yet that covers the whole graph.
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
+
+
+def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(site: Path, run: Run) -> None:
+    chosen = [f"{kind}=others_{kind}" for kind in ("dataset", "sampler", "model")]
+    code, text = run("strategy=others_sampling", *chosen, "workers=1", "comm=threads", "trainer.max_epochs=1")
+    assert code == 0, text
+    assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "sampler", "model"}
+
+
+def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Path, run: Run) -> None:
+    sizes = ("workers=1", "comm=threads", "trainer.max_epochs=1")
+    code, text = run("strategy=others_sampling", "dataset=others_dataset", *sizes, "output=run")
+    assert code == 0, text
+    assert json.loads((site.parent / "run/result.json").read_text())["sampler"] == "neighbor"
+    kept = yaml.safe_load((site.parent / "run/config.yaml").read_text())["sampler"]
+    assert (kept["name"], kept["fanouts"]) == ("neighbor", [15, 10])
+
+
+def test_a_value_error_of_a_plugin_on_a_rank_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIL", "yes")
+    code, text = run("strategy=others_sampling", "dataset=others_dataset", "workers=2", "trainer.max_epochs=1")
+    assert code == 1
+    assert "gnnkit: error: rank " in text
+    assert "ValueError: the strategy is at fault" in text
+    assert "Traceback" in text
+
+
+def test_a_value_error_of_a_plugins_constructor_is_the_users_to_mend(run: Run) -> None:
+    code, text = run("strategy=others_refusing", "dataset=others_dataset")
+    assert (code, text) == (2, "gnnkit: error: strategy=others_refusing: size=0 must be at least 1\n")
+    code, text = run("strategy=others_refusing", "dataset=others_dataset", "strategy.options.size=-3")
+    assert (code, text) == (2, "gnnkit: error: strategy.size=-3 must be at least 1\n")
 
 
 def test_a_program_from_another_distribution_runs(site: Path, run: Run) -> None:
@@ -182,6 +242,7 @@ def test_a_broken_plugin_that_is_chosen_is_named(run: Run) -> None:
     code, text = run("strategy=vertex_centric", "dataset=others_dataset", "partition=broken_partition", "workers=1")
     assert code == 2
     assert "partition.nodes=broken_partition: broken:Class of broken fails on import: SystemExit: 3" in text
+    assert "(python -c 'import broken' shows where)" in text
 
 
 def test_two_distributions_with_one_name_are_refused_naming_both(site: Path, run: Run) -> None:

@@ -18,10 +18,14 @@ T = TypeVar("T")
 
 
 class Communicator(ABC):
-    """A group of ranks. Every method is collective over the group: all its ranks call it, in the same order.
+    """A group of ranks.
 
-    Nothing waits for ever: a peer that does not come within the deadline, or is gone, raises `RuntimeError` on the others.
-    `all_to_all`, `all_reduce` and `broadcast` must not be traced by autograd: the exchange differentiates for itself.
+    Every method is collective over the group: all ranks call the method, in the same
+    order. Only `close` is not collective.
+    Nothing waits for ever. A peer that is gone, or does not come within the deadline,
+    raises `RuntimeError` on the other ranks.
+    `all_to_all`, `all_reduce` and `broadcast` must not be traced by autograd, because
+    the exchange differentiates for itself.
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
@@ -39,10 +43,17 @@ class Communicator(ABC):
     def connect(
         cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
     ) -> Communicator:
-        """Joins the run's ranks, whose processes all call it; `timeout` in seconds is the deadline of everything later.
+        """Joins the ranks of the run. All their processes call this method.
 
-        Address and port of a meeting point stand in MASTER_ADDR and MASTER_PORT. Where gnnkit started the ranks, rank 0 brings
-        the `listener`, a listening socket on loopback.
+        MASTER_ADDR and MASTER_PORT hold address and port of a meeting point.
+
+        Args:
+            rank: This rank.
+            world_size: Number of ranks.
+            device: Where this rank's tensors are.
+            timeout: Deadline in seconds of everything that waits for peers.
+            listener: Listening socket at the meeting point, given to rank 0 if gnnkit
+                started the ranks. Default: none.
         """
 
     @classmethod
@@ -55,25 +66,39 @@ class Communicator(ABC):
 
     @abstractmethod
     def split(self, ranks: Sequence[int]) -> Communicator:
-        """The group of those ranks (of this group's numbering, ascending, this rank among them). Only they call it."""
+        """Makes the group of some ranks. Only these ranks call this method.
+
+        `ranks` are ascending ranks of this group, this rank among them.
+        """
 
     @abstractmethod
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        """Sends the first `send_counts[0]` rows to rank 0, the next `send_counts[1]` to rank 1, and so on.
+        """Sends rows to every rank and returns the rows received, ordered by sender.
 
-        Returns the `sum(recv_counts)` rows received, ordered by their sender. `rows` is contiguous, [sum(send_counts), ...].
+        Args:
+            rows: Contiguous, [sum(send_counts), ...]. Rows for rank 0 come first.
+            send_counts: Number of rows for each rank, [world_size].
+            recv_counts: Number of rows from each rank, [world_size].
+
+        Returns:
+            [sum(recv_counts), ...]
         """
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Sums `x` over the ranks in place, to the same bits on all of them; returns it."""
+        """Sums `x` over the ranks in place, to equal bits on all ranks. Returns `x`."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
-        """Overwrites `x` in place with that of rank `src`; returns it."""
+        """Overwrites `x` in place with the `x` of rank `src`. Returns `x`."""
 
     def gather(self, x: Tensor, *, dst: int = 0) -> list[Tensor]:
-        """On rank `dst` every rank's `x`, in the order of ranks; elsewhere nothing. Lengths may differ, the rest of the shape not."""
+        """Returns every rank's `x` by rank on rank `dst`, and nothing on other ranks.
+
+        Args:
+            x: [n, ...], where n may differ between ranks.
+            dst: Rank that receives. Default: 0.
+        """
         counts = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         counts[self.rank] = len(x)
         lengths = self.all_reduce(counts).tolist()
@@ -86,7 +111,7 @@ class Communicator(ABC):
         return list(torch.split(received, lengths)) if here else []
 
     def share(self, value: Any, *, src: int = 0) -> Any:
-        """Rank `src`'s value, which JSON can hold, on all ranks."""
+        """Returns the JSON value of rank `src` on all ranks."""
         text = json.dumps(value).encode() if self.rank == src else b""
         length = self.broadcast(torch.tensor([len(text)], device=self.device), src=src)
         buffer = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
@@ -95,11 +120,13 @@ class Communicator(ABC):
         return json.loads(bytes(self.broadcast(buffer, src=src).tolist()))
 
     def mailbox(self) -> Mailbox:
-        """Makes a mailbox for messages between two ranks. Collective, unlike the mailbox's own methods.
+        """Makes a mailbox for messages between two ranks.
 
-        The default sends over TCP connections of its own, with a random token.
+        The methods of the mailbox are not collective.
+        The default sends over TCP connections of its own. A random token keeps
+        strangers out.
         """
         return SocketMailbox.open(self)
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Lets go of connections. Not collective; the communicator is not used afterwards."""
+        """Lets go of connections. The communicator is not used afterwards."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator
 
 from gnnkit.comm import frames
+from gnnkit.errors import UserError
 
 BURST = 64  # reads from one connection before the others get their turn
 BUFFERS = 64  # handed to the system in one write
@@ -31,11 +32,16 @@ class Link:
         self.ended = False
 
     def start(self, rank: int | None, arriving: Frames) -> None:
-        """Says whose connection this is, and where to put the bytes that arrive."""
+        """Prepares to receive.
+
+        Args:
+            rank: Rank at the other end, None if unknown.
+            arriving: Yields the buffers for the bytes that arrive.
+        """
         self.rank, self._arriving, self._buffer = rank, arriving, next(arriving)
 
     def receive(self) -> bool:
-        """Fills buffers with what has arrived. Returns False at the end of the connection."""
+        """Fills buffers with arrived bytes. Returns False at the end of the stream."""
         for _ in range(BURST):
             try:
                 count = self.socket.recv_into(self._buffer)
@@ -49,9 +55,13 @@ class Link:
         return True
 
     def send(self, views: list[memoryview], deadline: float) -> None:
-        """Writes all views. Raises `TimeoutError` at the deadline, and `OSError` at the end of the connection.
+        """Writes all views. The caller holds `sending`.
 
-        The caller holds `sending`.
+        Raises `TimeoutError` at the deadline, and `OSError` without a connection.
+
+        Args:
+            views: Bytes to write, in order.
+            deadline: Monotonic time in seconds.
         """
         views = [view for view in views if len(view)]
         while views:
@@ -66,7 +76,7 @@ class Link:
                 views[0] = views[0][sent:]
 
     def say_goodbye(self, deadline: float) -> None:
-        """Tells the peer that nothing follows, unless a letter is still on the way at the deadline."""
+        """Tells the peer that nothing follows, unless a letter is still being sent."""
         if self.ended or not self.sending.acquire(timeout=max(deadline - time.monotonic(), 0)):
             return
         try:
@@ -77,7 +87,7 @@ class Link:
             self.sending.release()
 
     def hang_up(self) -> None:
-        """Ends the connection, so that whoever writes or reads notices at once."""
+        """Ends the connection at once, for readers and writers at both ends."""
         self.ended = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -122,12 +132,12 @@ def _address_of(interface: str) -> str:
         try:
             answer = fcntl.ioctl(probe, 0x8915, request)  # SIOCGIFADDR
         except OSError as error:
-            raise OSError(f"GLOO_SOCKET_IFNAME={interface} is no interface with an IPv4 address: {error}") from error
+            raise UserError(f"GLOO_SOCKET_IFNAME={interface} is no interface with an IPv4 address: {error}") from error
     return socket.inet_ntoa(answer[20:24])
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Lets the system end a connection whose other host has not answered for 4 seconds."""
+    """Lets the system end an idle connection if the other host is silent for 4 s."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}.items():
         if hasattr(socket, name):

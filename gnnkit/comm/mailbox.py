@@ -14,13 +14,14 @@ from typing import Any, Self
 from torch import Tensor
 
 LIMIT = 2**30  # bytes of letters from one sender that a rank holds, and of one letter
+OVERHEAD = 1024  # bytes of memory that a letter takes beside header and tensors
 CLOSED = "has closed its mailbox"
 
 
 class PeerLost(RuntimeError):
-    """Raised by a rank that waits for a peer which does not come any more.
+    """Raised by a rank whose peer is gone.
 
-    `rank` is the peer. The error is a consequence, the cause is whatever ended the peer.
+    `rank` is the peer. The error is a consequence. The cause is the end of the peer.
     """
 
     def __init__(self, message: str, rank: int) -> None:
@@ -29,7 +30,7 @@ class PeerLost(RuntimeError):
 
 
 class DeadlineExceeded(RuntimeError):
-    """Raised by a rank that has waited for its peers until the deadline."""
+    """Raised by a rank that has waited for a peer until the deadline."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,12 +44,14 @@ class Letter:
 
 
 class Mailbox(ABC):
-    """Point-to-point messages between the ranks of a group. No call waits for another rank's call.
+    """Point-to-point messages between the ranks of a group.
 
-    A mailbox is made by `Communicator.mailbox` and uses the ranks of that communicator.
-    Letters from one sender with one tag arrive in the order in which they were put.
+    No method is collective: no call waits for another rank's call.
+    `Communicator.mailbox` makes a mailbox. Ranks are the communicator's ranks.
+    Letters from one sender with one tag arrive in the order of the calls of `put`.
     Tensors are dense. CUDA tensors are moved to the CPU and arrive on the CPU.
-    Every rank may put letters to itself. All methods may be called from any thread.
+    Every rank may put letters to itself. Any thread may call the methods.
+    A mailbox is closed after use, for example by a `with` statement.
     """
 
     rank: int
@@ -65,8 +68,8 @@ class Mailbox(ABC):
         """Sends a letter. The caller may change `fields` and `tensors` afterwards.
 
         Waits only while `dst` holds `LIMIT` bytes of this rank's letters.
-        Raises `DeadlineExceeded` naming `dst` if the wait exceeds the communicator's
-        `timeout`, and `PeerLost` if `dst` is gone.
+        Raises `DeadlineExceeded` after the communicator's `timeout`, and `PeerLost` at
+        once if `dst` is gone. Both errors name `dst`.
 
         Args:
             dst: Rank that receives the letter.
@@ -77,10 +80,11 @@ class Mailbox(ABC):
 
     @abstractmethod
     def take(self, tag: str | None = None, *, src: int | None = None, timeout: float) -> Letter:
-        """Removes and returns the oldest letter that fits. Waits until there is one.
+        """Removes and returns the oldest matching letter. Waits until one arrives.
 
-        Raises `DeadlineExceeded` after `timeout`. Raises `PeerLost` at once if no letter
-        fits and `src` is gone, or without `src` if all other ranks are gone.
+        Raises `DeadlineExceeded` after `timeout`.
+        Raises `PeerLost` at once if no letter matches and `src` is gone. Without `src`,
+        raises `PeerLost` only if all other ranks are gone.
 
         Args:
             tag: Tag of the letter. Default: any.
@@ -90,11 +94,11 @@ class Mailbox(ABC):
 
     @abstractmethod
     def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
-        """Removes and returns the oldest letter that fits, or returns None at once."""
+        """Removes and returns the oldest matching letter, or returns None at once."""
 
     @abstractmethod
     def close(self) -> None:
-        """Tells the other ranks that no letter follows, and drops the letters not taken.
+        """Tells the other ranks that no letter follows. Drops the letters not taken.
 
         Letters that this rank has put still arrive.
         """
@@ -131,8 +135,8 @@ class Inbox:
             if self._closed:
                 return
             queue = self._queues.setdefault((letter.src, letter.tag), deque())
-            queue.append((next(self._arrivals), num_bytes, letter))
-            self._held[letter.src] += num_bytes
+            queue.append((next(self._arrivals), num_bytes + OVERHEAD, letter))
+            self._held[letter.src] += num_bytes + OVERHEAD
             self._changed.notify_all()
 
     def add_in_time(self, letter: Letter, num_bytes: int, timeout: float) -> None:
@@ -170,7 +174,7 @@ class Inbox:
             self._changed.notify_all()
 
     def check(self, rank: int | None) -> None:
-        """Raises if this mailbox is closed or the peer is gone. None stands for all other ranks."""
+        """Raises if this mailbox is closed, or if `rank` (None: all others) is gone."""
         self.check_open()
         if rank is None and self._gone and len(self._gone) == len(self._held) - 1:
             rank = next(iter(self._gone))
@@ -204,10 +208,10 @@ class Inbox:
         """Implements `Mailbox.poll`."""
         self.check_rank(src)
         with self._changed:
-            fitting = [key for key in self._queues if src in (None, key[0]) and tag in (None, key[1])]
-            if not fitting:
+            matching = [key for key in self._queues if src in (None, key[0]) and tag in (None, key[1])]
+            if not matching:
                 return None
-            oldest = min(fitting, key=lambda key: self._queues[key][0][0])
+            oldest = min(matching, key=lambda key: self._queues[key][0][0])
             _, num_bytes, letter = self._queues[oldest].popleft()
             if not self._queues[oldest]:
                 del self._queues[oldest]

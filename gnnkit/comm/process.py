@@ -1,4 +1,4 @@
-"""Ranks that are processes: torch's process groups."""
+"""Ranks that are processes, connected by torch's process groups."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from gnnkit.comm.base import Communicator
 
 
 class ProcessGroup(Communicator):
-    """Base of the backends of `torch.distributed`; one rank a process."""
+    """Base of the backends of `torch.distributed`. Each rank is a process."""
 
     backend: str
     is_process_group = True
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
+        """Wraps a group of torch.
+
+        Args:
+            group: The group. This process is a member.
+            device: Where this rank's tensors are.
+            timeout: Deadline of every collective in seconds.
+        """
         self.group, self.device, self.timeout = group, device, timeout
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
 
@@ -28,7 +35,7 @@ class ProcessGroup(Communicator):
     def connect(
         cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
     ) -> ProcessGroup:
-        # A store that binds for itself listens on all interfaces, whatever address it is given.
+        # A store that binds by itself listens on all interfaces, at any address given.
         deadline = timedelta(seconds=timeout)
         store = None
         if os.environ.get("GNNKIT_LOCAL"):
@@ -42,7 +49,7 @@ class ProcessGroup(Communicator):
                 master_listen_fd=listener.detach() if listener else None,
             )
         dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
-        # A group of its own: DDP and Lightning use the default one.
+        # DDP and Lightning use the default group.
         group = dist.new_group(timeout=deadline)
         assert isinstance(group, dist.ProcessGroup)
         return cls(group, device, timeout)

@@ -26,7 +26,7 @@ class Receiver:
     def __init__(
         self, inbox: Inbox, links: dict[int, Link], world_size: int, listener: socket.socket, token: str
     ) -> None:
-        """Prepares the thread. `start` starts it.
+        """Prepares the thread.
 
         Args:
             inbox: Where letters go.
@@ -47,7 +47,7 @@ class Receiver:
         self._thread = threading.Thread(target=self._serve, name=f"mailbox of rank {inbox.rank}", daemon=True)
 
     def listen_to(self, link: Link, rank: int) -> None:
-        """Receives from a rank that this rank has connected to. Called before `start`."""
+        """Receives letters of a rank over an open connection. Called before `start`."""
         link.start(rank, self._letters(rank))
         self._watch(link)
 
@@ -58,12 +58,15 @@ class Receiver:
         self._thread.start()
 
     def resume(self) -> None:
-        """Lets senders that had to wait go on, after a letter was taken."""
+        """Reads on from senders that had to wait. Called after a letter was taken."""
         if self._paused:
             self._ring()
 
     def stop(self, deadline: float) -> None:
-        """Ends the thread when all ranks have answered the goodbye, at `deadline` at the latest."""
+        """Ends the thread as soon as all ranks have answered the goodbye.
+
+        `deadline` is the latest end, a monotonic time in seconds.
+        """
         self._stops_at = min(self._stops_at, deadline)
         if self._thread.ident is not None:
             self._ring()
@@ -107,7 +110,7 @@ class Receiver:
         return None if nearest == math.inf else max(nearest - time.monotonic(), 0)
 
     def _end_meeting(self) -> None:
-        """Closes the listener and every stranger's connection once all ranks are connected."""
+        """Closes listener and strangers' connections once all ranks are connected."""
         if len(self._links) == self._world_size - 1 and not self.met.is_set():
             self._selector.unregister(self._listener)
             self._listener.close()
@@ -132,7 +135,7 @@ class Receiver:
         self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._receive(link))
 
     def _receive(self, link: Link) -> None:
-        """Reads what has arrived. Ends the connection, and no other one, if a frame is malformed."""
+        """Reads arrived bytes. A malformed frame ends its connection only."""
         try:
             if not link.receive():
                 self._end(link, ENDED)

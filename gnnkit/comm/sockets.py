@@ -1,4 +1,4 @@
-"""Mailboxes over TCP, with one connection between each two ranks."""
+"""Mailboxes over TCP, with one connection for each pair of ranks."""
 
 from __future__ import annotations
 
@@ -137,12 +137,14 @@ class SocketMailbox(Mailbox):
             raise not_taken(self.rank, dst, tag, self._timeout)
         try:
             link.send(views, deadline)
-        except TimeoutError:
-            self._inbox.lose(dst, f"took no letters for {self._timeout:g} s")
+        except BaseException as error:
+            late = isinstance(error, TimeoutError)
+            self._inbox.lose(dst, f"took no letters for {self._timeout:g} s" if late else ENDED)
             link.hang_up()  # half a frame cannot be taken back
-            raise not_taken(self.rank, dst, tag, self._timeout) from None
-        except OSError:
-            self._inbox.lose(dst, ENDED)
-            self._inbox.check(dst)
+            if late:
+                raise not_taken(self.rank, dst, tag, self._timeout) from None
+            if isinstance(error, OSError):
+                self._inbox.check(dst)
+            raise
         finally:
             link.sending.release()

@@ -29,12 +29,12 @@ class _Run:
 
     timeout: float  # seconds
     changed: threading.Condition = field(default_factory=threading.Condition)
-    gone: dict[int, str] = field(default_factory=dict)  # rank -> why the rank does not come any more
+    gone: dict[int, str] = field(default_factory=dict)  # rank -> why
     failed: int | None = None  # the first rank that failed
     mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank of the run, mailbox
 
     def end(self, rank: int, *, failed: bool) -> None:
-        """Tells the others that a rank does not come any more. A failure ends every wait."""
+        """Tells the others that a rank is gone. A failure ends every wait."""
         why = "failed" if failed else "has ended"
         with self.changed:
             self.gone[rank] = why
@@ -62,12 +62,21 @@ class _Group:
         self.posts = [None] * len(self.ranks)
 
     def split(self, generation: int, members: tuple[int, ...]) -> _Group:
+        """Returns the group of some ranks, the same object to all of them.
+
+        Args:
+            generation: How often these ranks have been split off, this time included.
+            members: Ranks of this group.
+        """
         with self.run.changed:
             ranks = tuple(self.ranks[member] for member in members)
             return self.groups.setdefault((generation, members), _Group(self.run, ranks))
 
     def wait(self, rank: int) -> None:
-        """Returns when all ranks of the group have come. Raises when one cannot, or at the deadline."""
+        """Returns when all ranks of the group have come.
+
+        Raises `PeerLost` if a rank is gone, and `DeadlineExceeded` at the deadline.
+        """
         changed, number = self.run.changed, self.rounds
         with changed:
             self.arrived.add(rank)
@@ -80,7 +89,7 @@ class _Group:
                 raise self._error(rank)
 
     def _lost(self) -> int | None:
-        """Returns a rank that does not come any more."""
+        """Returns a rank that is gone."""
         if self.run.failed is not None:
             return self.run.failed
         return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
@@ -97,7 +106,7 @@ class _Group:
 
 
 class Threads(Communicator):
-    """Threads of one process on the CPU: cheap, repeatable tests, and nothing copied between processes."""
+    """Threads of one process on the CPU, for repeatable tests without copies."""
 
     device = torch.device("cpu")
     in_one_process = True
@@ -119,15 +128,15 @@ class Threads(Communicator):
     def run(cls, function: Callable[[Threads], T], world_size: int, *, timeout: float = 120.0) -> list[T]:
         """Calls `function(communicator)` on threads, and returns the results by rank.
 
-        The first rank that fails ends the waits of the others. Its error is raised, with a
-        note that names the rank. A rank that has only lost a peer is not the cause.
+        The first rank that fails ends the waits of the others. Raises the rank's error
+        with a note that names the rank. A rank that lost a peer is not the first.
         A rank that is still running `timeout` after a failure, or after all other ranks
         have ended, is stuck. The error names the rank, whose thread is left behind.
 
         Args:
             function: What each rank does.
             world_size: Number of ranks.
-            timeout: Deadline of everything that waits for peers, in seconds. Default: 120.
+            timeout: Deadline in seconds of all that waits for peers. Default: 120.
         """
         _warm_up()
         group = _Group(_Run(timeout), tuple(range(world_size)))
@@ -139,7 +148,7 @@ class Threads(Communicator):
             failed = False
             try:
                 results[rank] = function(cls(rank, group))
-            except BaseException as error:  # re-raised below, in the caller's thread
+            except BaseException as error:  # raised again below, in the caller's thread
                 failures.append((rank, error))
                 failed = True
             group.run.end(rank, failed=failed)
@@ -235,7 +244,7 @@ class QueueMailbox(Mailbox):
 
 
 def _warm_up() -> None:
-    """Makes torch's autograd engine, whose first use in a forked process must not be by two threads at once."""
+    """Makes torch's autograd engine. Two threads at once would crash after a fork."""
     one = torch.ones((), requires_grad=True)
     _ = one * one
 
@@ -249,7 +258,7 @@ def _wait_for_end(
         ended: Receives each rank that ends.
         world_size: Number of ranks.
         failures: Errors of the ranks that have ended.
-        timeout: Seconds from a failure, or from the end of all other ranks, to the end of a rank.
+        timeout: Seconds that a rank may run after a failure, or after all other ranks.
     """
     running, deadline = set(range(world_size)), math.inf
     while running:
@@ -263,7 +272,7 @@ def _wait_for_end(
 
 
 def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseException:
-    """Returns the error of the rank that failed of itself, with notes on the others.
+    """Returns the error that no other rank explains, with notes on the others.
 
     Args:
         failures: Errors in the order in which ranks failed.

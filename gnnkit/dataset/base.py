@@ -9,32 +9,44 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.checks import one_line
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 
 
 class Dataset(ABC):
     """A source of one graph. Constructor arguments are the keys of its YAML.
 
-    `load` may be slow: it runs in one process, and what it returns is cut into shards there.
+    `load` may be slow. It runs in one process, which then cuts the graph into shards.
     """
 
     @abstractmethod
     def load(self) -> Graph:
-        """The whole graph. Raises `ValueError` that names file, field and position for bad data, and the config key for
-        bad arguments."""
+        """Returns the whole graph.
+
+        Raises `UserError` that names file, field and position for bad data, and the
+        configuration key for bad arguments.
+        """
 
 
 @contextmanager
 def blame(what: str) -> Iterator[None]:
-    """Puts the config key or file at fault before the message of a `ValueError`."""
+    """Puts the configuration key or file before the message of an error, in one line."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+        raise UserError(one_line(f"{what}: {error}")) from error
 
 
 def random_split(labels: Ids, train: float, val: float, seed: int) -> npt.NDArray[np.int8]:
-    """The shares `train` and `val` of the labelled nodes, drawn by `seed`, and TEST for the others; NONE without label."""
+    """Draws the values of `Graph.split`. Nodes without label get NONE.
+
+    Args:
+        labels: [num_nodes] class of each node, -1 for none.
+        train: share of the labelled nodes that train.
+        val: share that validates. The others test.
+        seed: of the draw.
+    """
     labelled = np.flatnonzero(labels >= 0)
     order = np.random.default_rng(seed % 2**64).permutation(labelled)
     ends = [round(len(order) * train), round(len(order) * (train + val))]

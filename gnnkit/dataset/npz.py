@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnkit.checks import FLOAT32_MAX, check_finite, whole
 from gnnkit.dataset.base import Dataset, blame
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Split
-from gnnkit.storage import Array, check_npy
+from gnnkit.storage import Array, check_npy, check_regular
 
 # What zipfile raises for files that are not, or no longer, zip archives.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
@@ -21,16 +23,27 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 class Npz(Dataset):
     """One compressed file, the usual form of Planetoid and gnn-benchmark graphs.
 
-    `indptr`, `indices`: CSR in which row v lists the nodes that v reads from; `weight` (optional). Features:
-    `x_indptr`, `x_indices`, `x_shape` and `x_data` (absent: all ones), or dense `x`. `y`: classes, -1 = none.
-    `train_mask`, `val_mask`, `test_mask` [num_nodes], or one row each of `train_masks`, ... [splits, num_nodes].
+    It holds these arrays:
+    `indptr`, `indices`: CSR in which row v lists the nodes that v reads from.
+    `weight`: [num_edges], optional.
+    `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
+    features, which are all ones without `x_data`.
+    `y`: [num_nodes] classes, -1 for none.
+    `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
+    `train_masks`, ... [splits, num_nodes].
+
+    Args:
+        root: the file.
+        split: row of `train_masks`, ..., from 0. None: `train_mask`, ...
+        symmetrize: add the reverse edges that are missing.
+        row_normalize: divide each node's features by their sum.
     """
 
     def __init__(
         self, root: str, split: int | None = None, symmetrize: bool = False, row_normalize: bool = False
     ) -> None:
         self.root = Path(root)
-        self.split = split
+        self.split = None if split is None else whole("dataset.split", split)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
 
@@ -45,24 +58,31 @@ class Npz(Dataset):
         if self.split is None:
             return Split.of_masks(*(fields[name] for name in _MASKS))
         masks = [fields[f"{name}s"] for name in _MASKS]
+        for name, mask in zip(_MASKS, masks, strict=True):
+            if mask.ndim != 2:
+                raise UserError(f"{name}s has shape {list(mask.shape)}, expected [splits, num_nodes]")
         if not 0 <= self.split < min(map(len, masks)):
-            raise ValueError(f"dataset.split={self.split} is out of range for {min(map(len, masks))} splits")
+            raise UserError(f"dataset.split={self.split} is out of range for {min(map(len, masks))} splits")
         return Split.of_masks(*(mask[self.split] for mask in masks))
 
 
 class _Fields:
-    """The arrays of an .npz file, each checked against the file's size before it is read."""
+    """The arrays of an .npz file.
+
+    Each is checked against the file's size before it is read.
+    """
 
     # Deflate makes nothing smaller than this.
     MAX_RATIO = 1032
 
     def __init__(self, path: Path) -> None:
+        check_regular(path)
         try:
             self._zip = zipfile.ZipFile(path)
         except OSError as error:
-            raise ValueError(error.strerror) from None
+            raise UserError(f"{path}: {error.strerror}") from error
         except _BAD_ZIP as error:
-            raise ValueError(f"not an .npz file: {error}") from None
+            raise UserError(f"not an .npz file: {error}") from error
 
     def __enter__(self) -> _Fields:
         return self
@@ -75,7 +95,7 @@ class _Fields:
 
     def __getitem__(self, name: str) -> Array:
         if name not in self:
-            raise ValueError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
+            raise UserError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
         info = self._zip.getinfo(f"{name}.npy")
         try:
             with self._zip.open(info) as file:
@@ -83,7 +103,7 @@ class _Fields:
                 file.seek(0)
                 return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
         except (*_BAD_ZIP, OSError) as error:
-            raise ValueError(f"{name} cannot be read: {error}") from None
+            raise UserError(f"{name} cannot be read: {error}") from error
 
     def optional(self, name: str) -> Array | None:
         if name not in self:
@@ -96,7 +116,7 @@ def _features(fields: _Fields, num_nodes: int) -> Floats:
         return fields["x"]
     shape = fields["x_shape"]
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != num_nodes or shape[1] < 0:
-        raise ValueError(f"x_shape = {shape.tolist()}, expected ({num_nodes}, width)")
+        raise UserError(f"x_shape = {shape.tolist()}, expected ({num_nodes}, width)")
     with blame("x_indptr, x_indices, x_data"):
         x = CSC(fields["x_indptr"], fields["x_indices"], fields.optional("x_data"), num_sources=int(shape[1]))
     return _dense(x)
@@ -105,7 +125,9 @@ def _features(fields: _Fields, num_nodes: int) -> Floats:
 def _dense(x: CSC) -> Floats:  # [rows, columns] float32
     try:
         dense = np.zeros((x.num_nodes, x.num_sources), np.float32)
-    except (ValueError, MemoryError):  # more than an address or more than the machine holds
-        raise ValueError(f"x_shape = ({x.num_nodes}, {x.num_sources}) needs more memory than there is") from None
+    except (ValueError, MemoryError) as error:  # more than an address or more than the machine holds
+        raise UserError(f"x_shape = ({x.num_nodes}, {x.num_sources}) needs more memory than there is") from error
+    if x.weight is not None:
+        check_finite("x_data", x.weight, bound=FLOAT32_MAX)
     dense[np.repeat(np.arange(x.num_nodes), np.diff(x.indptr)), x.indices] = 1 if x.weight is None else x.weight
     return dense

@@ -14,21 +14,34 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnkit.checks import whole
 from gnnkit.dataset import code_graph
 from gnnkit.dataset.base import Dataset, random_split
+from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph, Ids
 
 _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 
 
 class PyStdlib(Dataset):
-    """A real graph that every machine has: nodes are the functions and classes of Python's standard library, edges lead
-    from each to those it calls, derives from or contains; the task is to tell the top-level module.
+    """The code graph of Python's standard library: a real graph that every machine has.
 
-    Features are the `num_words` most frequent words of names, arguments and docstrings, counted and divided by their
-    sum. Modules with fewer than `min_class_size` nodes are no class, and their nodes have no label. Of the others 10 %
-    train, 10 % validate, 80 % test, drawn by `seed`. Parsing takes seconds, so the graph is cached in the user's cache
-    folder under Python's version and a hash of the sources and of the code that reads them.
+    Nodes are functions and classes. An edge leads from a node to each node that it
+    calls, derives from or contains. The task is to tell the top-level module of a node.
+
+    Features are counts of frequent words in names, arguments and docstrings, each row
+    scaled to length 1. Small modules are no class, and their nodes have no label. Of
+    the others 10 % train, 10 % validate and 80 % test.
+
+    Parsing takes seconds. So the graph is kept in the user's cache folder, under
+    Python's version and a hash of the sources and of the code that reads them.
+
+    Args:
+        root: folder of Python sources. Default: the standard library.
+        symmetrize: add the reverse edges that are missing.
+        num_words: width of the features, the number of most frequent words.
+        min_class_size: nodes of the smallest class.
+        seed: of the split, any whole number.
     """
 
     def __init__(
@@ -41,14 +54,14 @@ class PyStdlib(Dataset):
     ) -> None:
         self.root = Path(root or sysconfig.get_path("stdlib"))
         self.symmetrize = symmetrize
-        self.num_words = num_words
-        self.min_class_size = min_class_size
-        self.seed = seed
+        self.num_words = whole("dataset.num_words", num_words, 1, 1_000_000)
+        self.min_class_size = whole("dataset.min_class_size", min_class_size, 1)
+        self.seed = whole("dataset.seed", seed)
 
     def load(self) -> Graph:
         sources = _read_sources(self.root)
         if not sources:
-            raise ValueError(
+            raise UserError(
                 f"dataset=pystdlib finds no sources of Python's standard library under {self.root}; "
                 "choose another data set, such as dataset=synthetic"
             )
@@ -57,7 +70,10 @@ class PyStdlib(Dataset):
         return graph.symmetrize() if self.symmetrize else graph
 
     def _cached(self, sources: dict[str, bytes]) -> Graph:
-        """The graph from the cache, or parsed and put there. A cache that cannot be read or written only warns."""
+        """Reads the graph from the cache, or parses and stores it.
+
+        Warns of a cache that cannot be used.
+        """
         cache = _cache_folder()
         folder = cache and cache / f"pystdlib-{platform.python_version()}-{self._hash(sources)}"
         try:
@@ -75,7 +91,7 @@ class PyStdlib(Dataset):
         return graph
 
     def _hash(self, sources: dict[str, bytes]) -> str:
-        """Of all that the graph follows from: the options, the sources, and the code that reads them."""
+        """Hashes the options, the sources and the code that reads the sources."""
         readers = {path: Path(path).read_bytes() for path in (__file__, code_graph.__file__)}
         digest = hashlib.blake2b(f"{self.num_words} {self.min_class_size}".encode(), digest_size=12)
         for source in (*readers.values(), *sources.values()):
@@ -88,14 +104,14 @@ class PyStdlib(Dataset):
         modules = [definition.module.partition(".")[0] for definition in code.definitions]
         labels, names = _classes(modules, self.min_class_size)
         if not names:
-            raise ValueError(f"no module under {self.root} has dataset.min_class_size={self.min_class_size} nodes")
+            raise UserError(f"no module under {self.root} has dataset.min_class_size={self.min_class_size} nodes")
         edges = np.array(code.edges, np.int64).reshape(-1, 2)
         features = _bag_of_words([definition.words for definition in code.definitions], self.num_words)
         return Graph.from_edges(*edges.T, features=features, labels=labels, class_names=names)
 
 
 def _read_sources(root: Path) -> dict[str, bytes]:
-    """Module name -> source, without tests and what is installed."""
+    """Returns module name -> source, without tests and installed packages."""
     sources = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -105,7 +121,7 @@ def _read_sources(root: Path) -> dict[str, bytes]:
 
 
 def _cache_folder() -> Path | None:
-    """Where this platform keeps what can be made again; None for a user without a home."""
+    """Finds this platform's cache folder. Returns None for a user without a home."""
     if folder := os.environ.get("XDG_CACHE_HOME"):
         return Path(folder) / "gnnkit"
     home = Path(os.path.expanduser("~"))  # Path.home raises where there is none
@@ -117,14 +133,17 @@ def _cache_folder() -> Path | None:
 
 
 def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
-    """Labels [num_nodes], -1 in small modules, and the names of the classes, sorted."""
+    """Returns labels [num_nodes], -1 in small modules, and sorted class names."""
     names = sorted(name for name, count in Counter(modules).items() if count >= min_size)
     number = {name: label for label, name in enumerate(names)}
     return np.array([number.get(module, -1) for module in modules], np.int64), names
 
 
 def _bag_of_words(texts: list[list[str]], num_words: int) -> Floats:  # [num_nodes, num_words] float32
-    """Counts of the most frequent words, rows of length 1; equally frequent ones in alphabetical order."""
+    """Counts the most frequent words in each text, and scales each row to length 1.
+
+    Equally frequent words are taken in alphabetical order.
+    """
     totals = Counter(word for text in texts for word in text)
     chosen = sorted(totals, key=lambda word: (-totals[word], word))[:num_words]
     column = {word: number for number, word in enumerate(chosen)}

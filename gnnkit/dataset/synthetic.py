@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from gnnkit import _core
+from gnnkit.checks import MAX_THREADS, whole
 from gnnkit.dataset.base import Dataset, blame, random_split
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids
 
 _DIMS = {"grid2d": 2, "grid3d": 3}
@@ -15,17 +17,34 @@ _KINDS = ("sbm", "rmat", *_DIMS)
 
 
 class Synthetic(Dataset):
-    """Made in parallel, edge by edge from `seed`: the same bits on any number of threads.
+    """A graph drawn in parallel, with the same bits on any number of threads.
 
-    `sbm`: a stochastic block model, one block per class: `num_edges` edges, each from a uniform node into its own block
-    with probability `in_block`, else into another; no self-loops, parallel edges stay. `rmat`: R-MAT (Chakrabarti et
-    al., 2004) with Graph500's .57, .19, .19, .05 on the next power of two, ids permuted; pairs beyond `num_nodes` are
-    drawn again, self-loops and parallel edges stay; the classes are ranges of its ids before the permutation.
-    `grid2d`, `grid3d`: a square or cube, its last rows as far as the nodes go, with 4 or 6 neighbours, coordinates, and
-    ranges of ids as classes; `num_edges` follows.
+    `sbm` is a stochastic block model with one block per class. Each edge leaves a
+    uniform node, and enters its own block with probability `in_block`, else another
+    block. There are no self-loops. Parallel edges stay.
 
-    Features are the mean of the node's class, whose entries have variance 1, plus noise of standard deviation `noise`.
-    `symmetrize` adds the reverse edges, which are not counted in `num_edges`. Of the nodes 10 % train, 10 % validate.
+    `rmat` is R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 on the
+    next power of two, ids permuted. Pairs beyond `num_nodes` are drawn again.
+    Self-loops and parallel edges stay. Classes are ranges of ids before the
+    permutation.
+
+    `grid2d` and `grid3d` are a square and a cube with 4 and 6 neighbours and
+    coordinates. The last row may be incomplete. Classes are ranges of ids.
+
+    Features are the mean of the node's class, whose entries have variance 1, plus
+    noise. Of the nodes 10 % train and 10 % validate.
+
+    Args:
+        kind: sbm, rmat, grid2d or grid3d.
+        num_nodes: at least 2.
+        num_edges: number of edges drawn. Grids have as many as follow from their nodes.
+        num_classes: blocks or ranges of ids.
+        width: features per node.
+        in_block: share of edges inside a block, 0 to 1. For sbm.
+        noise: standard deviation of features around the mean of their class.
+        symmetrize: add the reverse edges, which `num_edges` does not count.
+        seed: any whole number. Everything follows from it.
+        threads: threads that draw. Default: the cores at hand.
     """
 
     def __init__(
@@ -42,26 +61,21 @@ class Synthetic(Dataset):
         threads: int | None = None,
     ) -> None:
         if kind not in _KINDS:
-            raise ValueError(f"dataset.kind={kind} is not known: there are {', '.join(_KINDS)}")
-        for name, value, low in (("num_nodes", num_nodes, 2), ("num_edges", num_edges, 0), ("width", width, 1)):
-            if value < low:
-                raise ValueError(f"dataset.{name}={value} must be at least {low}")
-        if not 1 <= num_classes <= num_nodes:
-            raise ValueError(f"dataset.num_classes={num_classes} must be within 1..{num_nodes} (dataset.num_nodes)")
+            raise UserError(f"dataset.kind={kind} is not known: there are {', '.join(_KINDS)}")
         if not 0 <= in_block <= 1:
-            raise ValueError(f"dataset.in_block={in_block} must be within 0..1")
+            raise UserError(f"dataset.in_block={in_block} must be within 0..1")
         if not 0 <= noise < np.inf:
-            raise ValueError(f"dataset.noise={noise} must be finite and not negative")
+            raise UserError(f"dataset.noise={noise} must be finite and not negative")
         self.kind = kind
-        self.num_nodes = num_nodes
-        self.num_edges = num_edges
-        self.num_classes = num_classes
-        self.width = width
+        self.num_nodes = whole("dataset.num_nodes", num_nodes, 2)
+        self.num_edges = whole("dataset.num_edges", num_edges, 0)
+        self.num_classes = whole("dataset.num_classes", num_classes, 1, self.num_nodes)
+        self.width = whole("dataset.width", width, 1)
         self.in_block = in_block
         self.noise = noise
         self.symmetrize = symmetrize
-        self.seed = seed
-        self.threads = threads
+        self.seed = whole("dataset.seed", seed)
+        self.threads = None if threads is None else whole("dataset.threads", threads, 1, MAX_THREADS)
 
     def load(self) -> Graph:
         with blame("dataset=synthetic"):
@@ -97,12 +111,12 @@ def _csc(indptr: Ids, indices: Ids, _: Ids) -> CSC:
 
 
 def _side(num_nodes: int, dims: int) -> int:
-    """The smallest side whose square or cube holds all nodes."""
+    """Finds the smallest side whose square or cube holds all nodes."""
     side = math.isqrt(num_nodes) if dims == 2 else round(num_nodes ** (1 / 3))
     return side if side**dims >= num_nodes else side + 1
 
 
 def _coordinates(num_nodes: int, dims: int) -> Floats:  # [num_nodes, dims] float32
-    """Whole numbers; the first runs fastest with the id."""
+    """Makes whole coordinates, of which the first runs fastest with the id."""
     side, ids = _side(num_nodes, dims), np.arange(num_nodes)
     return np.stack([ids // side**axis % side for axis in range(dims)], axis=1).astype(np.float32)

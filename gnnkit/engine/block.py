@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gnnkit.engine.adjacency import Adjacency, Message, Reduce
+from gnnkit.engine.adjacency import Adjacency, Reduce
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.dropout import derive
+from gnnkit.engine.engine import Message
 from gnnkit.engine.local import LocalEdges
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 

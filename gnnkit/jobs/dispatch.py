@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import nn
+
+from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import iterate, train, verify
-from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.partition import partition
 from gnnkit.jobs.plan import plan
 from gnnkit.jobs.run import RankWork, join, run_ranks
 from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
-from gnnkit.settings import Settings
+from gnnkit.model.program import Program
+from gnnkit.plugins import arguments_of
+from gnnkit.sampler import Sampler
+from gnnkit.settings import Choice, Settings, with_choice
 from gnnkit.strategy import ExecutionStrategy
 
+DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
+_WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only made to be checked
 _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is trained
     ("train", True): train.train,
     ("train", False): iterate.run_program,
@@ -25,36 +34,69 @@ _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is 
 }
 
 
-def check(settings: Settings, graph: Graph | None, model: Given) -> None:
-    """Raises `UserError` for plugins and arguments that do not fit, before anything is made."""
-    choices = [settings.strategy, settings.sync, settings.partition.nodes]
+def check(settings: Settings, graph: Graph | None = None, model: Given = None) -> Settings:
+    """Raises `UserError` for plugins and arguments that do not fit, before anything is started.
+
+    Makes every plugin once, so that each constructor checks its own arguments.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        model: Instead of the configured model.
+
+    Returns:
+        The settings, with a sampler where the strategy draws and none was chosen.
+    """
     if graph is None:
-        choices.append(settings.dataset)
-    for choice in choices:
-        choice.check()
-    if model is None:
-        settings.model.check(extra=("in_features", "num_classes", "edge_width"))
-    strategy: ExecutionStrategy = settings.strategy.create()
+        settings.dataset.create()
+    settings.partition.nodes.create()
+    settings.comm.load()
     settings.sync.create()
-    _check_sampler(settings, strategy)
-    trains = ModelSource(settings.model, model).trains
-    if not trains:
+    strategy: ExecutionStrategy = settings.strategy.create()
+    settings = _with_sampler(settings, strategy)
+    sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
+    source = ModelSource(settings.model, model)
+    tried = _try_model(source) if model is None else model
+    if not source.trains:
         iterate.check(settings, strategy)
+    elif isinstance(num_layers := getattr(tried, "num_layers", None), int):
+        strategy.check(sampler, num_layers)
     if strategy.reads_graph and settings.partition.grid != "1d":
         raise UserError(
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
         )
+    return settings
 
 
-def _check_sampler(settings: Settings, strategy: ExecutionStrategy) -> None:
-    name = settings.strategy.name
-    if settings.sampler is None:
-        if strategy.samples:
-            raise UserError(f"sampler is missing: strategy={name} draws, choose one with sampler=NAME")
-    elif not strategy.samples:
-        raise UserError(f"sampler={settings.sampler.name}: strategy={name} draws nothing, leave the sampler out")
-    else:
-        settings.sampler.create()
+def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
+    """Brings the default sampler where the strategy draws and none was chosen. Refuses one that nothing reads."""
+    if settings.sampler is not None and not strategy.samples:
+        raise UserError(
+            f"sampler={settings.sampler.name}: strategy={settings.strategy.name} draws nothing, leave the sampler out"
+        )
+    if settings.sampler is not None or not strategy.samples:
+        return settings
+    section = config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])["sampler"]
+    return with_choice(settings, Choice("sampler", DEFAULT_SAMPLER, arguments_of("sampler", section)))
+
+
+def _try_model(source: ModelSource) -> nn.Module | Program | None:
+    """Makes the configured model without memory for its parameters, or returns None if that fails.
+
+    The widths of the data are not known yet, so the model is made for others. Raises
+    `UserError` for errors that name a key of the model. Any other error may come from the
+    widths, and comes again on the ranks if it does not.
+    """
+    source.choice.check(extra=("in_features", "num_classes", "edge_width"))
+    try:
+        with torch.device("meta"):
+            return source.make_model(_WIDTHS, 0) if source.trains else source.make_program()
+    except UserError as error:
+        if str(error).startswith(tuple(f"model.{key}=" for key in source.choice.arguments)):
+            raise
+    except Exception:
+        return None
+    return None
 
 
 def run(
@@ -63,7 +105,7 @@ def run(
     """Does the job.
 
     Args:
-        settings: The configuration, which `check` has seen.
+        settings: The configuration, as `check` returned it.
         folder: The run folder, on the leader.
         started: This rank, where ranks were started from outside.
         graph: Instead of the data set.

@@ -1,43 +1,76 @@
-"""What a run must have in common with a checkpoint to go on from it."""
+"""What a rank runs, for the comparison of ranks that were started one by one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gnnkit.jobs.run import Job
-from gnnkit.settings import Choice
-from gnnkit.training.resume import Identity
+import torch
+import yaml
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-_LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
-_FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no result depends
+from gnnkit import plugins
+from gnnkit.comm import Communicator
+from gnnkit.graph import Graph
+from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.start import to_yaml
+from gnnkit.leader.cut import fingerprint
+from gnnkit.leader.result import versions
+from gnnkit.settings import Choice, Settings
+
+OWN_KEYS = ("output", "threads", "trainer.progress_bar")  # in which ranks may differ
 
 
-def identity_of(job: Job) -> Identity:
-    """Returns what a later run must have in common with this one.
+def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str, str]:
+    """Returns what must be equal on all ranks, as text by configuration key or name.
 
-    Epochs, intervals, threads, deadlines and output may change. The number of workers
-    may change between epochs. `Resume` compares the shapes of parameters.
+    Keys that look like secrets are left out, as in `config.yaml`.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        model: Instead of the configured model.
     """
-    settings, partition = job.settings, job.settings.partition
-    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
-    run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
-    run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
-    run |= _spelt_out("sync", settings.sync)
-    run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
-    layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
-    layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
-    return Identity(_plain(run), _plain(layout))
+    keys = dict(_flattened(yaml.safe_load(to_yaml(settings.composed))))
+    chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
+    chosen += [settings.comm, settings.sync, settings.model]
+    return {
+        **{key: value for key, value in keys.items() if key not in OWN_KEYS},
+        **{f"{each.kind}={each.name}": _origin(each) for each in chosen if each is not None},
+        **{f"version of {name}": version for name, version in versions().items()},
+        "build of torch": torch.__version__,
+        **({} if graph is None else {"graph": fingerprint(graph)}),
+        **({} if model is None else {"given model": ModelSource(settings.model, model).name}),
+        **{f"model.{name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in _state(model)},
+    }
 
 
-def _spelt_out(section: str, choice: Choice | None) -> dict[str, Any]:
-    """Returns a plugin's name and arguments by configuration key."""
-    if choice is None:
-        return {section: None}
-    return {section: choice.name} | {f"{section}.{k}": v for k, v in choice.arguments.items() if k not in _FREE}
+def share_state(comm: Communicator, model: nn.Module) -> None:
+    """Overwrites parameters and buffers with the values on the leader. Collective."""
+    for _, tensor in _state(model):
+        tensor.copy_(comm.broadcast(tensor.to(comm.device, copy=True), src=0))
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values as a checkpoint gives them back."""
-    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
-    return plain
+def _state(model: Given) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(model, nn.Module):
+        for name, value in model.state_dict().items():
+            if isinstance(value, Tensor) and not is_lazy(value):
+                yield name, value
+
+
+def _flattened(composed: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in composed.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def _origin(choice: Choice) -> str:
+    """Returns where a plugin comes from, or Python for a given graph or model."""
+    if choice.name not in plugins.names(choice.kind):
+        return "Python"
+    point = plugins.find(choice.kind, choice.name)
+    return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value

@@ -8,52 +8,61 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnkit import keys
 from gnnkit.errors import UserError
+from gnnkit.jobs.say import say
 from gnnkit.launch.environment import started_rank
+from gnnkit.leader.result import Result
 
 if TYPE_CHECKING:
     from gnnkit.graph import Graph
     from gnnkit.jobs.models import Given
-    from gnnkit.leader.result import Result
     from gnnkit.settings import Settings
 
-_SECRET = re.compile(r"token|passw|pwd|secret|credential|api_?key|access_?key|private_?key|auth", re.IGNORECASE)
+_NAMES = r"token|tokens|pwd|auth|authorization|(?:api|access|private)[_-]?keys?"  # of secrets, as words of a key
+_SECRET = re.compile(rf"passw|passphrase|secret|credential|(?:^|[_.-])(?:{_NAMES})(?:$|[_.-])", re.IGNORECASE)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
+_URL_QUERY = re.compile(r"(?<=[?&;])([^=&;#\s]+)=([^&;#\s]+)")
 _IN_ONE_PROCESS = ("plan", "partition")
 
 
 def start(
     settings: Settings, folder: str | Path | None = None, graph: Graph | None = None, model: Given = None
-) -> Result | None:
+) -> Result:
     """Runs the job in a new folder, writes `result.json` there, and prints the result.
 
     Args:
         settings: The configuration.
-        folder: The run folder, which must not exist yet. None: `output`, else
+        folder: The run folder, which must not exist yet. None: the key `output`, or else
             `outputs/<date>/<time>`.
         graph: Instead of the data set.
         model: Instead of the configured model.
 
     Returns:
-        The result, on the leader. None on other ranks, where ranks were started from outside.
+        The result, on the leader. Other ranks of a run that was started from outside get one
+        without figures.
     """
     begun = time.perf_counter()
     started = started_rank()
     is_leader = started is None or started.rank == 0
     if started is not None and settings.job in _IN_ONE_PROCESS:
         if not is_leader:
-            return None
+            return Result(settings.job, {})
         started = None
     from gnnkit.jobs import dispatch
 
-    dispatch.check(settings, graph, model)
+    settings = dispatch.check(settings, graph, model)
     run_folder = _run_folder(settings, folder) if is_leader else None
+    if run_folder is not None and settings.notes:
+        say("\n".join(settings.notes))
     result = dispatch.run(settings, run_folder, started, graph, model)
     if run_folder is None:
-        return None
+        return result
     if settings.job == "train":
         result = result.with_figure("seconds_total", time.perf_counter() - begun)
     result.save(run_folder)
-    _print(f"{result.table()}\nwritten to {run_folder}")
+    say(f"{result.table()}\nwritten to {run_folder}")
     return result
 
 
@@ -64,16 +73,8 @@ def _run_folder(settings: Settings, folder: str | Path | None) -> Path:
     return run_folder
 
 
-def _print(text: str) -> None:
-    """Prints, if anybody reads."""
-    try:
-        print(text, flush=True)
-    except (BrokenPipeError, AttributeError, ValueError):  # a closed pipe, no stdout, a closed stdout
-        return
-
-
 def new_run_folder(base: Path = Path("outputs")) -> Path:
-    """Makes `base/<date>/<time>`, with a number behind if another run has that; never returns a folder twice."""
+    """Makes `base/<date>/<time>`, with a number behind if another run has this folder already."""
     parent = base / time.strftime("%Y-%m-%d")
     stem = time.strftime("%H-%M-%S")
     try:
@@ -99,14 +100,27 @@ def _make_folder(folder: Path) -> Path:
 
 
 def to_yaml(composed: Mapping[str, Any]) -> str:
-    """Spells a configuration as text to keep. Values of keys that look like secrets are left out."""
-    import yaml
-
-    text: str = yaml.safe_dump(_redacted(composed), sort_keys=False)
-    return text
+    """Spells a configuration as YAML with the comments of its keys. Leaves out secrets."""
+    return keys.annotated(_redacted(composed))
 
 
 def _redacted(node: Any) -> Any:
     if isinstance(node, Mapping):
-        return {k: "***" if _SECRET.search(str(k)) and v else _redacted(v) for k, v in node.items()}
-    return [_redacted(item) for item in node] if isinstance(node, list) else node
+        return {
+            key: "***" if value and _is_secret(str(key), value) else _redacted(value) for key, value in node.items()
+        }
+    if isinstance(node, list):
+        return [_redacted(item) for item in node]
+    return _without_credentials(node) if isinstance(node, str) else node
+
+
+def _is_secret(key: str, value: object) -> bool:
+    """Tells whether a key names a secret. A number is no token: `num_tokens` is a count."""
+    is_count = isinstance(value, int | float) and "token" in key.lower()
+    return not is_count and _SECRET.search(_CAMEL.sub("_", key)) is not None
+
+
+def _without_credentials(text: str) -> str:
+    """Hides user and password of a URL, and the values of secrets in its query."""
+    hidden = _URL_USER.sub("***@", text)
+    return _URL_QUERY.sub(lambda part: f"{part[1]}=***" if _is_secret(part[1], part[2]) else part[0], hidden)

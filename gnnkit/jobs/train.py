@@ -10,16 +10,17 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
-from gnnkit.jobs.identity import identity_of
+from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
+from gnnkit.launch.processes import progress
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
@@ -59,7 +60,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
             sync,
             meter,
             guard=guard,
-            callbacks=[observer, *_periodic(job), *resumed, *_display(job, watch)],
+            callbacks=[observer, _signs(), *_periodic(job), *resumed, *_display(job, watch)],
             logger=loggers or False,
             max_epochs=trainer_settings.max_epochs,
             check_val_every_n_epoch=trainer_settings.check_val_every_n_epoch,
@@ -137,13 +138,13 @@ def finish(
         sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
         after = drift(module.model, worker.comm)
     if settings.checkpoint:
-        resume.save(job.folder / resume.FILE, trainer, module, identity_of(job), (trainer.current_epoch, 0), last)
+        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0), last)
     return {"drift": before, "final_drift": after}
 
 
 def _resumed(job: Job) -> list[resume.Resume]:
     path = job.settings.trainer.resume
-    return [] if path is None else [resume.Resume(resume.load(path), identity_of(job))]
+    return [] if path is None else [resume.Resume(resume.load(path), resumable(job))]
 
 
 def _loggers(folder: Path) -> list[Any]:
@@ -167,13 +168,22 @@ def _watch(job: Job, worker: Worker, loggers: list[Any]) -> Watch:
     )
 
 
+def _signs() -> Callback:
+    """Tells the launcher of every step and every evaluation."""
+    return LambdaCallback(
+        on_train_batch_start=lambda trainer, *_: progress(f"step {trainer.global_step}"),
+        on_validation_start=lambda *_: progress("an evaluation"),
+        on_train_end=lambda *_: progress("the end of training"),
+    )
+
+
 def _periodic(job: Job) -> list[Callback]:
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
     at_start = settings.on_nan == "rollback"
-    return [resume.PeriodicCheckpoint(path, identity_of(job), epochs, steps, at_start=at_start)]
+    return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
 
 
 def _guard(job: Job, resumed: list[resume.Resume]) -> Guard:

@@ -22,6 +22,7 @@ from gnnkit.graph import Split
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rows import by_node
 from gnnkit.jobs.run import Job
+from gnnkit.launch.processes import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import WHOLE
 from gnnkit.model.exactness import inexact
@@ -142,6 +143,7 @@ class _Recorder(Callback):
         self.gradients: list[Tensor] = []
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        progress(f"step {len(self.losses)}")
         self._before = _values(module)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:

@@ -35,7 +35,7 @@ class StateChannel:
             self._take_arrived(self._watch)
 
     def finish(self, timeout: float) -> None:
-        """Says that no more states come. The leader waits for the last of every rank.
+        """Says that no more states come. The leader waits for the last of every rank, and closes its watch.
 
         Raises `RuntimeError` on the leader for a rank that does not finish in `timeout` seconds.
         """
@@ -47,6 +47,7 @@ class StateChannel:
             if rank != LEADER:
                 self._mailbox.take(_END, src=rank, timeout=max(deadline - time.monotonic(), 0.0))
         self._take_arrived(self._watch)
+        self._watch.close()
 
     def _take_arrived(self, watch: Watch) -> None:
         while (letter := self._mailbox.poll(_STATE)) is not None:

@@ -117,7 +117,9 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
 def _without_edges(graph: Graph) -> Graph:
     """The same nodes, their labels and splits."""
     empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
-    return replace(graph, csc=empty, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
+    return replace(
+        graph, csc=empty, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None, edge_positions=None
+    )
 
 
 def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:

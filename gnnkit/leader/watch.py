@@ -104,6 +104,7 @@ class Watch:
         """Ends the last epoch and closes the files."""
         if self.states:
             self._end_epoch(self.states[0].step)
+            self._epoch = []
         self._lines.close()
 
     @property

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
+from gnnkit.ranges import MAX_LAYERS, share, whole
 
 
 class GraphModel(nn.Module):
@@ -53,8 +54,15 @@ class ConvModel(GraphModel):
     convs: nn.ModuleList
 
     def __init__(self, num_layers: int, dropout: float) -> None:
+        """Checks the keys that these models share.
+
+        Args:
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+        """
         super().__init__()
-        self.num_layers, self.dropout = num_layers, dropout
+        self.num_layers = whole("model.num_layers", num_layers, 1, MAX_LAYERS)
+        self.dropout = share("model.dropout", dropout)
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
         out: Tensor = self.convs[index](adjacency.dropout(x, self.dropout, training=self.training), adjacency)

@@ -9,10 +9,14 @@ from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel
+from gnnkit.ranges import MAX_WIDTH, real, whole
 
 
 class GATConv(nn.Module):
-    """Sums W x over in-edges with attention softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])) for each head."""
+    """Sums W x over in-edges with attention, for each head.
+
+    Attention is softmax(leaky_relu(a_src . W x_u + a_dst . W x_v [+ a_edge . e])).
+    """
 
     def __init__(
         self,
@@ -25,7 +29,18 @@ class GATConv(nn.Module):
         negative_slope: float,
         edge_width: int,
     ) -> None:
-        """Output rows are `heads * width` numbers where `concat`, else the mean over heads, `width` numbers."""
+        """Makes the parameters.
+
+        Args:
+            in_features: Width of the input rows.
+            width: Width of each head.
+            heads: Number of attention heads.
+            concat: Whether output rows are all heads, `heads * width` numbers. Otherwise they
+                are the mean over heads, `width` numbers.
+            dropout: Probability that an attention weight is zeroed in training.
+            negative_slope: Slope of the leaky ReLU below 0.
+            edge_width: Width of the rows of edge features. 0: there are none.
+        """
         super().__init__()
         self.concat, self.dropout, self.negative_slope = concat, dropout, negative_slope
         self.weight = Parameter(torch.empty(in_features, heads * width))
@@ -49,7 +64,10 @@ class GATConv(nn.Module):
 
 
 class GAT(ConvModel):
-    """Velickovic et al., ICLR 2018; attends to edge features too where the graph has them."""
+    """The graph attention network (Velickovic et al., ICLR 2018).
+
+    Attends to edge features too where the graph has them.
+    """
 
     self_loops = True
 
@@ -65,7 +83,24 @@ class GAT(ConvModel):
         negative_slope: float = 0.2,
         edge_width: int = 0,
     ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_features: Width of the input rows.
+            num_classes: Width of the logits.
+            hidden: Width of each head of the hidden layers.
+            heads: Attention heads of the hidden layers, concatenated.
+            out_heads: Attention heads of the last layer, averaged.
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer, or an attention weight,
+                is zeroed in training.
+            negative_slope: Slope of the leaky ReLU below 0.
+            edge_width: Width of the rows of edge features. 0: there are none.
+        """
         super().__init__(num_layers, dropout)
+        for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
+            whole(f"model.{name}", value, 1, MAX_WIDTH)
+        real("model.negative_slope", negative_slope)
         convs = []
         for layer in range(num_layers):
             last = layer + 1 == num_layers

@@ -11,10 +11,14 @@ from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel
+from gnnkit.ranges import MAX_WIDTH, whole
 
 
 class GCNConv(nn.Module):
-    """D_in^-1/2 A D_out^-1/2 X W + b; multiplies by W first where that makes the rows narrower, so that fewer words move."""
+    """Computes D_in^-1/2 A D_out^-1/2 X W + b.
+
+    Multiplies by W first where the product has narrower rows, so that fewer words move.
+    """
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -34,15 +38,28 @@ def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
 
 
 class GCN(ConvModel):
-    """Kipf & Welling, ICLR 2017. Directed graphs normalise by out-degree at sources and in-degree at destinations (as DGL's
-    `norm="both"`); weight decay applies to the first layer only, as published."""
+    """The graph convolutional network (Kipf & Welling, ICLR 2017).
+
+    Directed graphs normalise by out-degree at sources and in-degree at destinations, as DGL's
+    `norm="both"`. Weight decay applies to the first layer only, as published.
+    """
 
     self_loops = True
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
     ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_features: Width of the input rows.
+            num_classes: Width of the logits.
+            hidden: Width of the hidden layers.
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+        """
         super().__init__(num_layers, dropout)
+        whole("model.hidden", hidden, 1, MAX_WIDTH)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
 

@@ -11,11 +11,14 @@ from torch.nn import Parameter
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.base import ConvModel
+from gnnkit.ranges import MAX_WIDTH, whole
 
 
 class GINConv(nn.Module):
-    """MLP((1 + eps) x + sum of in-edges' x) with a learnt eps. The MLP's first product comes before the sum where it makes the rows
-    narrower; both are linear."""
+    """Computes MLP((1 + eps) x + sum of in-edges' x) with a learnt eps.
+
+    The MLP's first product comes before the sum where its rows are narrower. Both are linear.
+    """
 
     def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
         super().__init__()
@@ -32,7 +35,7 @@ class GINConv(nn.Module):
 
 
 class GINEConv(nn.Module):
-    """MLP((1 + eps) x + sum over in-edges of relu(x_u + W e + b))."""
+    """Computes MLP((1 + eps) x + sum over in-edges of relu(x_u + W e + b))."""
 
     def __init__(self, in_features: int, hidden: int, out_features: int, edge_width: int) -> None:
         super().__init__()
@@ -50,22 +53,35 @@ class GINEConv(nn.Module):
 
 
 class GIN(ConvModel):
-    """Xu et al., ICLR 2019. Its MLPs have one hidden layer and no batch normalisation."""
+    """The graph isomorphism network (Xu et al., ICLR 2019).
+
+    Its MLPs have one hidden layer and no batch normalisation.
+    """
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
     ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_features: Width of the input rows.
+            num_classes: Width of the logits.
+            hidden: Width of the hidden layers, and of the MLP in each layer.
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+        """
         super().__init__(num_layers, dropout)
+        whole("model.hidden", hidden, 1, MAX_WIDTH)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
-        """One layer."""
+        """Makes one layer."""
         return GINConv(in_features, hidden, out_features)
 
 
 class GINE(GIN):
-    """Hu et al., ICLR 2020: GIN whose messages carry edge features."""
+    """GIN whose messages carry edge features (Hu et al., ICLR 2020)."""
 
     def __init__(
         self,
@@ -76,6 +92,16 @@ class GINE(GIN):
         num_layers: int = 2,
         dropout: float = 0.5,
     ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_features: Width of the input rows.
+            num_classes: Width of the logits.
+            edge_width: Width of the rows of edge features, at least 1.
+            hidden: Width of the hidden layers, and of the MLP in each layer.
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+        """
         if edge_width == 0:
             raise UserError("model=gine needs a graph with edge features")
         self.edge_width = edge_width

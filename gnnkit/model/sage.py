@@ -8,13 +8,15 @@ from typing import Literal
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
-from gnnkit.errors import UserError
 from gnnkit.model.base import ConvModel
+from gnnkit.ranges import MAX_WIDTH, one_of, whole
 
 
 class SAGEConv(nn.Module):
-    """W_self x + W_neighbour mean(x of in-edges) + b, or the maximum; a mean comes after the product where that makes the rows
-    narrower."""
+    """Computes W_self x + W_neighbour mean(x of in-edges) + b, or the maximum.
+
+    A mean comes after the product where the product has narrower rows.
+    """
 
     def __init__(self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean") -> None:
         super().__init__()
@@ -32,8 +34,10 @@ class SAGEConv(nn.Module):
 
 
 class GraphSAGE(ConvModel):
-    """Hamilton, Ying & Leskovec, NeurIPS 2017, with the mean or maximum aggregator. Serves graphs whose nodes differ from their
-    neighbours, and nodes never seen in training."""
+    """GraphSAGE (Hamilton, Ying & Leskovec, NeurIPS 2017) with the mean or maximum aggregator.
+
+    Serves graphs whose nodes differ from their neighbours, and nodes never seen in training.
+    """
 
     def __init__(
         self,
@@ -44,8 +48,18 @@ class GraphSAGE(ConvModel):
         dropout: float = 0.5,
         aggregator: Literal["mean", "max"] = "mean",
     ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_features: Width of the input rows.
+            num_classes: Width of the logits.
+            hidden: Width of the hidden layers.
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+            aggregator: What is taken over the in-neighbours.
+        """
         super().__init__(num_layers, dropout)
-        if aggregator not in ("mean", "max"):
-            raise UserError(f"model.aggregator={aggregator} must be mean or max")
+        whole("model.hidden", hidden, 1, MAX_WIDTH)
+        one_of("model.aggregator", aggregator, ("mean", "max"))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))

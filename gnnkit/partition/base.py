@@ -8,13 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gnnkit.checks import array
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.grid import Grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Who owns each node and which cell of the plane holds each edge. The constructor checks the ranges."""
+    """The owner of each node and the cell of the plane that holds each edge.
+
+    The constructor checks the ranges.
+    """
 
     node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1; its cell is node_rank // slices
     edge_cell: Ids | None  # [num_edges] int32; None: (row of the destination's cell, column of the source's cell)
@@ -31,7 +36,10 @@ class Partition:
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 
     def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
-        """The cell that holds each edge. Raises `ValueError` where graph and partition do not match."""
+        """Finds the cell that holds each edge.
+
+        Raises `UserError` if graph and partition do not match.
+        """
         _check_length("node_rank", self.node_rank, graph.num_nodes)
         if self.edge_cell is not None:
             _check_length("edge_cell", self.edge_cell, graph.num_edges)
@@ -41,48 +49,60 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Decides who owns which node, and who holds which edge. Equal arguments give equal results."""
+    """Chooses the owner of each node and the holder of each edge.
+
+    Equal arguments give equal results.
+    """
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:
-        """Every node gets one owner, every edge one cell; ranks may stay empty. Raises `ValueError` for what cannot be."""
+        """Gives every node one owner and every edge one cell. Ranks may stay empty.
+
+        Raises `UserError` for a graph and a grid that do not go together.
+
+        Args:
+            graph: to be cut.
+            grid: of the ranks.
+        """
 
 
 class NodePartitioner(Partitioner):
-    """A partitioner that assigns nodes only; edges follow from the grid."""
+    """A partitioner that assigns nodes only. Edges follow from the grid."""
 
     @abstractmethod
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes] int32, 0..num_parts-1
-        """The owner of each node."""
+        """Chooses the owner of each node."""
 
     def assign(self, graph: Graph, grid: Grid) -> Partition:
-        return Partition(self.assign_nodes(graph, grid.world_size).astype(np.int32, copy=False), None, grid)
+        owners = array(f"partition: the owners of {type(self).__name__}", self.assign_nodes(graph, grid.world_size))
+        _check_range("node_rank", owners, grid.world_size, "workers")  # the cast would wrap what is out of range
+        return Partition(owners.astype(np.int32, copy=False), None, grid)
 
 
 def _check_range(name: str, values: Ids, bound: int, of: str) -> None:
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(
-            f"partition: {name} must be one-dimensional integers, got {values.dtype} of shape {values.shape}"
+        raise UserError(
+            f"partition: {name} must be one-dimensional integers, got {values.dtype} of shape {list(values.shape)}"
         )
     wrong = np.flatnonzero((values < 0) | (values >= bound))
     if len(wrong):
-        raise ValueError(f"partition: {name}[{wrong[0]}] = {values[wrong[0]]} is out of range for {bound} {of}")
+        raise UserError(f"partition: {name}[{wrong[0]}] = {values[wrong[0]]} is out of range for {bound} {of}")
 
 
 def _check_length(name: str, values: Ids, expected: int) -> None:
     if len(values) != expected:
-        raise ValueError(f"partition: {name} has {len(values)} entries, expected {expected}")
+        raise UserError(f"partition: {name} has {len(values)} entries, expected {expected}")
 
 
 def hash_ids(num_ids: int, *, key: int) -> npt.NDArray[np.uint64]:  # [num_ids]
-    """A hash of 0..num_ids-1 under `key`: draws of splitmix64, the same bits everywhere."""
+    """Hashes 0..num_ids-1 under `key` with splitmix64, to the same bits everywhere."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     start = _mix(np.array([key % 2**64], np.uint64) + golden)
     return _mix(start + golden * np.arange(1, num_ids + 1, dtype=np.uint64))
 
 
 def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of splitmix64, as `rng::mix` of the native core."""
+    """Applies the finaliser of splitmix64, as `rng::mix` of the native core does."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

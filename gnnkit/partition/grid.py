@@ -39,20 +39,27 @@ class Grid:
 
 
 def make_grid(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> Grid:
-    """The grid that `partition.grid` asks for.
+    """Makes the grid that `partition.grid` asks for.
 
-    `1d` is P x 1 x 1, `1.5d` P/c x c x 1 with c = `replication`; `2d` and `3d` factor P nearest to a square or cube, the
-    larger factors first. Without `replication`, c is the least divisor above 1 up to sqrt(P): one step from 1d, while
-    sqrt(P), which has the fewest words, is `2d`. Raises `UserError` with the configuration key for a grid that cannot be.
+    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1. `2d` and `3d` factor P nearest to a square or
+    cube, the larger factors first. Raises `UserError` with the configuration key for a grid
+    that cannot be.
+
+    Args:
+        spec: `1d`, `1.5d`, `2d`, `3d` or [rows, cols, slices].
+        world_size: The number P of ranks.
+        replication: The number c of `1.5d`. None: the least divisor of P from 2 to sqrt(P),
+            which is one step from `1d`. With c = sqrt(P) the grid has the fewest words and is
+            `2d`.
     """
     if world_size < 1:
         raise UserError(f"workers={world_size} must be at least 1")
+    if spec not in NAMES and not isinstance(spec, list | tuple):
+        raise UserError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
     if replication is not None and spec != "1.5d":
         raise UserError(f"partition.replication={replication} needs partition.grid=1.5d, got {_spelt(spec)}")
     if not isinstance(spec, str):
         return _given(spec, world_size)
-    if spec not in NAMES:
-        raise UserError(f"partition.grid={spec} must be one of {', '.join(NAMES)} or [rows,cols,slices]")
     if spec == "1d":
         return Grid(world_size, 1, 1)
     if spec == "1.5d":

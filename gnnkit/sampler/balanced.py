@@ -8,15 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
+from gnnkit.checks import int64s, whole
+from gnnkit.errors import UserError
 from gnnkit.graph import Ids
-from gnnkit.sampler.base import NativeSampler, as_ids, check_threads
+from gnnkit.sampler.base import NativeSampler
+
+_MOST = 2**62  # neighbours
 
 
 class BalancedSampler(NativeSampler):
-    """The nodes that draw in a hop share a budget of fanout times their number, as evenly as their degrees allow.
+    """Gives the nodes of a hop as equal a number of neighbours as their degrees allow.
 
-    What nodes of low degree leave goes to the others (`water_fill`), so a hop has the same number of edges however
-    degrees are spread; each node draws uniformly without replacement. What a node draws depends on the others in its hop.
+    The nodes that draw in a hop share a budget of fanout times their number. Nodes of
+    low degree leave some of it to the others (`water_fill`). So a hop has the same
+    number of edges, however degrees are spread. Each node draws uniformly without
+    replacement. Its number of draws depends on the other nodes of the hop.
     """
 
     by_node = False
@@ -32,33 +38,45 @@ class BalancedSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.fanouts = [int(fanout) for fanout in fanouts]
-        self.num_hops = len(self.fanouts)
-        self.least = least
-        self.most = most
-        self.redraw = redraw
-        self.edge_ids = edge_ids
-        self.importance = importance
-        self.threads = check_threads(threads)
-        _check_limits(least, most)
-        self.native()
+        """Takes the arguments of `NativeSampler`, and the limits of a node.
+
+        Args:
+            fanouts: [num_hops] mean number of draws per node, from the seeds outward.
+            least: draws that a node gets in any case, if its degree allows.
+            most: draws that a node gets at most. Default: no limit.
+            redraw: whether all nodes found so far draw anew at every hop.
+            edge_ids: whether blocks say which edges of the CSC theirs are.
+            importance: mean, sum or None.
+            threads: threads that make one batch. Default: the cores at hand.
+        """
+        super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
+        self.least, self.most = _limits(least, most)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.balanced(self.fanouts, self.least, self.most, self.redraw, self.importance)
 
 
 def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = None) -> npt.NDArray[np.int64]:
-    """Counts s_v <= min(d_v, most) [num_nodes] that sum to `budget` with the least variance, or to less if all are full.
+    """Spreads a budget over nodes as evenly as their degrees allow.
 
-    s_v = min(d_v, most, level), and what then remains is spread one each over the first nodes that have more. `least`
-    is reached as far as degrees allow, even beyond the budget.
+    Node v gets s_v = min(d_v, most, level). The rest is spread one each over the first
+    nodes that have more neighbours. `least` is reached if degrees allow, even beyond
+    the budget. The counts [num_nodes] sum to less than the budget if all nodes are
+    full.
+
+    Args:
+        degrees: [num_nodes] neighbours d_v of each node.
+        budget: sum of all draws.
+        least: draws that a node gets in any case, if its degree allows.
+        most: draws that a node gets at most. Default: no limit.
     """
-    _check_limits(least, most)
-    if budget < 0:
-        raise ValueError(f"budget={budget} must be at least 0")
-    return _core.water_fill(as_ids("degrees", degrees), budget, least, most)
+    least, most = _limits(least, most)
+    return _core.water_fill(int64s("degrees", degrees), whole("budget", budget, 0, _MOST), least, most)
 
 
-def _check_limits(least: int, most: int | None) -> None:
-    if least < 0 or (most is not None and most < least):
-        raise ValueError(f"sampler.least={least}, sampler.most={most} must satisfy 0 <= least <= most")
+def _limits(least: int, most: int | None) -> tuple[int, int | None]:
+    least = whole("sampler.least", least, 0, _MOST)
+    most = None if most is None else whole("sampler.most", most, 0, _MOST)
+    if most is not None and most < least:
+        raise UserError(f"sampler.least={least}, sampler.most={most} must satisfy 0 <= least <= most")
+    return least, most

@@ -10,124 +10,213 @@ from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnkit import _core, storage
+from gnnkit.checks import MAX_THREADS, int64s, whole
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 from gnnkit.sampler.batching import tree_sizes
+from gnnkit.sampler.contract import Hop, check_hop
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hop:
-    """What given nodes drew, in global ids; `Sampler.sample` renumbers it into a block."""
-
-    indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
-    sources: Ids  # [num_draws] global ids
-    edge_ids: Ids | None = None  # [num_draws] positions in the CSC; None: not edges of it
-    weight: Floats | None = None  # [num_draws] importance weights
+MAX_FANOUT = 2**31 - 1
+MAX_HOPS = 1000
 
 
 class Sampler(ABC):
-    """Draws the neighbourhood of seeds. Equal arguments give equal results, whatever the number of threads.
+    """Draws the neighbourhood of seeds.
 
-    What a node draws follows from the key, the node and, where `redraw` is true, the hop; not from the batch that it is
-    in, unless the sampler says so. So ranks that each answer for their own nodes draw what one process would.
+    Equal arguments give equal results, whatever the number of threads.
     """
 
     num_hops: int = 2  # blocks of a batch
-    by_node: bool = True  # What a node draws does not depend on the other nodes of the batch
     redraw: bool = False  # False: a node draws once, when it is first found. True: all nodes found draw at every hop
+    by_node: bool = True
+    """Whether the draws of a node follow from the key, the node and the hop alone.
+
+    Where this is False, the draws of a node depend on the other nodes of the batch.
+    """
+
+    @property
+    def rank_invariant(self) -> bool:
+        """Whether P ranks with batches of B draw what one rank with P * B draws.
+
+        If so, each seed has the same neighbourhood on any number of ranks. A node must
+        draw alone (`by_node`), and the same in whichever hop it is found. Where a node
+        draws once, with the fanout of the hop in which it is first found, all fanouts
+        must be equal, because a node may be a seed on one rank and a neighbour on
+        another. Samplers that draw by the hop as well (LABOR) need `redraw`. A sampler
+        in Python whose draws do not depend on the hop may override this.
+        """
+        return self.by_node and (self.redraw or self.num_hops == 1)
 
     @abstractmethod
     def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
-        """One hop of `nodes`, destinations of `graph`. Hop 0 is the seeds' own.
+        """Draws one hop.
 
-        Raises `ValueError` for nodes or hops out of range, naming the value and its place.
+        Raises `UserError` for nodes or hops out of range, naming the value and its
+        place.
+
+        Args:
+            graph: whose edges are drawn.
+            nodes: [num_nodes] distinct destinations of `graph`.
+            hop: from 0, the hop of the seeds, to num_hops - 1.
+            key: any whole number, modulo 2^64.
         """
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        """All hops of `seeds`. Nodes are numbered in the order in which they are found.
+        """Draws all hops. Nodes are numbered in the order in which they are found.
 
-        Raises `ValueError` for seeds out of range or repeated, naming the value and its place.
+        Raises `UserError` for seeds out of range or repeated, naming the value and its
+        place, and for a hop from `draw` that breaks its contract, naming class and
+        field.
+
+        Args:
+            graph: whose edges are drawn, with as many sources as destinations.
+            seeds: [num_seeds] distinct node ids.
+            key: any whole number, modulo 2^64.
         """
-        numbering = _core.Numbering(as_ids("seeds", seeds), graph.num_nodes)
+        numbering = _core.Numbering(int64s("seeds", seeds), graph.num_nodes)
         known = [len(seeds)]
         hops: list[Hop] = []
         for hop in range(self.num_hops):
             newest = known[-2] if len(known) > 1 else 0
             drawing = numbering.nodes()[0 if self.redraw else newest :]
-            hops.append(self.draw(graph, drawing.astype(graph.indices.dtype), hop, key=key))
-            locals_ = numbering.add(as_ids("sources", hops[-1].sources))
-            hops[-1] = Hop(hops[-1].indptr, locals_, hops[-1].edge_ids, hops[-1].weight)
+            drawn = self.draw(graph, drawing.astype(graph.indices.dtype), hop, key=key)
+            drawn = check_hop(f"{type(self).__name__}.draw", drawn, graph, drawing)
+            hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
             known.append(len(numbering.nodes()))
         return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
 
-    @property
-    def rank_invariant(self) -> bool:
-        """Whether P ranks with batches of B draw for each seed what one rank with P * B draws."""
-        fanouts = getattr(self, "fanouts", ())
-        return self.by_node and (self.redraw or len(set(fanouts)) <= 1)
-
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        """What each seed costs, for batches of equal cost; here its number of in-edges."""
+        """Estimates the cost of each seed, for batches of equal cost.
+
+        Here it is the number of in-edges.
+        """
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
     def groups(self, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
-        """Seeds of one group belong into one batch, and a batch has `batch_size` groups. None: each seed is for itself."""
+        """Returns the group of each seed, or None if each seed is for itself.
+
+        Seeds of one group belong into one batch, and a batch has `batch_size` groups.
+        """
         return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What a native sampler reads."""
+    """The arrays that a native sampler reads.
+
+    A part of a graph numbers its destinations and sources anew. `rows` and `sources`
+    give their global ids. A destination draws the same in-edges from a part as from the
+    whole graph if the part holds all its in-edges in the order of the whole graph.
+    """
 
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite and not negative: by how much each node is wanted
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
+    rows: Ids | None = None  # [num_nodes] int64 global ids of the destinations; None: their numbers
+    sources: Ids | None = None  # [num_sources] int64 global ids of the sources; None: their numbers
+    counts: Ids | None = None  # [num_nodes] int64 draws of each node by `balanced`; None: shared by the hop
 
     def __post_init__(self) -> None:
-        for array in (self.csc.indptr, self.csc.indices, self.csc.weight, self.wanted, self.cluster):
+        csc = self.csc
+        for array in (csc.indptr, csc.indices, csc.weight, self.wanted, self.cluster, self.rows, self.sources):
             storage.expect_random_reads(array)
 
 
 class NativeSampler(Sampler):
-    """A sampler whose draws and batches are made in Rust, without the interpreter's lock.
+    """A sampler that draws in Rust, without the interpreter's lock.
 
-    `threads` threads draw and number one batch together; None: as many as there are cores at hand. Small hops take one. A
-    `Loader` makes a batch a thread instead, which scales better, and does not read `threads`.
+    `threads` threads draw and number one batch together. Small hops take one thread. A
+    `Loader` makes a batch a thread instead, which scales better, and does not read
+    `threads`.
     """
 
-    fanouts: Sequence[int] = ()  # [num_hops] from the seeds outward
-    replace: bool = False  # whether draws are with replacement
-    edge_ids: bool = True  # whether blocks say which edges of the CSC theirs are
-    threads: int | None = None  # that make one batch; None: the cores at hand
     draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
+    draws_by_hop: ClassVar[bool] = False  # True: the hop decides the draws of a node that draws once
+
+    def __init__(
+        self,
+        fanouts: Sequence[int],
+        *,
+        replace: bool = False,
+        redraw: bool = False,
+        edge_ids: bool = True,
+        importance: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Checks the arguments that native samplers share.
+
+        Raises `UserError` with the configuration key.
+
+        Args:
+            fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
+                in-edges, 0 none.
+            replace: whether draws are with replacement.
+            redraw: whether all nodes found so far draw anew at every hop. Otherwise a
+                node draws once, when it is first found.
+            edge_ids: whether blocks say which edges of the CSC theirs are.
+            importance: weights that keep an estimate over all in-edges unbiased: mean,
+                sum or None.
+            threads: threads that make one batch. Default: the cores at hand.
+        """
+        self.fanouts = check_fanouts(fanouts)
+        self.num_hops = len(self.fanouts)
+        self.replace = replace
+        self.redraw = redraw
+        self.edge_ids = edge_ids
+        self.importance = importance
+        self.threads = None if threads is None else whole("sampler.threads", threads, 1, MAX_THREADS)
+        if importance not in (None, "mean", "sum"):
+            raise UserError(f"sampler.importance={importance} must be mean, sum or null")
+
+    @property
+    def rank_invariant(self) -> bool:
+        same_at_every_hop = len(set(self.fanouts)) == 1 and not self.draws_by_hop
+        return super().rank_invariant or (self.by_node and same_at_every_hop)
 
     @abstractmethod
     def native(self) -> _core.Sampler:
-        """The same sampler as the core knows it; cheap to make."""
+        """Makes the core's form of this sampler, at little cost."""
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        """The expected size of the tree that uniform draws with these fanouts make."""
+        """Estimates the size of the tree that uniform draws make of each seed."""
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)
 
     def reading(self, graph: CSC) -> Reading:
-        """What it reads of `graph`."""
+        """Collects the arrays that the sampler reads of `graph`."""
         return Reading(graph)
 
-    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
-        ids = as_ids("nodes", nodes)
-        indptr, sources, edge_ids, weight = self.native().draw(
-            self.reading(graph), ids, hop, wrap(key), self._num_threads()
-        )
+    def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
+        """Draws one hop of `nodes`.
+
+        Owners that each draw for their own nodes draw what one process draws. Each gives
+        the `Reading` of its part with global ids. Two samplers are not by node:
+        `metropolis_hastings` walks the nodes of other owners, and `cluster` reads the
+        clusters of all seeds. `balanced` is by node only with the `counts` of `water_fill`
+        over all nodes of the hop. `weighted` with `alpha` needs `wanted` of the whole
+        graph, [num_sources].
+
+        Args:
+            graph: The graph, or the reading of a part of one.
+            nodes: [num_nodes] destinations, in the numbers of `graph`.
+            hop: Number of the hop, 0 is the seeds' own.
+            key: Key of the batch.
+
+        Returns: the draws, with sources and edges in the numbers of `graph`.
+        """
+        reading = graph if isinstance(graph, Reading) else self.reading(graph)
+        ids = int64s("nodes", nodes)
+        hop = whole("hop", hop, 0)
+        indptr, sources, edge_ids, weight = self.native().draw(reading, ids, hop, wrap(key), self._num_threads())
         return Hop(indptr, sources, edge_ids if self.draws_edges else None, weight)
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        ids = as_ids("seeds", seeds)
+        ids = int64s("seeds", seeds)
         return self.batch(self.native().sample(self.reading(graph), ids, wrap(key), self._num_threads()))
 
     def batch(self, made: _core.Batch) -> MiniBatch:
-        """The blocks of what the core sampled."""
+        """Cuts the rows that the core sampled into blocks."""
         nodes, known, indptr, sources, edge_ids, weight = made
         rows = Hop(indptr, sources, edge_ids if self.edge_ids and self.draws_edges else None, weight)
         return _batch(nodes, known, rows, self.redraw)
@@ -137,32 +226,31 @@ class NativeSampler(Sampler):
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Counts the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_threads(threads: int | None) -> int | None:
-    """`threads`. Raises `ValueError` unless it is None or at least 1."""
-    if threads is not None and threads < 1:
-        raise ValueError(f"sampler.threads={threads} must be at least 1")
-    return threads
+def check_fanouts(fanouts: Sequence[int]) -> list[int]:
+    """Returns one whole number per hop.
 
-
-def as_ids(name: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """`ids` as contiguous int64. Raises `ValueError` unless they are integers in one dimension."""
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise ValueError(f"{name} must be integers in one dimension, got {array.dtype} of shape {array.shape}")
-    return np.ascontiguousarray(array, np.int64)
+    Raises `UserError` naming the key and the hop at fault.
+    """
+    try:
+        given = list(fanouts)
+    except TypeError as error:
+        raise UserError(f"sampler.fanouts={fanouts} must be a list of whole numbers, one per hop") from error
+    if not 1 <= len(given) <= MAX_HOPS:
+        raise UserError(f"sampler.fanouts names {len(given)} hops, expected 1 to {MAX_HOPS}, one per layer")
+    return [whole(f"sampler.fanouts[{hop}]", fanout, -1, MAX_FANOUT) for hop, fanout in enumerate(given)]
 
 
 def wrap(key: int) -> int:
-    """`key` modulo 2^64, as the core takes it."""
-    return int(key) & 0xFFFF_FFFF_FFFF_FFFF
+    """Returns `key` modulo 2^64, as the core takes it."""
+    return whole("key", key) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def _join(hops: Sequence[Hop], graph: CSC) -> Hop:
-    """The rows of all hops as those of one."""
+    """Joins the rows of all hops into one hop."""
     ends = [0, *accumulate(len(hop.sources) for hop in hops)]
     indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
     edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
@@ -176,7 +264,10 @@ def _join(hops: Sequence[Hop], graph: CSC) -> Hop:
 
 
 def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
-    """The blocks of a batch as views of its rows: where nodes draw once, each block is a prefix of all rows."""
+    """Cuts the rows of a batch into blocks, as views.
+
+    Where nodes draw once, each block is a prefix of all rows.
+    """
     blocks = []
     first = 0
     for num_dst, num_src in pairwise(known):

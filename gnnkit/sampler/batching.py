@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
+from gnnkit.checks import MAX_THREADS, array, int64s, whole
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
+
+_SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # their product fits 63 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """The batches of all ranks: every seed is in one of them, and all ranks make the same number of steps.
+    """The batches of all ranks.
 
-    In whole steps each rank has as many seeds (or groups of them); what is left over is divided evenly in one last step, in
-    which the higher ranks have one less, or an empty batch.
+    Every seed is in one batch, and all ranks make the same number of steps.
+
+    In whole steps each rank has as many seeds, or groups of seeds. The rest is divided
+    evenly in one last step, in which the higher ranks have one less, or an empty batch.
     """
 
-    order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds: step by step, in each step rank by rank
-    bounds: npt.NDArray[
-        np.int64
-    ]  # [num_steps, world_size + 1] where the batch of each rank begins, and the last one ends
+    order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds, by step, then by rank
+    bounds: npt.NDArray[np.int64]  # [num_steps, world_size + 1] begin of each rank's batch, end of the last
 
     @property
     def num_steps(self) -> int:
@@ -34,66 +40,170 @@ class Epoch:
         return int(self.bounds.shape[1]) - 1
 
     def batch(self, step: int, rank: int) -> npt.NDArray[np.int64]:
-        """The positions of the seeds of `rank` at `step`."""
+        """Returns the positions of the seeds of `rank` at `step`."""
         return self.order[self.bounds[step, rank] : self.bounds[step, rank + 1]]
 
     def of_rank(self, rank: int) -> tuple[npt.NDArray[np.int64], list[int]]:
-        """All batches of `rank` one after the other, and where each begins and the last ends [num_steps + 1]."""
+        """Joins all batches of `rank`.
+
+        Also returns where each begins and the last ends [num_steps + 1].
+        """
         begins, ends = self.bounds[:, rank], self.bounds[:, rank + 1]
         own = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
         return np.concatenate([self.order[:0], *own]), [0, *np.cumsum(ends - begins).tolist()]
 
     def loads(self, costs: Floats) -> npt.NDArray[np.float64]:  # [num_steps, world_size]
-        """What each rank computes at each step, where the seeds cost `costs` [num_seeds]."""
+        """Sums the costs [num_seeds] of the seeds of each rank at each step."""
         ranks = range(self.world_size)
         loads = [[costs[self.batch(step, rank)].sum() for rank in ranks] for step in range(self.num_steps)]
         return np.array(loads, np.float64).reshape(self.num_steps, self.world_size)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """The rule by which the seeds of all ranks are cut into the batches of every epoch.
+
+    The constructor checks the numbers and raises `UserError` naming the argument.
+    """
+
+    seeds: npt.NDArray[np.int64]  # [num_seeds] distinct
+    batch_size: int  # seeds or groups of each rank in a step
+    world_size: int = 1
+    batching: str = "plain"  # or balanced: batches of equal cost
+    window: int = 8  # steps over which costs are evened out
+    shuffle: bool = True
+    drop_last: bool = False  # leave out the seeds that do not fill a step
+    groups: Ids | None = None  # [num_seeds] seeds of one group stay together
+
+    def __post_init__(self) -> None:
+        for name, most in _SIZES.items():
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1, most))
+        if self.batching not in ("plain", "balanced"):
+            raise UserError(f"batching={self.batching} must be plain or balanced")
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch, the same on every rank."""
+        num_units = len(self.seeds if self.groups is None else np.unique(self.groups))
+        per_step = self.batch_size * self.world_size
+        return num_units // per_step if self.drop_last else -(-num_units // per_step)
+
+    def epoch(self, key: int, costs: Floats | None) -> Epoch:
+        """Cuts the seeds into the batches of an epoch.
+
+        Args:
+            key: of the shuffle, 0 to 2^64 - 1.
+            costs: [num_seeds] cost of each seed. Needed where batching is balanced.
+        """
+        return plan_epoch(
+            self.seeds,
+            self.batch_size,
+            world_size=self.world_size,
+            key=key if self.shuffle else None,
+            costs=costs if self.batching == "balanced" else None,
+            groups=self.groups,
+            window=self.window,
+            drop_last=self.drop_last,
+        )
+
+    def identity(self, costs: Floats | None) -> dict[str, Any]:
+        """Names all values that the batches follow from, for JSON.
+
+        `costs` [num_seeds] are the user's, or None.
+        """
+        digest = hashlib.blake2b(self.seeds.tobytes(), digest_size=8)
+        if costs is not None:
+            digest.update(costs.tobytes())
+        names = ("batch_size", "world_size", "batching", "window", "shuffle", "drop_last")
+        return {name: getattr(self, name) for name in names} | {"seeds": digest.hexdigest()}
+
+
 def plan_epoch(
-    seeds: Ids,  # [num_seeds] distinct
+    seeds: Ids,
     batch_size: int,
     *,
     world_size: int = 1,
     key: int | None = 0,
-    costs: Floats | None = None,  # [num_seeds] finite
-    groups: Ids | None = None,  # [num_seeds]
+    costs: Floats | None = None,
+    groups: Ids | None = None,
     window: int = 8,
     drop_last: bool = False,
 ) -> Epoch:
-    """Cuts `seeds` into batches, shuffled by `key` or, where it is None, in the order given.
+    """Cuts seeds into batches.
 
-    The shuffled order follows from the key and the set of seeds. With `costs` the batches of each `window` of steps, of
-    all ranks, get seeds of nearly the same total cost (longest processing time first, with equal counts). The seeds of a
-    window and their numbers per batch stay as they were and a seed is equally likely in each of its batches, so
-    gradients stay unbiased; with a window of 1 the ranks together compute the same seeds at each step as without.
-    `drop_last` leaves out the seeds that do not fill a step. Seeds of one of `groups` stay together, and all of this is
-    then said of groups: a batch has `batch_size` of them. Raises `ValueError` for sizes below 1 and costs that are not
-    finite.
+    The shuffled order follows from the key and the set of seeds.
+
+    With costs, the batches of each `window` of steps, of all ranks, get seeds of nearly
+    the same total cost (longest processing time first, with equal counts). The seeds of
+    a window and their numbers per batch stay. A seed is equally likely in each batch of
+    its window, so gradients stay unbiased. With a window of 1 the ranks together
+    compute the same seeds at each step as without costs.
+
+    With groups, the seeds of a group stay together, and all of this holds for groups.
+
+    Raises `UserError` for sizes out of range and costs that are not finite.
+
+    Args:
+        seeds: [num_seeds] distinct ids.
+        batch_size: seeds, or groups, of each rank in a step.
+        world_size: number of ranks.
+        key: of the shuffle, 0 to 2^64 - 1. None keeps the order given.
+        costs: [num_seeds] finite cost of each seed. Default: batches are not evened
+            out.
+        groups: [num_seeds] group of each seed. Default: each seed is for itself.
+        window: steps over which costs are evened out.
+        drop_last: leave out the seeds that do not fill a step.
     """
     for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
-        if size < 1:
-            raise ValueError(f"{name}={size} must be at least 1")
-    ids = np.ascontiguousarray(seeds, np.int64)
-    for name, values in (("costs", costs), ("groups", groups)):
-        if values is not None and len(values) != len(ids):
-            raise ValueError(f"{name} has {len(values)} entries, expected one for each of {len(ids)} seeds")
-    if groups is not None:
-        ids, group = np.unique(np.ascontiguousarray(groups, np.int64), return_inverse=True)
-        costs = None if costs is None else np.bincount(group, costs, len(ids)).astype(np.float64)
-    order = np.arange(len(ids)) if key is None else _core.shuffled_order(ids, key)
+        whole(name, size, 1, _SIZES[name])
+    units = _units(int64s("seeds", seeds), costs, groups)
+    order = np.arange(len(units.ids)) if key is None else _core.shuffled_order(units.ids, key)
     if drop_last:
-        order = order[: len(ids) // (batch_size * world_size) * batch_size * world_size]
-    if costs is not None:
-        shuffled = np.ascontiguousarray(costs, np.float64)[order]
-        order = order[_core.even_order(shuffled, world_size, batch_size, window, key or 0)]
-    bounds = _bounds(len(order), batch_size, world_size)
+        order = order[: len(order) // (batch_size * world_size) * batch_size * world_size]
+    if units.costs is not None:
+        order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
+    return units.epoch(order, _bounds(len(order), batch_size, world_size))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Units:
+    """The seeds, or the groups of seeds, that are dealt out as one."""
+
+    ids: npt.NDArray[np.int64]  # [num_units] distinct
+    costs: npt.NDArray[np.float64] | None  # [num_units]
+    members: Sequence[npt.NDArray[np.int64]] | None  # [num_units] positions of the seeds; None: unit i is seed i
+
+    def epoch(self, order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Epoch:
+        """Replaces units by their seeds, in their order and in the bounds of batches."""
+        if self.members is None:
+            return Epoch(order, bounds)
+        chosen = [self.members[unit] for unit in order]
+        begins = np.concatenate([[0], np.cumsum([len(seeds) for seeds in chosen])]).astype(np.int64)
+        return Epoch(np.concatenate([order[:0], *chosen]), begins[bounds])
+
+
+def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | None) -> _Units:
+    priced = None if costs is None else check_costs("costs", costs, len(seeds))
     if groups is None:
-        return Epoch(order, bounds)
-    sizes = np.bincount(group, minlength=len(ids))
-    members = np.split(np.argsort(group, kind="stable"), np.cumsum(sizes)[:-1])
-    begins = np.concatenate([[0], np.cumsum(sizes[order])])
-    return Epoch(np.concatenate([order[:0], *(members[g] for g in order)]), begins[bounds])
+        return _Units(seeds, priced, None)
+    ids, group = np.unique(int64s("groups", groups, len(seeds)), return_inverse=True)
+    ends = np.cumsum(np.bincount(group, minlength=len(ids)))
+    members = np.split(np.argsort(group, kind="stable"), ends[:-1])
+    if priced is not None:
+        priced = np.bincount(group, priced, len(ids)).astype(np.float64)
+    return _Units(ids, priced, members)
+
+
+def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
+    """Returns costs as float64.
+
+    Raises `UserError` naming `name` unless there is a number for each seed.
+    """
+    given = array(name, costs)
+    if given.shape != (num_seeds,) or given.dtype.kind not in "fiub":
+        shape = f"{given.dtype} of shape {list(given.shape)}"
+        raise UserError(f"{name} must be a number for each of {num_seeds} seeds, got {shape}")
+    return np.ascontiguousarray(given, np.float64)
 
 
 def _bounds(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
@@ -108,12 +218,23 @@ def _bounds(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int6
 def tree_sizes(
     graph: CSC, seeds: Ids, fanouts: Sequence[int], *, replace: bool = False, threads: int = 1
 ) -> npt.NDArray[np.float64]:  # [num_seeds]
-    """Expected number of edges in the tree that uniform sampling draws for each seed: what a seed costs.
+    """Computes the expected number of edges in the tree that uniform sampling draws for
+    each seed.
 
-    A node with d in-edges draws s = min(fanout, d) of them at its hop (the fanout if d > 0, with replacement; all where
-    the fanout is -1), so its tree has `t = s (1 + mean of its sources' t at the next hop)` edges. Exact for a seed alone;
-    in a batch a node that recurs is expanded once, so batches have fewer edges, nearly in proportion. One linear pass
-    over the graph per hop but the first and the last. Raises `ValueError` for seeds out of range.
+    A node with d in-edges draws s = min(fanout, d) edges at its hop. With replacement
+    it draws the fanout if d > 0, and with a fanout of -1 all edges. So its tree has `t
+    = s (1 + mean of its sources' t at the next hop)` edges. Exact for a seed alone. In
+    a batch a node that recurs is expanded once, so batches have fewer edges, nearly in
+    proportion. Takes one linear pass over the graph per hop but the first and the last.
+    Raises `UserError` for seeds out of range.
+
+    Args:
+        graph: whose in-edges are drawn.
+        seeds: [num_seeds] node ids.
+        fanouts: [num_hops] draws per node, from the seeds outward. -1: all.
+        replace: whether draws are with replacement.
+        threads: threads that compute.
     """
-    ids = np.ascontiguousarray(seeds, np.int64)
-    return _core.tree_sizes(graph.indptr, graph.indices, list(fanouts), replace, ids, threads)
+    draws = [whole(f"fanouts[{hop}]", fanout, -1, 2**31 - 1) for hop, fanout in enumerate(fanouts)]
+    threads = whole("threads", threads, 1, MAX_THREADS)
+    return _core.tree_sizes(graph.indptr, graph.indices, draws, replace, int64s("seeds", seeds), threads)

@@ -7,34 +7,45 @@ from pathlib import Path
 import numpy.typing as npt
 
 from gnnkit import _core
+from gnnkit.checks import int64s, whole
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
-from gnnkit.sampler.base import NativeSampler, Reading, Sampler, as_ids, check_threads
+from gnnkit.sampler.base import MAX_HOPS, NativeSampler, Reading, Sampler
 from gnnkit.storage import read_npy
 
 
 class ClusterSampler(NativeSampler):
-    """Cluster-GCN (Chiang et al., KDD 2019): all edges between the clusters of the seeds, and none from elsewhere.
+    """Takes all edges between the clusters of the seeds: Cluster-GCN (Chiang et al.,
+    KDD 2019).
 
-    Its batches are the seeds of whole clusters, `batch_size` clusters each. Other nodes of these
-    clusters are in the batch as far as they reach a seed within `num_hops`; the rest could not change a result.
+    A `Loader` puts the seeds of whole clusters into a batch, `batch_size` clusters
+    each. Other nodes of these clusters are in the batch if they reach a seed within
+    `num_hops`. The rest could not change a result. Edges from other clusters are left
+    out.
     """
 
     by_node = False
 
     def __init__(
         self,
-        clusters: npt.ArrayLike | str,  # [num_nodes] cluster of each node, or an .npy file of it
+        clusters: npt.ArrayLike | str,
         num_hops: int = 2,
         *,
         edge_ids: bool = True,
         threads: int | None = None,
     ) -> None:
-        if num_hops < 1:
-            raise ValueError(f"sampler.num_hops={num_hops} must be at least 1")
-        self.clusters = as_ids("sampler.clusters", _load(clusters) if isinstance(clusters, str) else clusters)
-        self.num_hops = num_hops
-        self.edge_ids = edge_ids
-        self.threads = check_threads(threads)
+        """Reads the clusters. Raises `UserError` for what is no row of integers.
+
+        Args:
+            clusters: [num_nodes] cluster of each node, any integers, or an .npy file of
+                them.
+            num_hops: layers of the model, 1 to 1000.
+            edge_ids: whether blocks say which edges of the CSC theirs are.
+            threads: threads that make one batch. Default: the cores at hand.
+        """
+        num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
+        super().__init__([-1] * num_hops, edge_ids=edge_ids, threads=threads)
+        self.clusters = int64s("sampler.clusters", _load(clusters) if isinstance(clusters, str) else clusters)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.cluster(self.num_hops)
@@ -52,11 +63,11 @@ class ClusterSampler(NativeSampler):
 
     def _check(self, graph: CSC) -> None:
         if len(self.clusters) != graph.num_sources:
-            raise ValueError(f"sampler.clusters has {len(self.clusters)} entries, the graph {graph.num_sources} nodes")
+            raise UserError(f"sampler.clusters has {len(self.clusters)} entries, the graph {graph.num_sources} nodes")
 
 
 def _load(path: str) -> Ids:
     try:
         return read_npy(Path(path))
-    except ValueError as error:
-        raise ValueError(f"sampler.clusters={path} cannot be read: {error}") from None
+    except UserError as error:
+        raise UserError(f"sampler.clusters={path} cannot be read: {error}") from error

@@ -1,4 +1,6 @@
-"""Loaded batches as other libraries know them. Each is imported only by the function that needs it."""
+"""Loaded batches in the forms of other libraries, each imported only by the function
+that needs it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.graph import Block
+from gnnkit.errors import UserError
+from gnnkit.graph import Block, Ids
 from gnnkit.sampler.gather import gather_rows
 
 if TYPE_CHECKING:
@@ -17,14 +20,17 @@ if TYPE_CHECKING:
 
 
 def page_locked(num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Memory that a GPU reads by itself while the processor goes on; as any other where there is no GPU."""
+    """Allocates page-locked memory, which a GPU reads while the processor goes on.
+
+    Without a GPU it is ordinary memory.
+    """
     import torch
 
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available()).numpy()
 
 
 def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    """The same memory as a tensor; bfloat16 (of ml_dtypes) too."""
+    """Views an array as a tensor of the same memory, bfloat16 of ml_dtypes too."""
     import torch
 
     if array.dtype.name == "bfloat16":
@@ -33,22 +39,25 @@ def tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def to_pyg(batch: LoadedBatch) -> Any:
-    """As `LoadedBatch.to_pyg` says."""
+    """Makes a `Data`, as `LoadedBatch.to_pyg` says."""
     from torch_geometric.data import Data
 
     hops = batch.blocks[::-1]
     outer = batch.blocks[0]
     if not all(_begins_with(outer, hop) for hop in hops):
-        raise ValueError("to_pyg needs blocks that are parts of one another, as PyG draws a node once: redraw=false")
+        raise UserError("to_pyg needs blocks that are parts of one another, as PyG draws a node once: redraw=false")
     num_edges = [0, *(len(hop.indices) for hop in hops)]
     targets = np.repeat(np.arange(outer.num_dst), np.diff(outer.indptr))
+    tables = batch.tables
     return Data(
         x=None if batch.x is None else tensor(batch.x),
-        y=None if batch.labels is None else tensor(batch.labels[outer.src_nodes]),
+        y=None if tables.labels is None else tensor(tables.labels[outer.src_nodes]),
         edge_index=tensor(np.stack([outer.indices.astype(np.int64, copy=False), targets])),
-        edge_attr=_edge_attr(batch),
+        edge_attr=_of_edges(tables.edge_features, outer),
+        edge_weight=_of_edges(tables.edge_weight, outer),
+        importance=None if outer.weight is None else tensor(outer.weight),
         n_id=tensor(outer.src_nodes.astype(np.int64, copy=False)),
-        e_id=None if outer.edge_ids is None else tensor(outer.edge_ids),
+        e_id=_edge_positions(tables.edge_positions, outer),
         input_id=tensor(batch.positions),
         batch_size=len(batch.seeds),
         num_sampled_nodes=[len(batch.seeds), *(len(hop.src_nodes) - hop.num_dst for hop in hops)],
@@ -64,15 +73,26 @@ def _begins_with(outer: Block, inner: Block) -> bool:
     )
 
 
-def _edge_attr(batch: LoadedBatch) -> torch.Tensor | None:
-    edge_ids = batch.blocks[0].edge_ids
-    if batch.edge_features is None or edge_ids is None:
+def _of_edges(table: npt.NDArray[Any] | None, block: Block) -> torch.Tensor | None:  # [num_block_edges, ...]
+    """Gathers the rows of a block's edges from a table [num_edges, ...] in the CSC's
+    order.
+    """
+    if table is None or block.edge_ids is None:
         return None
-    return tensor(gather_rows(batch.edge_features, edge_ids))
+    return tensor(gather_rows(table, block.edge_ids))
+
+
+def _edge_positions(positions: Ids | None, block: Block) -> torch.Tensor | None:  # [num_block_edges] int64
+    """Finds where the edges of a block stand in the list of edges that the graph was
+    made from.
+    """
+    if positions is None or block.edge_ids is None:
+        return None if block.edge_ids is None else tensor(block.edge_ids)
+    return tensor(gather_rows(positions, block.edge_ids).astype(np.int64, copy=False))
 
 
 def to_dgl(batch: LoadedBatch) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-    """As `LoadedBatch.to_dgl` says."""
+    """Makes DGL blocks, as `LoadedBatch.to_dgl` says."""
     return tensor(batch.input_nodes), tensor(batch.seeds), [_dgl_block(block) for block in batch.blocks]
 
 

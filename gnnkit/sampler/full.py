@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from gnnkit import _core
-from gnnkit.sampler.base import NativeSampler, check_threads
+from gnnkit.checks import whole
+from gnnkit.sampler.base import MAX_HOPS, NativeSampler
 
 
 class FullSampler(NativeSampler):
-    """Every in-edge of every node within `num_hops` of the seeds: exact, and large. For evaluation and small graphs."""
+    """Takes every in-edge of every node within reach of the seeds: exact, and large.
+
+    For evaluation and small graphs.
+    """
 
     def __init__(self, num_hops: int = 2, *, edge_ids: bool = True, threads: int | None = None) -> None:
-        if num_hops < 1:
-            raise ValueError(f"sampler.num_hops={num_hops} must be at least 1")
-        self.num_hops = num_hops
-        self.fanouts = [-1] * num_hops
-        self.edge_ids = edge_ids
-        self.threads = check_threads(threads)
+        """Takes `edge_ids` and `threads` as `NativeSampler` does.
+
+        Args:
+            num_hops: layers of the model, 1 to 1000.
+            edge_ids: whether blocks say which edges of the CSC theirs are.
+            threads: threads that make one batch. Default: the cores at hand.
+        """
+        num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)
+        super().__init__([-1] * num_hops, edge_ids=edge_ids, threads=threads)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.neighbor(self.fanouts, False, False, None)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnkit import _core
-from gnnkit.sampler.base import NativeSampler, check_threads
+from gnnkit.sampler.base import NativeSampler
 
 
 class LaborSampler(NativeSampler):
-    """Fewer distinct nodes at the same variance: LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
+    """Finds fewer distinct nodes at the same variance: LABOR-0 (Balin and Catalyurek,
+    NeurIPS 2023).
 
-    A source has one random number per hop, and an edge into a node of degree d is kept iff it is below fanout / d; so
-    nodes draw the fanout in expectation only, and the same sources where they can.
+    A source has one random number per hop. An edge into a node of degree d is kept if
+    that number is below fanout / d. So nodes draw the fanout in expectation only, and
+    share sources.
     """
+
+    draws_by_hop = True
 
     def __init__(
         self,
@@ -24,13 +28,11 @@ class LaborSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.fanouts = [int(fanout) for fanout in fanouts]
-        self.num_hops = len(self.fanouts)
-        self.redraw = redraw
-        self.edge_ids = edge_ids
-        self.importance = importance
-        self.threads = check_threads(threads)
-        self.native()
+        """Takes the arguments of `NativeSampler`.
+
+        `fanouts` are expected numbers of draws.
+        """
+        super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.labor(self.fanouts, self.redraw, self.importance)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnkit import _core
-from gnnkit.sampler.base import NativeSampler, check_threads
+from gnnkit.sampler.base import NativeSampler
 
 
 class NeighborSampler(NativeSampler):
-    """Every in-edge equally likely (Hamilton, Ying and Leskovec, NeurIPS 2017). The default: fastest, fixed batch size.
+    """Draws every in-edge with equal probability (Hamilton, Ying and Leskovec, NeurIPS
+    2017).
 
-    Draws without replacement are exact (Floyd, CACM 30(9), 1987). Unlike PyG a node that recurs in a later hop has the
-    neighbours that it drew first; unlike DGL it does not draw anew, unless `redraw` is true.
+    The default: the fastest sampler, with a fixed number of draws per node. Draws
+    without replacement are exact (Floyd, CACM 30(9), 1987). Unlike in PyG, a node that
+    recurs in a later hop keeps the neighbours of its first draw. Unlike in DGL, the
+    node does not draw anew, unless `redraw` is true.
     """
 
     def __init__(
@@ -25,14 +28,10 @@ class NeighborSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.fanouts = [int(fanout) for fanout in fanouts]
-        self.num_hops = len(self.fanouts)
-        self.replace = replace
-        self.redraw = redraw
-        self.edge_ids = edge_ids
-        self.importance = importance
-        self.threads = check_threads(threads)
-        self.native()
+        """Takes the arguments of `NativeSampler`."""
+        super().__init__(
+            fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
+        )
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.neighbor(self.fanouts, self.replace, self.redraw, self.importance)

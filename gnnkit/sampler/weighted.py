@@ -8,18 +8,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gnnkit import _core
+from gnnkit.checks import finite
 from gnnkit.graph import CSC, Floats
-from gnnkit.sampler.base import NativeSampler, Reading, check_threads
+from gnnkit.sampler.base import NativeSampler, Reading
 
 _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 
 
 class WeightedSampler(NativeSampler):
-    """In-edges in proportion to the graph's weights, 1 where it has none. Edges of weight 0 are never drawn.
+    """Draws in-edges in proportion to the graph's weights, 1 where it has none.
 
-    Without replacement each draw is in proportion to the weights that are left (Efraimidis and Spirakis, Information
-    Processing Letters 97(5), 2006); importance weights then are those of Cohen and Kaplan (PODC 2007). `alpha` > 0 keeps
-    hubs from being drawn by everyone: weights are multiplied by the out-degree of the source to the power -alpha.
+    Edges of weight 0 are never drawn. Without replacement each draw is in proportion to
+    the weights that are left (Efraimidis and Spirakis, Information Processing Letters
+    97(5), 2006). Importance weights then follow Cohen and Kaplan (PODC 2007).
     """
 
     def __init__(
@@ -33,17 +34,22 @@ class WeightedSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        self.fanouts = [int(fanout) for fanout in fanouts]
-        self.num_hops = len(self.fanouts)
-        self.replace = replace
-        self.alpha = float(alpha)
-        self.redraw = redraw
-        self.edge_ids = edge_ids
-        self.importance = importance
-        self.threads = check_threads(threads)
-        if not np.isfinite(self.alpha):
-            raise ValueError(f"sampler.alpha={alpha} must be finite")
-        self.native()
+        """Takes the arguments of `NativeSampler`, and an exponent against hubs.
+
+        Args:
+            fanouts: [num_hops] draws per node, from the seeds outward.
+            replace: whether draws are with replacement.
+            alpha: weights are multiplied by the source's out-degree to the power
+                -alpha. Above 0, hubs are drawn less often.
+            redraw: whether all nodes found so far draw anew at every hop.
+            edge_ids: whether blocks say which edges of the CSC theirs are.
+            importance: mean, sum or None.
+            threads: threads that make one batch. Default: the cores at hand.
+        """
+        super().__init__(
+            fanouts, replace=replace, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads
+        )
+        self.alpha = finite("sampler.alpha", alpha)
 
     def native(self) -> _core.Sampler:
         return _core.Sampler.weighted(self.fanouts, self.replace, self.redraw, self.importance)
@@ -53,7 +59,7 @@ class WeightedSampler(NativeSampler):
 
 
 def _out_degree(graph: CSC) -> Floats:  # [num_sources]
-    """Number of out-edges, 1 where there are none; counted once per graph."""
+    """Counts out-edges, once per graph. Nodes without out-edges get 1."""
     if graph not in _OUT_DEGREE:
         degree = _core.csc_degrees(graph.indptr, graph.indices, graph.num_sources, None)[1]
         _OUT_DEGREE[graph] = np.maximum(degree, 1)

@@ -14,6 +14,7 @@ from gnnkit.engine import BlockLayers, Tally
 from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
+from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import LoadedBatch, Loader, Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 
@@ -48,12 +49,9 @@ class IndividualSample(ExecutionStrategy):
             topology: "shared": one mapped copy of the graph for all workers of a host.
         """
         for name, value in (("batch_size", batch_size), ("window", window), ("prefetch", prefetch)):
-            if value < 1:
-                raise UserError(f"strategy.{name}={value} must be at least 1")
-        if batching not in ("plain", "balanced"):
-            raise UserError(f"strategy.batching={batching} must be plain or balanced")
-        if topology != "shared":
-            raise UserError(f"strategy.topology={topology} must be shared")
+            whole(f"strategy.{name}", value, 1, MAX_COUNT)
+        one_of("strategy.batching", batching, ("plain", "balanced"))
+        one_of("strategy.topology", topology, ("shared",))
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:

@@ -11,8 +11,8 @@ from torch import nn
 
 from gnnkit.engine import ForwardPass, ShardAdjacency
 from gnnkit.engine.dropout import derive
-from gnnkit.errors import UserError
 from gnnkit.graph import Split
+from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 
@@ -32,9 +32,7 @@ class VertexCentric(ExecutionStrategy):
     full_graph = True
 
     def __init__(self, local_iterations: int = 1) -> None:
-        if local_iterations < 1:
-            raise UserError(f"strategy.local_iterations={local_iterations} must be at least 1")
-        self.local_iterations = local_iterations
+        self.local_iterations = whole("strategy.local_iterations", local_iterations, 1, MAX_COUNT)
         self.drifts = local_iterations > 1
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:

@@ -10,8 +10,11 @@ from gnnkit.sync.base import GradientSync, gradients, trained
 
 
 class AllReduce(GradientSync):
-    """Every rank adds up all gradients and makes the same update. Ranks that are processes leave this to Lightning's DDP, which
-    overlaps it with the backward pass."""
+    """Adds up all gradients on every rank, which then makes the same update.
+
+    Ranks that are processes leave this to Lightning's DDP, which overlaps the sum with the
+    backward pass.
+    """
 
     ddp = True
 

@@ -9,24 +9,24 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
-from gnnkit.errors import UserError
+from gnnkit.ranges import one_of
 from gnnkit.sync.base import GradientSync, gradients, trained
 
 LEADER = 0
 
 
 class Leader(GradientSync):
-    """Rank 0 collects the gradients, holds the optimiser's state alone, updates, and sends out the new parameters, which overwrite
-    those of workers that drifted. Choose it where the optimiser's state should exist once.
+    """Collects the gradients at rank 0, which updates and sends out the new parameters.
 
-    `average="weighted"` is the sum of the gradients, exact; `"mean"` is the unweighted mean of the own mean gradients of the
-    ranks that have rows.
+    Rank 0 alone holds the optimiser's state. The new parameters overwrite the parameters of
+    workers that drifted. Choose this sync where the optimiser's state should exist once.
+
+    With `average="weighted"` gradients are summed, which is exact. With `"mean"` the ranks
+    that have rows give the unweighted mean of their own mean gradients.
     """
 
     def __init__(self, average: Literal["weighted", "mean"] = "weighted") -> None:
-        if average not in ("weighted", "mean"):
-            raise UserError(f"average={average} must be weighted or mean")
-        self.average = average
+        self.average = one_of("sync.average", average, ("weighted", "mean"))
         self.exact = average == "weighted"
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
@@ -42,7 +42,7 @@ class Leader(GradientSync):
         vector_to_parameters(self.comm.broadcast(values, src=LEADER), parameters)
 
     def _collect(self, gradient: Tensor, share: float) -> Tensor | None:  # [num_parameters]
-        """The gradient to apply, on the leader."""
+        """Collects the gradient to apply, on the leader. Returns None on other ranks."""
         if self.average == "mean":
             gradient = torch.cat([gradient / share if share else gradient, gradient.new_tensor([float(share > 0)])])
         rows = self.comm.gather(gradient[None], dst=LEADER)

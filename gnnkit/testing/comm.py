@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import torch
+import itertools
 
-from gnnkit.comm import Communicator
+import torch
+from torch import Tensor
+
+from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox
+from gnnkit.comm.frames import DTYPES
+
+PATIENCE = 10.0  # seconds for a letter that has been put
 
 
 def check_communicator(comm: Communicator) -> None:
-    """Collective: every rank of `comm` calls it. Raises `AssertionError` for the first broken promise of the interface."""
+    """Raises `AssertionError` for the first broken promise. Collective over `comm`."""
     _check_all_to_all(comm)
     _check_sums(comm)
     _check_bits(comm)
+    _check_mailbox(comm)
     evens = [rank for rank in range(comm.world_size) if rank % 2 == comm.rank % 2]
     part = comm.split(evens)
     assert (part.rank, part.world_size) == (evens.index(comm.rank), len(evens)), (
@@ -19,10 +26,11 @@ def check_communicator(comm: Communicator) -> None:
     )
     _check_all_to_all(part)
     _check_sums(part)
+    _check_mailbox(part)
 
 
 def _check_all_to_all(comm: Communicator) -> None:
-    """Uneven, empty and two-dimensional parts arrive in the order of their senders."""
+    """Checks that uneven, empty and two-dimensional parts arrive by sender."""
     send = [(comm.rank + 2 * peer) % 3 for peer in range(comm.world_size)]
     recv = [(peer + 2 * comm.rank) % 3 for peer in range(comm.world_size)]
     rows = [torch.full((count, 2), comm.rank * 100.0 + peer) for peer, count in enumerate(send)]
@@ -34,6 +42,7 @@ def _check_all_to_all(comm: Communicator) -> None:
 
 
 def _check_sums(comm: Communicator) -> None:
+    """Checks sums, broadcasts and gathered rows."""
     x = torch.arange(3, dtype=torch.float64, device=comm.device) + comm.rank
     total = comm.all_reduce(x)
     ranks = comm.world_size * (comm.world_size - 1) / 2
@@ -51,10 +60,87 @@ def _check_sums(comm: Communicator) -> None:
 
 
 def _check_bits(comm: Communicator) -> None:
-    """What ranks decide on must be equal to the last bit; and values of JSON arrive as they are."""
+    """Checks that sums have equal bits on all ranks, and that JSON values arrive."""
     own = torch.randn(1001, generator=torch.Generator().manual_seed(comm.rank))
     rows = comm.gather(comm.all_reduce(own.to(comm.device))[None])
     assert all(torch.equal(row, rows[0]) for row in rows), "all_reduce gives the same bits on all ranks"
     value = {"list": [1, 2.5, None], "text": "\u00e9"}
     last = comm.world_size - 1
     assert comm.share(value if comm.rank == last else None, src=last) == value, "share sends the source's value"
+
+
+def _check_mailbox(comm: Communicator) -> None:
+    """Checks letters between all pairs of ranks, each rank and itself included."""
+    with comm.mailbox() as box:
+        assert (box.rank, box.world_size) == (comm.rank, comm.world_size), "a mailbox has the communicator's ranks"
+        _check_order(box)
+        _check_any_source(box)
+        _check_content(box, comm.device)
+        _check_deadline(box)
+        comm.all_reduce(torch.zeros(1, device=comm.device))  # a mailbox is closed when all are done
+
+
+def _check_order(box: Mailbox) -> None:
+    for number, dst in itertools.product(range(6), range(box.world_size)):
+        box.put(dst, "odd" if number % 2 else "even", {"number": number})
+    for src in reversed(range(box.world_size)):
+        for tag, expected in (("odd", [1, 3, 5]), ("even", [0, 2, 4])):
+            letters = [box.take(tag, src=src, timeout=PATIENCE) for _ in expected]
+            assert all((letter.src, letter.tag) == (src, tag) for letter in letters), "take returns what was asked for"
+            assert [letter.fields["number"] for letter in letters] == expected, (
+                "letters from one sender with one tag arrive in order"
+            )
+
+
+def _check_any_source(box: Mailbox) -> None:
+    for dst in range(box.world_size):
+        box.put(dst, "any")
+    sources = sorted(box.take("any", timeout=PATIENCE).src for _ in range(box.world_size))
+    assert sources == list(range(box.world_size)), "take without src returns the letters of all ranks"
+
+
+def _check_content(box: Mailbox, device: torch.device) -> None:
+    fields = {"list": [1, -2.5, None, True], "nested": {"text": "\u00e9", "empty": {}}}
+    for dst in range(box.world_size):
+        tensors = {name: tensor.to(device) for name, tensor in _tensors(box.rank).items()}
+        box.put(dst, "content", fields, tensors)
+        for tensor in tensors.values():
+            tensor.zero_()  # the letter keeps its values
+    for src in range(box.world_size):
+        letter = box.take("content", src=src, timeout=PATIENCE)
+        assert letter.fields == fields, "JSON values arrive unchanged"
+        expected = _tensors(src)
+        assert list(letter.tensors) == list(expected), "tensors arrive under their names"
+        for name, tensor in letter.tensors.items():
+            found, wanted = (tensor.dtype, tensor.shape), (expected[name].dtype, expected[name].shape)
+            assert found == wanted, f"tensor {name} arrives as {found}, sent as {wanted}"
+            assert tensor.device.type == "cpu", "tensors arrive on the CPU"
+            assert torch.equal(tensor, expected[name]), f"tensor {name} arrives with other values"
+
+
+def _tensors(rank: int) -> dict[str, Tensor]:
+    """Returns tensors of every type and of every kind of shape."""
+    by_type = {name: torch.tensor([0, 1, rank % 100]).to(dtype) for name, dtype in DTYPES.items()}
+    shapes = {
+        "scalar": torch.tensor(rank + 0.5),
+        "empty": torch.empty(0, 3),
+        "matrix": torch.arange(6).view(2, 3),
+        "transposed": torch.arange(6).view(2, 3).T,
+    }
+    return by_type | shapes
+
+
+def _check_deadline(box: Mailbox) -> None:
+    assert box.poll("never") is None, "poll returns at once"
+    told = _late(box)
+    assert "'never'" in told, "the error of take at the deadline names the tag"
+    assert f"rank {box.rank}" in told, "the error of take at the deadline names the sender"
+
+
+def _late(box: Mailbox) -> str:
+    """Returns the error of a wait for a letter that nobody puts."""
+    try:
+        box.take("never", src=box.rank, timeout=0.02)
+    except DeadlineExceeded as error:
+        return str(error)
+    raise AssertionError("take raises DeadlineExceeded at the deadline")

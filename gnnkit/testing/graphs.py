@@ -48,7 +48,7 @@ def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
         num_nodes,
         features=rng.normal(size=(num_nodes, 4)),
         labels=labels,
-        split=np.where(labels < 0, Split.NONE, rng.integers(0, len(Split), num_nodes)),
+        split=np.where(labels < 0, Split.NONE, rng.integers(0, len(Split), num_nodes)).astype(np.int8),
         weight=rng.uniform(0.5, 2, len(src)),
         edge_features=rng.normal(size=(len(src), 2)),
         coordinates=rng.normal(size=(num_nodes, 2)),

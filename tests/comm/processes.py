@@ -23,8 +23,17 @@ def run_gloo(
     *,
     timeout: float = 30.0,
     kind: type[Communicator] = Gloo,
+    dies: int | None = None,
 ) -> list[Any]:
-    """`function(communicator)` on that many forked processes; their results by rank."""
+    """Calls `function(communicator)` on processes, and returns the results by rank.
+
+    Args:
+        function: What each rank does.
+        world_size: Number of ranks.
+        timeout: Deadline of the collectives in seconds. Default: 30.
+        kind: Communicator to connect. Default: gloo.
+        dies: Rank that is expected to end without a result. Default: none.
+    """
     context = multiprocessing.get_context("fork")
     listener = socket.create_server(("127.0.0.1", 0))
     environment = {"GNNKIT_LOCAL": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
@@ -52,7 +61,11 @@ def run_gloo(
         process.start()
         pipes.append(here)
         processes.append(process)
-    answers = [pipe.recv() if pipe.poll(timeout * 2) else (None, "no answer") for pipe in pipes]
+    answers = [
+        pipe.recv() if pipe.poll(timeout * 2) else (None, "no answer")
+        for rank, pipe in enumerate(pipes)
+        if rank != dies
+    ]
     for process in processes:
         process.join(5)
         process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 
 NODES = "id,label,split,f0,f1\n10,0,train,1,0.5\n30,1,val,2,0\n20,-1,none,3,0\n40,,,4,0\n"
@@ -33,7 +35,7 @@ def folder(path: Path, **files: str | bytes | np.ndarray[Any, Any] | Mapping[str
     return path
 
 
-def load(path: Path, **options: bool) -> Graph:
+def load(path: Path, **options: Any) -> Graph:
     return EdgeFolder(str(path), **options).load()
 
 
@@ -137,6 +139,18 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": "src,dst,weight\n10,20,1\n10,20,nan\n"}, r"edges.csv, column 'weight', row 1: (nan|is empty)"),
         ({"edges_csv": "src,dst,weight\n10,20,heavy\n"}, "edges.csv, column 'weight' holds string, expected numbers"),
         ({"edges_csv": "src,dst,w,x\n10,20,1,inf\n"}, r"edges.csv, column 'x', row 0: inf is not finite"),
+        (
+            {"edges_csv": "src,dst,x\n10,20,1\n10,20,1e39\n"},
+            r"edges.csv, column 'x', row 1: 1e\+39 is too large for float32",
+        ),
+        ({"edges_csv": "src,dst,weight\n10,20,1e39\n"}, r"weight\[0\] = 1e\+39 is too large for float32"),
+        ({"edges_csv": 'src,dst\n10,20\n"10\n",20,30\n'}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
+        ({"edges_csv": "src,dst," + "x" * 3_000_000 + "\n1,2,3\n"}, "edges.csv: CSV parse error"),
+        ({"edges_csv": "src,dst,src\n10,20,20\n"}, "edges.csv has two columns 'src'"),
+        (
+            {"edges_csv": ",".join(map(str, range(100_000))) + "\n"},
+            "edges.csv has 100000 columns or more, at most 16384 are read: put wide features into features.npy",
+        ),
         ({"nodes_csv": NODES.replace("30,1", "10,1")}, r"nodes.csv, column 'id', row 1: 10 occurs a second time"),
         ({"nodes_csv": NODES.replace("30,1", ",1")}, r"nodes.csv, column 'id', row 1: is empty"),
         ({"nodes_csv": NODES.replace("30,1", "3.5,1")}, "nodes.csv, column 'id' holds double, expected whole numbers"),
@@ -177,9 +191,10 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
 )
 def test_errors_name_folder_file_column_and_row(tmp_path: Path, files: dict[str, Any], message: str) -> None:
     folder(tmp_path, **files)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         load(tmp_path)
     assert str(caught.value).startswith(f"dataset.root={tmp_path}: ")
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_the_row_of_a_bad_id_is_found_in_a_long_column(tmp_path: Path) -> None:
@@ -191,3 +206,41 @@ def test_the_row_of_a_bad_id_is_found_in_a_long_column(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"dataset.root=.*nowhere: is not a folder"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["edges.csv", "edges.parquet", "edges.npy", "nodes.csv", "features.npy"])
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    folder(tmp_path, nodes_csv=None if name == "nodes.csv" else "id\n10\n20\n30\n")
+    if name.startswith("edges"):
+        (tmp_path / "edges.csv").unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name} is no regular file"):
+        load(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=f"{name} is no regular file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("largest", [300_000_000, 2**31, 2**62])
+def test_ids_out_of_proportion_to_the_edges_need_the_number_of_nodes(tmp_path: Path, largest: int) -> None:
+    folder(tmp_path, nodes_csv=None, edges_csv=f"src,dst\n0,{largest}\n")
+    with pytest.raises(UserError, match=rf"dst\[0\] = {largest} would make .* 1 edges: .*dataset\.num_nodes"):
+        load(tmp_path)
+
+
+def test_the_number_of_nodes_may_be_given(tmp_path: Path) -> None:
+    folder(tmp_path, nodes_csv=None, edges_csv="src,dst\n0,1000000\n")
+    assert load(tmp_path, num_nodes=1_000_002).num_nodes == 1_000_002
+    with pytest.raises(UserError, match=r"dst\[0\] = 1000000 is out of range for 5 nodes"):
+        load(tmp_path, num_nodes=5)
+    (tmp_path / "nodes.csv").write_text(NODES)
+    with pytest.raises(UserError, match=r"nodes.csv says how many nodes there are, so dataset\.num_nodes=4 must go"):
+        load(tmp_path, num_nodes=4)
+    with pytest.raises(UserError, match=r"dataset\.num_nodes=0 must be a whole number of at least 1"):
+        load(tmp_path, num_nodes=0)
+
+
+def test_a_path_with_a_line_break_is_shown_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a b: is not a folder"):
+        load(tmp_path / "a\nb")

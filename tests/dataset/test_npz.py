@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from gnnkit.dataset.npz import Npz
+from gnnkit.errors import UserError
 from gnnkit.graph import Split
 
 FIELDS: dict[str, Any] = {
@@ -89,6 +91,10 @@ def test_weights_and_dense_features_are_read_and_directed_graphs_symmetrized(tmp
         ({"train_mask": np.array([True, True, False])}, "node 1 is in more than one of"),
         ({"train_mask": np.array([False, False, True])}, r"split\[2\] = 1 \(TRAIN\), but labels\[2\] = -1"),
         ({"y": np.array([print] * 3)}, "y holds Python objects"),
+        ({"x_data": np.array([1, 1e39, 1])}, r"x_data\[1\] = 1e\+39 is too large for float32"),
+        ({"x": np.full((3, 1), 1e39)}, r"features\[0, 0\] = 1e\+39 is too large for float32"),
+        ({"train_mask": np.array(True)}, r"train mask has dtype bool, shape \[\]"),
+        ({"indptr": np.array(3)}, r"indptr has shape \[\], expected one dimension"),
     ],
 )
 def test_errors_name_file_and_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -102,6 +108,18 @@ def test_split_without_split_arrays_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no array 'train_masks'"):
         Npz(str(write(tmp_path)), split=0).load()
     assert Npz(str(write(tmp_path, **MASKS)), split=1).load().num_nodes == 3
+
+
+def test_split_arrays_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    for masks in (np.array(True), np.array([True, False, False])):
+        with pytest.raises(UserError, match=r"val_masks has shape \[.*\], expected \[splits, num_nodes\]"):
+            Npz(str(write(tmp_path, **MASKS | {"val_masks": masks})), split=0).load()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "graph.npz")
+    with pytest.raises(UserError, match=r"graph\.npz is no regular file"):
+        Npz(str(tmp_path / "graph.npz")).load()
 
 
 def npy_header(shape: tuple[int, ...]) -> bytes:

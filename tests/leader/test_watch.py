@@ -8,29 +8,25 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 import gnnkit
 from gnnkit.engine import Adjacency
-from gnnkit.graph import Block, Graph, Split
+from gnnkit.graph import Graph, Split
 from gnnkit.jobs import train as running
 from gnnkit.leader.stragglers import Straggler, Stragglers
 from gnnkit.leader.watch import WorkerState
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
-from gnnkit.strategy.base import Batch, Worker
-from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.training.display import Display, worker_table
-from tests.conftest import Install
 from tests.jobs.test_train import small_graph
 
 SLOW, FIRST_SLOW, SECONDS = 1, 10, 0.03  # rank, step, seconds it sleeps in each
@@ -105,7 +101,22 @@ def test_two_slow_workers_of_five_are_both_named() -> None:
     assert [(s.rank, s.step) for s in observed(steps)] == [(0, 6), (3, 6)]
 
 
-STATE = WorkerState(7, 0.5, 1.25, 0.003, 0.02, 0.001, 5678, 1234.0, 2**30)
+STATE = WorkerState(
+    rank=0,
+    epoch=6,
+    step=7,
+    loss=0.5,
+    total=10,
+    synchronised=True,
+    gradient_norm=1.25,
+    seconds_wait=0.002,
+    seconds_compute=0.003,
+    seconds_exchange=0.02,
+    seconds_sync=0.001,
+    edges=5678,
+    rows_per_second=1234.0,
+    memory=2**30,
+)
 
 
 def test_the_table_holds_every_workers_state() -> None:
@@ -113,7 +124,7 @@ def test_the_table_holds_every_workers_state() -> None:
     Console(file=text, width=120).print(worker_table([STATE, STATE]))
     rows = [line.split() for line in text.getvalue().splitlines()[1:]]
     assert rows == [
-        [r, "7", "exchange", "0.5000", "1.25", "5,678", "1,234", "3.0", "20.0", "1.0", "1024"] for r in "01"
+        [r, "7", "exchange", "0.5000", "1.25", "5,678", "1,234", "2.0", "3.0", "20.0", "1.0", "1024"] for r in "01"
     ]
 
 
@@ -123,8 +134,8 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
     screen = tmp_path / "screen"
 
     class OnScreen(Display):
-        def __init__(self, leader: Any) -> None:
-            super().__init__(leader, Console(file=screen.open("w"), force_terminal=True, width=120))
+        def __init__(self, watch: Any) -> None:
+            super().__init__(watch, Console(file=screen.open("w"), force_terminal=True, width=120))
 
     monkeypatch.setattr(running, "Display", OnScreen)
     train(tmp_path / "terminal", Sleeps, trainer={"progress_bar": True, "max_epochs": 20})
@@ -150,50 +161,6 @@ def skewed_graph() -> Graph:
     return Graph.from_edges(src, dst, 120, features=rng.standard_normal((120, 5)), **keys)
 
 
-class SampledBlock(Adjacency):
-    """A block as a layer sees it; means are all that its model asks for."""
-
-    edge_features, key = None, 0
-
-    def __init__(self, block: Block) -> None:
-        self.num_dst, self.edge_ids = block.num_dst, torch.from_numpy(block.edge_ids)
-        self.src, self.src_nodes = torch.from_numpy(block.indices).long(), torch.from_numpy(block.src_nodes)
-        self.counts = torch.from_numpy(np.diff(block.indptr))
-        self.in_degree, self.out_degree = self.counts, torch.bincount(self.src, minlength=len(self.src_nodes))
-
-    def aggregate(self, x: Tensor, *, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
-        dst = torch.repeat_interleave(torch.arange(self.num_dst), self.counts)
-        return x.new_zeros(self.num_dst, x.shape[1]).index_add(0, dst, x[self.src]) / self.counts.clamp(min=1)[:, None]
-
-    def aggregate_messages(self, x: Tensor, message: Any) -> Tensor:
-        raise NotImplementedError
-
-    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def softmax(self, scores: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class Sampled(VertexCentric):
-    """Somebody's own: every rank draws blocks for its part of the training nodes, of a graph that it has whole."""
-
-    def __init__(self, batching: str = "plain") -> None:
-        super().__init__()
-        self.batching = batching
-
-    def setup(self, worker: Worker, model: nn.Module) -> None:
-        super().setup(worker, model)
-        self.loader = loader(self.batching, worker.comm.rank)
-
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        self.loader.set_epoch(epoch)
-        for drawn, bounds in zip(self.loader, self.loader.plan(epoch).bounds, strict=True):
-            rows, y = torch.arange(len(drawn.seeds)), torch.from_numpy(drawn.y)
-            blocks = [SampledBlock(block) for block in drawn.blocks]
-            yield Batch(torch.from_numpy(drawn.x), blocks, rows, y, total=int(bounds[-1] - bounds[0]))
-
-
 def loader(batching: str, rank: int) -> Loader:
     graph = skewed_graph()
     sampler, seeds = NeighborSampler([20, 5]), graph.split == Split.TRAIN
@@ -208,6 +175,9 @@ def drawn_edges(batching: str, epoch: int) -> list[int]:
         batches.set_epoch(epoch)
         edges.append(sum(len(block.indices) for batch in batches for block in batch.blocks))
     return edges
+
+
+SAMPLED = ("strategy.batch_size=6", "sampler.fanouts=[20,5]")
 
 
 def train_skewed(folder: Path, strategy: str, *overrides: str, **trainer: Any) -> dict[str, Any]:
@@ -231,11 +201,11 @@ def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
     assert np.array_equal(found, edges)
 
 
-def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path, install: Install) -> None:
-    install("sampled", {"gnnkit.strategy": {"sampled": f"{__name__}:Sampled"}})
+def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) -> None:
     worst = {}
     for batching in ("plain", "balanced"):
-        result = train_skewed(tmp_path / batching, "sampled", f"+strategy.options.batching={batching}")
+        chosen = ("individual_sample", f"strategy.batching={batching}", *SAMPLED)
+        result = train_skewed(tmp_path / batching, *chosen)
         check_work(result, tmp_path / batching, np.array([drawn_edges(batching, epoch) for epoch in range(EPOCHS)]))
         worst[batching] = result["balance"]["work_worst"]
     assert worst["balanced"] - 1 < (worst["plain"] - 1) / 2

@@ -20,7 +20,7 @@ def make_graph(src: npt.ArrayLike, dst: npt.ArrayLike, num_nodes: int, *, rich: 
         num_nodes,
         features=rng.normal(size=(num_nodes, 3)),
         labels=labels,
-        split=np.where(labels < 0, 0, rng.integers(0, 4, num_nodes)),
+        split=np.where(labels < 0, 0, rng.integers(0, 4, num_nodes)).astype(np.int8),
         weight=rng.uniform(0.5, 2, np.size(src)) if rich else None,
         edge_features=rng.normal(size=(np.size(src), 2)) if rich else None,
     )

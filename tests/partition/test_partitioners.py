@@ -1,6 +1,7 @@
 """What all partitioners promise, and what each adds."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import GRIDS, graphs, make_graph, random_graph
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, NodePartitioner, Traffic, cut_all
 from gnnkit.partition.balanced import Balanced
@@ -25,7 +27,9 @@ def with_coordinates(graph: Graph, dims: int, seed: int = 0) -> Graph:
 
 
 def lattice(*shape: int) -> Graph:
-    """A grid graph with edges in both directions and its coordinates, node ids shuffled."""
+    """A grid graph with edges in both directions and its coordinates, node ids
+    shuffled.
+    """
     points = np.array(list(product(*map(range, shape))))
     ids = np.random.default_rng(0).permutation(len(points)).reshape(shape)
     pairs = [
@@ -120,3 +124,33 @@ def test_tiles_hold_equal_numbers_of_nodes_and_cut_the_least(shape: tuple[int, .
 def test_tiles_of_a_graph_without_coordinates_name_the_key() -> None:
     with pytest.raises(ValueError, match=r"partition\.nodes=tiles needs a graph with coordinates"):
         Tiles().assign_nodes(random_graph(10, 20), 4)
+
+
+class Fixed(NodePartitioner):
+    def __init__(self, owners: Any) -> None:
+        self.owners = owners
+
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Any:
+        return self.owners
+
+
+@pytest.mark.parametrize(
+    ("owners", "message"),
+    [
+        (np.array([0.0, 1.7, 0.0]), "must be one-dimensional integers, got float64"),
+        (np.array([0, 2**32, 1]), r"node_rank\[1\] = 4294967296 is out of range for 2 workers"),
+        (np.array([0, 1, None]), "must be one-dimensional integers, got object"),
+        (np.array([True, False, True]), "must be one-dimensional integers, got bool"),
+        (None, "must be one-dimensional integers, got object"),
+        ([[0], [1, 1]], "the owners of Fixed cannot be read as an array"),
+    ],
+)
+def test_owners_are_checked_before_they_are_cast(owners: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Fixed(owners).assign(make_graph([], [], 3), Grid(2, 1, 1))
+
+
+def test_owners_may_be_integers_of_any_type() -> None:
+    for owners in ([0, 1, 1], np.array([0, 1, 1], np.uint64), np.array([0, 1, 1], np.int8)):
+        partition = Fixed(owners).assign(make_graph([], [], 3), Grid(2, 1, 1))
+        assert (partition.node_rank.dtype, partition.node_rank.tolist()) == (np.int32, [0, 1, 1])

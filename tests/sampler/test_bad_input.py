@@ -1,14 +1,28 @@
-"""The inputs that crash other samplers, or that they answer with nodes that do not exist."""
+"""The inputs that crash other samplers, or that they answer with nodes that do not
+exist.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC
-from gnnkit.sampler import BalancedSampler, FullSampler, NeighborSampler, WeightedSampler
+from gnnkit.sampler import (
+    BalancedSampler,
+    ClusterSampler,
+    FullSampler,
+    LaborSampler,
+    MetropolisHastingsSampler,
+    NativeSampler,
+    NeighborSampler,
+    WeightedSampler,
+)
 from gnnkit.sampler.balanced import water_fill
 
 
@@ -27,9 +41,9 @@ def ring(num_nodes: int = 1000, dtype: type[np.integer] = np.int64) -> CSC:
         ([2**40], r"seeds\[0\] = 1099511627776 is out of range"),
         ([3, 4, -1], r"seeds\[2\] = -1 is out of range"),
         ([5, 6, 5], r"seeds\[2\] = 5 repeats seeds\[0\]"),
-        ([0.5], "seeds must be integers in one dimension, got float64"),
-        ([[1, 2]], r"seeds must be integers in one dimension, got int64 of shape \(1, 2\)"),
-        (["a"], "seeds must be integers"),
+        ([0.5], "seeds has dtype float64, expected integers"),
+        ([[1, 2]], r"seeds has shape \[1, 2\], expected one dimension of integers"),
+        (["a"], "seeds has dtype <U1, expected integers"),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -48,11 +62,70 @@ def test_bad_nodes_and_hops_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("fanouts", "message"),
-    [([5, -2], r"fanouts\[1\] = -2 is below -1"), ([], r"fanouts=\[\] names no hop")],
+    [
+        ([5, -2], r"sampler\.fanouts\[1\]=-2 must be a whole number from -1 to 2147483647"),
+        ([2, 2.5], r"sampler\.fanouts\[1\]=2\.5 must be a whole number"),
+        ([2**70], r"sampler\.fanouts\[0\]=1180591620717411303424 must be a whole number"),
+        ([True], r"sampler\.fanouts\[0\]=True must be a whole number"),
+        ([5, "a"], r"sampler\.fanouts\[1\]=a must be a whole number"),
+        ([5, None], r"sampler\.fanouts\[1\]=None must be a whole number"),
+        ([], r"sampler\.fanouts names 0 hops, expected 1 to 1000"),
+        ([1] * 1001, r"sampler\.fanouts names 1001 hops, expected 1 to 1000"),
+        (5, r"sampler\.fanouts=5 must be a list of whole numbers, one per hop"),
+        (None, r"sampler\.fanouts=None must be a list"),
+    ],
 )
-def test_bad_fanouts_are_named(fanouts: Sequence[int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NeighborSampler(fanouts)
+@pytest.mark.parametrize(
+    "kind", [NeighborSampler, WeightedSampler, BalancedSampler, LaborSampler, MetropolisHastingsSampler]
+)
+def test_bad_fanouts_are_named(kind: type[NativeSampler], fanouts: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        kind(fanouts)
+
+
+def test_fanouts_are_whole_numbers_of_any_type() -> None:
+    for fanouts in ((4, 3), np.array([4, 3], np.uint8), torch.tensor([4, 3]), [np.int64(4), 3]):
+        assert NeighborSampler(fanouts).fanouts == [4, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FullSampler(0), r"sampler\.num_hops=0 must be a whole number from 1 to 1000"),
+        (lambda: FullSampler(2.0), r"sampler\.num_hops=2\.0 must be a whole number"),
+        (lambda: ClusterSampler([0], 2**40), r"sampler\.num_hops=1099511627776 must be a whole number"),
+        (
+            lambda: NeighborSampler([1], threads=2**20),
+            r"sampler\.threads=1048576 must be a whole number from 1 to 1024",
+        ),
+        (lambda: BalancedSampler([1], least=-1), r"sampler\.least=-1 must be a whole number"),
+        (lambda: BalancedSampler([1], most=2.5), r"sampler\.most=2\.5 must be a whole number"),
+        (lambda: LaborSampler([1], importance="max"), r"sampler\.importance=max must be mean, sum or null"),
+        (lambda: WeightedSampler([1], alpha="high"), r"sampler\.alpha=high must be finite"),
+        (lambda: MetropolisHastingsSampler([1], num_walks=2**40), r"sampler\.num_walks=1099511627776 must be a whole"),
+        (lambda: MetropolisHastingsSampler([1], walk_length=2**62), r"sampler\.walk_length=4611686018427387904 must"),
+        (
+            lambda: MetropolisHastingsSampler([1], walk_length=2**13, num_walks=2**12),
+            r"sampler\.num_walks=4096 times sampler\.walk_length=8192 must be at most 16777216 steps",
+        ),
+        (lambda: ClusterSampler(None), r"sampler\.clusters has shape \[\], expected one dimension"),
+        (lambda: ClusterSampler(torch.eye(2).to_sparse()), r"sampler\.clusters cannot be read as an array"),
+        (
+            lambda: NeighborSampler([1]).sample(ring(), [2**70], key=1),
+            r"seeds has dtype object, expected integers below",
+        ),
+        (lambda: NeighborSampler([1]).sample(ring(), None, key=1), r"seeds has shape \[\]"),
+        (lambda: NeighborSampler([1]).sample(ring(), [1], key=0.5), r"key=0\.5 must be a whole number"),
+        (lambda: NeighborSampler([1]).draw(ring(), [1], -1, key=1), r"hop=-1 must be a whole number"),
+        (
+            lambda: NeighborSampler([1]).sample(ring(), torch.ones(2).bfloat16(), key=1),
+            "seeds cannot be read .*BFloat16",
+        ),
+    ],
+)
+def test_numbers_and_arrays_out_of_range_name_the_argument(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
 
 
 def test_bad_importance_is_named() -> None:
@@ -144,8 +217,6 @@ def test_bad_options_are_named() -> None:
         water_fill(np.array([1, -2]), 1)
     with pytest.raises(ValueError, match="alpha=inf must be finite"):
         WeightedSampler([1], alpha=np.inf)
-    with pytest.raises(ValueError, match="num_hops=0"):
-        FullSampler(0)
 
 
 def test_random_garbage_in_a_graph_never_crashes() -> None:

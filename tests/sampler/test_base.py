@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Ids
+from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.sampler import (
     BalancedSampler,
     ClusterSampler,
@@ -135,7 +135,7 @@ def test_threads_within_a_batch_do_not_change_it(sampler: Sampler, num_seeds: in
 
 
 def test_fewer_threads_than_one_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sampler\.threads=0 must be at least 1"):
+    with pytest.raises(ValueError, match=r"sampler\.threads=0 must be a whole number"):
         NeighborSampler([2], threads=0)
 
 
@@ -163,3 +163,65 @@ def test_a_sampler_that_only_draws_numbers_nodes_like_the_native_ones(graph: CSC
             for name in ("indptr", "indices", "src_nodes", "edge_ids", "weight"):
                 np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
                 assert getattr(a, name).dtype == getattr(b, name).dtype
+
+
+class LastNeighbors(FirstNeighbors):
+    """In-edges that depend on the hop, drawn anew at each."""
+
+    redraw = True
+
+    def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
+        drawn = super().draw(graph, nodes, hop, key=key)
+        kept = (drawn.indptr[1:] if hop else drawn.indptr[:-1] + 1)[np.diff(drawn.indptr) > 0] - 1
+        counts = (np.diff(drawn.indptr) > 0).astype(np.int64)
+        return Hop(np.r_[0, np.cumsum(counts)], drawn.sources[kept], None)
+
+
+INVARIANT: dict[str, tuple[Sampler, bool]] = {
+    "neighbor, equal fanouts": (NeighborSampler([3, 3, 3]), True),
+    "neighbor, unequal fanouts": (NeighborSampler([5, 3, 2]), False),
+    "neighbor, one hop": (NeighborSampler([5]), True),
+    "neighbor, unequal fanouts, redrawn": (NeighborSampler([5, 3, 2], redraw=True), True),
+    "neighbor, unequal fanouts, replaced": (NeighborSampler([5, 3], replace=True), False),
+    "weighted, equal fanouts": (WeightedSampler([3, 3], alpha=0.5), True),
+    "weighted, unequal fanouts": (WeightedSampler([5, 2]), False),
+    "weighted, unequal fanouts, redrawn": (WeightedSampler([5, 2], redraw=True), True),
+    "balanced, equal fanouts": (BalancedSampler([3, 3]), False),
+    "balanced, redrawn": (BalancedSampler([4, 3], redraw=True), False),
+    "labor, equal fanouts": (LaborSampler([4, 4]), False),
+    "labor, one hop": (LaborSampler([4]), True),
+    "labor, unequal fanouts": (LaborSampler([6, 3]), False),
+    "labor, unequal fanouts, redrawn": (LaborSampler([6, 3], redraw=True), True),
+    "metropolis_hastings, equal fanouts": (MetropolisHastingsSampler([3, 3]), True),
+    "metropolis_hastings, unequal fanouts": (MetropolisHastingsSampler([5, 3]), False),
+    "metropolis_hastings, redrawn": (MetropolisHastingsSampler([5, 3], redraw=True), True),
+    "cluster": (ClusterSampler(np.arange(2_000) % 200), False),
+    "full": (FullSampler(2), True),
+    "third party, redrawn": (LastNeighbors(), True),
+}
+
+
+def draws(batch: MiniBatch) -> dict[tuple[int, int], list[int]]:
+    """The sources that each node draws in each block: (hop from the seeds, node) ->
+    global ids.
+    """
+    drawn = {}
+    for hop, block in enumerate(reversed(batch.blocks)):
+        sources = np.split(block.src_nodes[block.indices], block.indptr[1:-1])
+        for node, ids in zip(block.src_nodes[: block.num_dst].tolist(), sources, strict=True):
+            drawn[hop, node] = ids.tolist()
+    return drawn
+
+
+@pytest.mark.parametrize(("sampler", "invariant"), INVARIANT.values(), ids=INVARIANT.keys())
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_ranks_draw_what_one_rank_draws_exactly_where_the_sampler_says_so(
+    sampler: Sampler, invariant: bool, graph: CSC
+) -> None:
+    seeds = np.random.default_rng(3).permutation(graph.num_nodes)[:240]
+    together = draws(sampler.sample(graph, seeds, key=5))
+    ranks = [draws(sampler.sample(graph, part, key=5)) for part in np.split(seeds, 4)]
+    agree = all(together.get(place) == sources for rank in ranks for place, sources in rank.items())
+    assert sampler.rank_invariant is agree is invariant
+    if invariant:
+        assert together.keys() == {place for rank in ranks for place in rank}

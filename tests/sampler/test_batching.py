@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC
 from gnnkit.sampler.batching import Epoch, plan_epoch, tree_sizes
 
@@ -147,11 +148,16 @@ def test_tree_sizes_have_the_same_bits_on_any_number_of_threads() -> None:
 def test_bad_input_names_the_rule_and_the_value() -> None:
     seeds = np.arange(4)
     for name in ("batch_size", "world_size", "window"):
-        with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
-            plan_epoch(seeds, **{"batch_size": 2, name: 0})
+        for size in (0, 1.5, 2**40):
+            with pytest.raises(UserError, match=f"{name}={size} must be a whole number from 1 to"):
+                plan_epoch(seeds, **{"batch_size": 2, name: size})
     with pytest.raises(ValueError, match=r"costs\[\d\] = NaN is not finite"):
         plan_epoch(seeds, 2, costs=np.array([0, 1, np.nan, 2]))
-    with pytest.raises(ValueError, match="costs has 3 entries, expected one for each of 4 seeds"):
+    with pytest.raises(ValueError, match="costs must be a number for each of 4 seeds, got float64 of shape"):
         plan_epoch(seeds, 2, costs=np.ones(3))
     with pytest.raises(ValueError, match=r"seeds\[1\] = 40 is out of range for 40 nodes"):
         tree_sizes(random_graph(40, 30, key=0), np.array([0, 40]), [3])
+    with pytest.raises(UserError, match=r"fanouts\[0\]=2.5 must be a whole number"):
+        tree_sizes(random_graph(40, 30, key=0), seeds, [2.5])
+    with pytest.raises(UserError, match="groups has 3 entries, expected 4"):
+        plan_epoch(seeds, 2, groups=np.arange(3))

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import SAGEConv
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 from torch_geometric.utils import trim_to_layer
 
 from gnnkit.graph import CSC, Graph
-from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler
+from gnnkit.sampler import LoadedBatch, Loader, NeighborSampler, Sampler, WeightedSampler
 
 NUM_NODES = 120
 
@@ -67,6 +68,42 @@ def test_pyg_data_has_the_fields_and_meaning_of_neighbor_loaders() -> None:
         assert data.validate()
 
 
+@pytest.mark.parametrize("sampler", [NeighborSampler([3, 4]), WeightedSampler([3, 4], importance="sum")], ids=type)
+@pytest.mark.parametrize("symmetrize", [False, True])
+def test_edges_of_pyg_data_are_counted_as_in_the_users_edge_index(sampler: Sampler, symmetrize: bool) -> None:
+    edge_index = torch.randint(0, NUM_NODES, (2, 700), generator=torch.Generator().manual_seed(0))
+    data = Data(
+        edge_index=edge_index,
+        x=torch.zeros(NUM_NODES, 1),
+        edge_attr=torch.arange(700.0)[:, None],
+        edge_weight=torch.arange(700.0) + 1,
+    )
+    graph = Graph.from_pyg(data).symmetrize() if symmetrize else Graph.from_pyg(data)
+    backwards = 0
+    for batch in loader(graph=graph, sampler=sampler, transform=LoadedBatch.to_pyg):
+        torch.testing.assert_close(data.edge_attr[batch.e_id], batch.edge_attr, check_dtype=False)
+        torch.testing.assert_close(data.edge_weight[batch.e_id], batch.edge_weight, check_dtype=False)
+        ends = batch.n_id[batch.edge_index]
+        forward = (ends == edge_index[:, batch.e_id]).all(dim=0)
+        assert (forward | (ends.flip(0) == edge_index[:, batch.e_id]).all(dim=0)).all()
+        backwards += int((~forward).sum())
+        assert ("importance" in batch) is (sampler.importance is not None)
+    assert (backwards > 0) is symmetrize
+
+
+def test_pyg_data_of_a_loaded_graph_keeps_its_edges_apart(tmp_path: Path) -> None:
+    graph = Graph.from_edges([5, 1, 3], [0, 0, 0], NUM_NODES, weight=[50, 10, 30])
+    graph.save(tmp_path / "graph")
+    for known in (graph, Graph.load(tmp_path / "graph")):
+        (data,) = loader(graph=known, seeds=[0], transform=LoadedBatch.to_pyg)
+        assert sorted(zip(data.e_id.tolist(), data.edge_weight.tolist(), strict=True)) == [(0, 50), (1, 10), (2, 30)]
+
+
+def test_pyg_data_without_edge_ids_has_no_attributes_of_edges() -> None:
+    (data, *_) = loader(sampler=NeighborSampler([3, 4], edge_ids=False), transform=LoadedBatch.to_pyg)
+    assert not {"e_id", "edge_attr", "edge_weight"} & set(data.keys())
+
+
 def test_edges_stand_in_order_of_hop_so_that_pyg_may_trim() -> None:
     model = Sage()
     for data in loader(transform=LoadedBatch.to_pyg):
@@ -79,8 +116,6 @@ def test_edges_stand_in_order_of_hop_so_that_pyg_may_trim() -> None:
 def test_with_all_neighbours_batches_are_neighbor_loaders() -> None:
     target = np.repeat(np.arange(NUM_NODES), np.diff(GRAPH.csc.indptr))
     edge_index = torch.from_numpy(np.stack([GRAPH.csc.indices, target]).astype(np.int64))
-    from torch_geometric.data import Data
-
     data = Data(x=torch.from_numpy(GRAPH.features), edge_index=edge_index)
     theirs = NeighborLoader(data, [-1, -1], batch_size=16)
     ours = loader(sampler=NeighborSampler([-1, -1]), shuffle=False, transform=LoadedBatch.to_pyg)
@@ -112,53 +147,100 @@ def test_dgl_blocks_have_the_edges_of_ours() -> None:
 
 
 class Classifier(lightning.LightningModule):
-    """Trains on what a loader gives and remembers which seeds that was."""
+    """Remembers the seeds that each stage was given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = Sage()
-        self.seen: list[list[int]] = []
+        self.seen: dict[str, list[list[int]]] = {"train": [], "val": [], "test": [], "predict": []}
 
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+    def loss(self, stage: str, batch: Any) -> torch.Tensor:
         if isinstance(batch, dict):  # what `LoadedBatch.to` makes
-            self.seen.append(batch["seeds"].tolist())
+            self.seen[stage].append(batch["input_nodes"].tolist())
             return self.model.layers[0].lin_r(batch["x"]).sum()
-        self.seen.append(batch.n_id[: batch.batch_size].tolist())
+        self.seen[stage].append(batch.n_id.tolist())
         return torch.nn.functional.cross_entropy(self.model(batch), batch.y[: batch.batch_size])
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return self.loss("train", batch)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val_loss", self.loss("val", batch), batch_size=16)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test_loss", self.loss("test", batch), batch_size=16)
+
+    def predict_step(self, batch: Any, index: int) -> torch.Tensor:
+        self.loss("predict", batch)
+        return batch["seeds"] if isinstance(batch, dict) else batch.n_id[: batch.batch_size]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(folder: Path, module: Classifier, own: Loader, resume_at: Path | None = None) -> lightning.Trainer:
-    """Two epochs of eight steps, with a checkpoint after step 11."""
-    trainer = lightning.Trainer(
+def trainer_in(folder: Path, save_at: int = 11, **changes: Any) -> lightning.Trainer:
+    """Trains two epochs of eight steps, with a checkpoint after step `save_at`."""
+    return lightning.Trainer(
         accelerator="cpu",
         max_epochs=2,
         default_root_dir=folder,
         logger=False,
-        callbacks=[ModelCheckpoint(folder, "{step}", every_n_train_steps=11)],
+        callbacks=[ModelCheckpoint(folder, "{step}", every_n_train_steps=save_at, save_top_k=-1)],
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
+        **changes,
     )
-    trainer.fit(module, own, ckpt_path=resume_at, weights_only=resume_at is not None)
-    return trainer
+
+
+def validation(**changes: Any) -> Loader:
+    return loader(seeds=np.arange(40, 0, -1), shuffle=False, seed=2, **changes)
+
+
+def input_nodes(own: Loader, epoch: int) -> list[list[int]]:
+    own.set_epoch(epoch)
+    return [batch.input_nodes.tolist() for batch in own]
 
 
 @pytest.mark.parametrize("transform", [None, LoadedBatch.to_pyg])
-def test_lightning_takes_a_loader_as_it_is(tmp_path: Path, transform: Any) -> None:
+def test_lightning_takes_loaders_for_training_and_validation(tmp_path: Path, transform: Any) -> None:
     module, own = Classifier(), loader(transform=transform)
-    trainer = fit(tmp_path, module, own)
+    trainer = trainer_in(tmp_path)
+    trainer.fit(module, own, validation(transform=transform))
     assert trainer.train_dataloader is own
-    again = loader()
-    assert module.seen == [batch.seeds.tolist() for _ in range(2) for batch in again]
+    assert module.seen["train"] == [nodes for epoch in range(2) for nodes in input_nodes(loader(), epoch)]
+    sanity, *epochs = (input_nodes(validation(), epoch) for epoch in (0, 0, 1))
+    assert module.seen["val"] == sanity[:2] + epochs[0] + epochs[1]
+    assert epochs[0] != epochs[1]
+    assert torch.isfinite(trainer.callback_metrics["val_loss"])
 
 
-def test_lightning_resumes_a_loader_in_mid_epoch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transform", [None, LoadedBatch.to_pyg])
+@pytest.mark.filterwarnings("error:.*(batch_sampler|shuffl)")
+def test_lightning_takes_loaders_for_validation_test_and_prediction(tmp_path: Path, transform: Any) -> None:
+    module, trainer = Classifier(), trainer_in(tmp_path)
+    assert "val_loss" in trainer.validate(module, validation(transform=transform), verbose=False)[0]
+    assert "test_loss" in trainer.test(module, loader(transform=transform), verbose=False)[0]
+    seeds = torch.cat(trainer.predict(module, validation(transform=transform)))
+    assert seeds.tolist() == list(range(40, 0, -1))
+    assert module.seen["val"] == module.seen["predict"] == input_nodes(validation(), 0)
+    assert module.seen["test"] == input_nodes(loader(), 0)
+
+
+@pytest.mark.parametrize("step", [3, 8, 11, 15])  # 8: the last of the first epoch
+def test_lightning_resumes_a_loader_in_mid_epoch(tmp_path: Path, step: int) -> None:
     whole, resumed = Classifier(), Classifier()
-    fit(tmp_path, whole, loader(transform=LoadedBatch.to_pyg))
-    fit(tmp_path, resumed, loader(transform=LoadedBatch.to_pyg), resume_at=tmp_path / "step=11.ckpt")
-    assert resumed.seen == whole.seen[11:]
+    trainer_in(tmp_path, step).fit(
+        whole, loader(transform=LoadedBatch.to_pyg), validation(transform=LoadedBatch.to_pyg)
+    )
+    trainer_in(tmp_path, step).fit(
+        resumed,
+        loader(transform=LoadedBatch.to_pyg),
+        validation(transform=LoadedBatch.to_pyg),
+        ckpt_path=tmp_path / f"step={step}.ckpt",
+        weights_only=True,
+    )
+    assert resumed.seen["train"] == whole.seen["train"][step:]
+    assert resumed.seen["val"][-3:] == whole.seen["val"][-3:]  # the last epoch's, whatever was validated before
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)

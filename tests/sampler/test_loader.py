@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Graph
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, MiniBatch
 from gnnkit.sampler import (
     BalancedSampler,
     ClusterSampler,
@@ -54,7 +57,7 @@ GRAPH = random_graph()
 
 
 class PythonSampler(Sampler):
-    """All in-edges, as a third party would write it; `fail_at` is a node that raises."""
+    """All in-edges, as a third party would write it. Node `fail_at` raises."""
 
     def __init__(self, fail_at: int = -1, delay: float = 0.0) -> None:
         self.fail_at = fail_at
@@ -74,7 +77,7 @@ class Overriding(NeighborSampler):
     """Native draws, but batches of its own."""
 
     def sample(self, graph: CSC, seeds: np.ndarray, *, key: int) -> Any:
-        return super().sample(graph, seeds[::-1], key=key)
+        return super().sample(graph, seeds, key=key + 1)
 
 
 def loader(**changes: Any) -> Loader:
@@ -203,6 +206,124 @@ def test_ranks_together_draw_what_one_would() -> None:
     ranks = zip(*(loader(batch_size=8, rank=rank, world_size=4) for rank in range(4)), strict=True)
     for together, single in zip(ranks, alone, strict=True):
         assert drawn(list(together)) == drawn([single])
+
+
+def test_pyg_data_is_read_as_a_graph() -> None:
+    data = Data(
+        x=torch.from_numpy(GRAPH.features), edge_index=torch.tensor([[1, 2], [0, 0]]), y=torch.zeros(300).long()
+    )
+    (batch,) = loader(graph=data, seeds=[0], batch_size=1)
+    assert sorted(batch.input_nodes.tolist()) == [0, 1, 2]
+    np.testing.assert_array_equal(batch.x, GRAPH.features[batch.input_nodes])
+
+
+class Wrong(PythonSampler):
+    """Changes the first hop, or the batch, that it hands over."""
+
+    def __init__(self, change: Callable[[Any], Any], of_batch: bool = False) -> None:
+        super().__init__()
+        self.change, self.of_batch = change, of_batch
+
+    def draw(self, graph: CSC, nodes: np.ndarray, hop: int, *, key: int) -> Any:
+        made = super().draw(graph, nodes, hop, key=key)
+        return made if self.of_batch or hop else self.change(made)
+
+
+class WrongBatches(Wrong):
+    def sample(self, graph: CSC, seeds: np.ndarray, *, key: int) -> Any:
+        return self.change(super().sample(graph, seeds, key=key))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda hop: None, "must return a Hop, got NoneType"),
+        (lambda hop: replace(hop, indptr=hop.indptr[:-1]), r"indptr has \d+ entries, expected \d+"),
+        (lambda hop: replace(hop, indptr=hop.indptr + 1), r"indptr runs from 1 to \d+, expected from 0 to \d+ draws"),
+        (
+            lambda hop: replace(hop, indptr=np.r_[0, 2000, hop.indptr[2:]]),
+            r"indptr\[2\] = \d+ is below indptr\[1\] = 2000",
+        ),
+        (lambda hop: replace(hop, indptr=hop.indptr * 0.5), "indptr has dtype float64, expected integers"),
+        (lambda hop: replace(hop, indptr=None), r"indptr has shape \[\]"),
+        (lambda hop: replace(hop, sources=hop.sources + 300), r"sources\[0\] = \d+ is out of range 0\.\.299"),
+        (lambda hop: replace(hop, edge_ids=hop.edge_ids + 2500), r"edge_ids\[0\] = \d+ is out of range 0\.\.2499"),
+        (lambda hop: replace(hop, edge_ids=hop.edge_ids[:-1]), r"edge_ids has \d+ entries"),
+        (lambda hop: replace(hop, edge_ids=hop.edge_ids[::-1]), "edge_ids name other sources: edge_ids"),
+        (lambda hop: replace(hop, weight=np.ones(1)), r"weight has shape \[1\]"),
+        (lambda hop: replace(hop, weight=np.full(len(hop.sources), np.nan)), r"weight\[0\] = nan is not finite"),
+    ],
+)
+def test_a_plugin_that_hands_over_wrong_draws_is_named(change: Callable[[Hop], Any], message: str) -> None:
+    sampler = Wrong(change)
+    with pytest.raises(UserError, match=rf"^Wrong\.draw:? {message}"):
+        sampler.sample(GRAPH.csc, np.arange(5), key=1)
+    with pytest.raises(UserError, match=rf"^Wrong\.draw:? {message}"):
+        list(loader(sampler=sampler, shuffle=False))
+
+
+def test_edges_into_other_nodes_are_found_where_their_sources_are_right() -> None:
+    graph = CSC(np.array([0, 1, 2]), np.array([1, 1]))  # 1 -> 0, 1 -> 1
+    sampler = Wrong(lambda hop: replace(hop, edge_ids=hop.edge_ids[::-1]))
+    with pytest.raises(UserError, match=r"edge_ids name edges into other nodes: edge_ids\[0\] = 1 does not .* node 0"):
+        sampler.sample(graph, np.arange(2), key=1)
+
+
+def outermost(batch: MiniBatch, **changes: Any) -> MiniBatch:
+    return replace(batch, blocks=(replace(batch.blocks[0], **changes), *batch.blocks[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda batch: None, "must return a MiniBatch, got NoneType"),
+        (lambda batch: replace(batch, blocks=batch.blocks[:1]), "blocks has 1 entries, expected num_hops=2"),
+        (lambda batch: replace(batch, seeds=batch.seeds[::-1]), "seeds must come back in their order"),
+        (lambda batch: replace(batch, blocks=None), "blocks must be a sequence of Block, got NoneType"),
+        (lambda batch: outermost(batch, indptr=None), r"blocks\[0\]: indptr has shape \[\]"),
+        (lambda batch: outermost(batch, src_nodes=None), r"blocks\[0\]\.src_nodes has shape \[\]"),
+        (lambda batch: replace(batch, blocks=[None, None]), r"blocks\[0\] must be a Block, got NoneType"),
+        (lambda batch: replace(batch, blocks=batch.blocks[::-1]), r"blocks\[0\] must compute the nodes that the next"),
+        (
+            lambda batch: outermost(batch, indices=batch.blocks[0].indices + 300),
+            r"blocks\[0\]\.indices\[\d+\] = \d+ is out",
+        ),
+        (lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes * 0), r"blocks\[0\]\.src_nodes repeat"),
+        (
+            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes[::-1].copy()),
+            r"blocks\[0\]: edge_ids name other",
+        ),
+        (
+            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes.tolist()),
+            r"blocks\[0\]\.src_nodes must be a contiguous array of int32 or int64",
+        ),
+        (lambda batch: outermost(batch, indptr=batch.blocks[0].indptr * 2), r"blocks\[0\]: indptr runs from 0 to"),
+        (
+            lambda batch: outermost(batch, indptr=np.zeros(301, np.int64)),
+            r"blocks\[0\]: indptr has 300 rows for \d+ src",
+        ),
+    ],
+)
+def test_a_plugin_that_hands_over_wrong_batches_is_named(change: Callable[[MiniBatch], Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"^WrongBatches\.sample:? {message}"):
+        list(loader(sampler=WrongBatches(change, of_batch=True), batch_size=8, shuffle=False))
+
+
+class WrongSeeds(PythonSampler):
+    """Gives fewer costs and groups than there are seeds."""
+
+    def costs(self, graph: CSC, seeds: np.ndarray) -> Any:
+        return np.ones(3)
+
+    def groups(self, graph: CSC, seeds: np.ndarray) -> Any:
+        return None if self.delay == 0 else seeds[1:]
+
+
+def test_a_plugin_that_hands_over_wrong_costs_or_groups_is_named() -> None:
+    with pytest.raises(UserError, match=r"WrongSeeds\.costs must be a number for each of 300 seeds, got .* \[3\]"):
+        loader(sampler=WrongSeeds(), batching="balanced").plan(0)
+    with pytest.raises(UserError, match=r"WrongSeeds\.groups has 299 entries, expected 300"):
+        loader(sampler=WrongSeeds(delay=0.1))
 
 
 def test_a_batch_stays_as_it_is_while_it_is_held() -> None:
@@ -358,6 +479,7 @@ def test_the_interpreter_ends_with_an_iterator_in_use(sampler: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_wait_for_a_batch() -> None:
     code = f"""{MAKE}
 class Slow(Python):
@@ -427,21 +549,30 @@ def test_balanced_batches_take_the_costs_of_the_sampler_or_the_users() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"threads": 0}, "threads=0 must be at least 1"),
-        ({"prefetch": 0}, "prefetch=0 must be at least 1"),
-        ({"window": -1}, "window=-1 must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number from 1 to"),
+        ({"batch_size": 2.5}, r"batch_size=2\.5 must be a whole number"),
+        ({"seed": 0.5}, r"seed=0\.5 must be a whole number"),
+        ({"threads": 2**20}, "threads=1048576 must be a whole number from 1 to 1024"),
+        ({"sampler": [5, 5]}, r"sampler=\[5, 5\] must be a Sampler, got list: NeighborSampler\(\[5, 5\]\)"),
+        ({"sampler": None}, "sampler=None must be a Sampler"),
+        ({"graph": [1, 2]}, "expected a gnnkit Graph or a torch_geometric Data, got list"),
+        ({"features": torch.ones(300, 2).bfloat16()}, "features cannot be read as an array: .*BFloat16"),
+        ({"labels": torch.ones(300).to_sparse()}, "labels cannot be read as an array"),
+        ({"costs": ["dear"] * 300}, "costs must be a number for each of 300 seeds"),
+        ({"threads": 0}, "threads=0 must be a whole number from 1 to 1024"),
+        ({"prefetch": 0}, "prefetch=0 must be a whole number from 1 to"),
+        ({"window": -1}, "window=-1 must be a whole number from 1 to"),
         ({"rank": 2, "world_size": 2}, "rank=2 is out of range for world_size=2"),
         ({"batching": "even"}, "batching=even must be plain or balanced"),
         ({"seeds": [3, 300]}, r"seeds\[1\] = 300 is out of range for 300 nodes"),
         ({"seeds": [-1]}, r"seeds\[0\] = -1 is out of range"),
         ({"seeds": [3, 4, 3]}, r"seeds\[2\] = 3 repeats seeds\[0\]"),
-        ({"seeds": [0.5]}, "seeds must be integers"),
-        ({"seeds": np.ones(4, bool)}, r"the mask of seeds has shape \(4,\), expected \(300,\)"),
+        ({"seeds": [0.5]}, "seeds has dtype float64, expected integers"),
+        ({"seeds": np.ones(4, bool)}, r"the mask of seeds has shape \[4\], expected \[300\]"),
         ({"features": np.ones((4, 2))}, "features must have a row of fixed size for each of 300 nodes"),
         ({"features": np.ones((300, 4))[:, ::2]}, "features must be C-contiguous"),
         ({"labels": np.array([None] * 300)}, "labels must have a row of fixed size"),
-        ({"costs": np.ones(3)}, "costs has shape"),
+        ({"costs": np.ones(3)}, "costs must be a number for each of 300 seeds"),
         ({"batching": "balanced", "costs": np.full(300, np.nan)}, r"costs\[\d+\] = NaN is not finite"),
     ],
 )

@@ -2,34 +2,27 @@
 
 use gnnkit_core::aggregate::Columns;
 use gnnkit_core::{Csc, Error, Float};
-use numpy::{Element, PyReadonlyArray1};
+use numpy::Element;
 use pyo3::prelude::*;
 
+use crate::arg::{Arg, Ids, Slice, count};
 use crate::array::{Input, Output, is_double, same_rows, width};
-use crate::graph::PyIds;
-use crate::value_error;
+use crate::graph::num_threads;
+use crate::user_error;
 
 /// The in-edges of a graph, ready to aggregate over.
 #[pyclass(frozen, module = "gnnkit._core")]
 struct Aggregator(gnnkit_core::Aggregator);
 
-type Any<'a, 'py> = &'a Bound<'py, PyAny>;
-
 #[pymethods]
 impl Aggregator {
     #[new]
-    fn new(
-        py: Python<'_>,
-        indptr: PyReadonlyArray1<'_, i64>,
-        indices: PyIds<'_>,
-        num_sources: usize,
-    ) -> PyResult<Self> {
-        let indptr = indptr.as_slice()?;
-        let made = match &indices {
-            PyIds::I32(indices) => copy(py, indptr, indices.as_slice()?, num_sources),
-            PyIds::I64(indices) => copy(py, indptr, indices.as_slice()?, num_sources),
-        };
-        made.map(Self).map_err(value_error)
+    fn new(indptr: Arg<'_, '_>, indices: Arg<'_, '_>, num_sources: Arg<'_, '_>) -> PyResult<Self> {
+        let num_sources = count("num_sources", num_sources)?;
+        let (py, indptr) = (indptr.py(), Slice::new("indptr", indptr)?);
+        let indices = Ids::new("indices", indices)?;
+        let made = with_ids!(indices, indices => copy(py, indptr.as_slice(), indices, num_sources));
+        made.map(Self).map_err(user_error)
     }
 
     #[getter]
@@ -47,12 +40,12 @@ impl Aggregator {
         self.0.num_edges()
     }
 
-    fn transpose(&self, py: Python<'_>) -> Self {
-        Self(py.detach(|| self.0.transpose()))
+    fn transpose(&self, py: Python<'_>) -> PyResult<Self> {
+        py.detach(|| self.0.transpose()).map(Self).map_err(user_error)
     }
 
-    #[pyo3(signature = (x, out, threads=1))]
-    fn sum(&self, x: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+    #[pyo3(signature = (x, out, threads=None))]
+    fn sum(&self, x: Arg<'_, '_>, out: Arg<'_, '_>, threads: Option<Arg<'_, '_>>) -> PyResult<()> {
         if is_double("x", x)? {
             sum::<f64>(&self.0, x, out, threads)
         } else {
@@ -60,8 +53,14 @@ impl Aggregator {
         }
     }
 
-    #[pyo3(signature = (weight, x, out, threads=1))]
-    fn weighted_sum(&self, weight: Any<'_, '_>, x: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+    #[pyo3(signature = (weight, x, out, threads=None))]
+    fn weighted_sum(
+        &self,
+        weight: Arg<'_, '_>,
+        x: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
         if is_double("x", x)? {
             weighted_sum::<f64>(&self.0, weight, x, out, threads)
         } else {
@@ -69,8 +68,14 @@ impl Aggregator {
         }
     }
 
-    #[pyo3(signature = (x, grad, out, threads=1))]
-    fn edge_dot(&self, x: Any<'_, '_>, grad: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+    #[pyo3(signature = (x, grad, out, threads=None))]
+    fn edge_dot(
+        &self,
+        x: Arg<'_, '_>,
+        grad: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
         if is_double("x", x)? {
             edge_dot::<f64>(&self.0, x, grad, out, threads)
         } else {
@@ -78,8 +83,8 @@ impl Aggregator {
         }
     }
 
-    #[pyo3(signature = (x, out, arg, threads=1))]
-    fn max(&self, x: Any<'_, '_>, out: Any<'_, '_>, arg: Any<'_, '_>, threads: usize) -> PyResult<()> {
+    #[pyo3(signature = (x, out, arg, threads=None))]
+    fn max(&self, x: Arg<'_, '_>, out: Arg<'_, '_>, arg: Arg<'_, '_>, threads: Option<Arg<'_, '_>>) -> PyResult<()> {
         if is_double("x", x)? {
             max::<f64>(&self.0, x, out, arg, threads)
         } else {
@@ -87,8 +92,14 @@ impl Aggregator {
         }
     }
 
-    #[pyo3(signature = (grad, arg, out, threads=1))]
-    fn max_backward(&self, grad: Any<'_, '_>, arg: Any<'_, '_>, out: Any<'_, '_>, threads: usize) -> PyResult<()> {
+    #[pyo3(signature = (grad, arg, out, threads=None))]
+    fn max_backward(
+        &self,
+        grad: Arg<'_, '_>,
+        arg: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
         if is_double("grad", grad)? {
             max_backward::<f64>(&self.0, grad, arg, out, threads)
         } else {
@@ -108,60 +119,64 @@ fn copy<I: gnnkit_core::csc::Id>(
 
 fn sum<T: Float + Element>(
     edges: &gnnkit_core::Aggregator,
-    x: Any<'_, '_>,
-    out: Any<'_, '_>,
-    threads: usize,
+    x: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
     let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
     out.apart_from(&x)?;
     let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
     let (x, out) = (x.as_slice()?, out.as_slice()?);
-    py.detach(|| edges.sum(columns, x, out, threads)).map_err(value_error)
+    py.detach(|| edges.sum(columns, x, out, threads)).map_err(user_error)
 }
 
 fn weighted_sum<T: Float + Element>(
     edges: &gnnkit_core::Aggregator,
-    weight: Any<'_, '_>,
-    x: Any<'_, '_>,
-    out: Any<'_, '_>,
-    threads: usize,
+    weight: Arg<'_, '_>,
+    x: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
     let (py, weight) = (x.py(), Input::<T>::new("weight", weight)?);
     let (x, mut out) = (Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
     out.apart_from(&x)?;
     out.apart_from(&weight)?;
     let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
-    let columns = Columns::new(columns, width("weight", weight.shape())?).map_err(value_error)?;
+    let columns = Columns::new(columns, width("weight", weight.shape())?).map_err(user_error)?;
     let (weight, x, out) = (weight.as_slice()?, x.as_slice()?, out.as_slice()?);
     py.detach(|| edges.weighted_sum(columns, weight, x, out, threads))
-        .map_err(value_error)
+        .map_err(user_error)
 }
 
 fn edge_dot<T: Float + Element>(
     edges: &gnnkit_core::Aggregator,
-    x: Any<'_, '_>,
-    grad: Any<'_, '_>,
-    out: Any<'_, '_>,
-    threads: usize,
+    x: Arg<'_, '_>,
+    grad: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
     let (py, x, grad) = (x.py(), Input::<T>::new("x", x)?, Input::<T>::new("grad", grad)?);
     let mut out = Output::<T>::new("out", out)?;
     out.apart_from(&x)?;
     out.apart_from(&grad)?;
     let columns = same_rows(("x", x.shape()), ("grad", grad.shape()))?;
-    let columns = Columns::new(columns, width("out", out.shape())?).map_err(value_error)?;
+    let columns = Columns::new(columns, width("out", out.shape())?).map_err(user_error)?;
     let (x, grad, out) = (x.as_slice()?, grad.as_slice()?, out.as_slice()?);
     py.detach(|| edges.edge_dot(columns, x, grad, out, threads))
-        .map_err(value_error)
+        .map_err(user_error)
 }
 
 fn max<T: Float + Element>(
     edges: &gnnkit_core::Aggregator,
-    x: Any<'_, '_>,
-    out: Any<'_, '_>,
-    arg: Any<'_, '_>,
-    threads: usize,
+    x: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    arg: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
     let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
     let mut arg = Output::<i64>::new("arg", arg)?;
     out.apart_from(&x)?;
@@ -170,16 +185,17 @@ fn max<T: Float + Element>(
     let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
     let (x, out, arg) = (x.as_slice()?, out.as_slice()?, arg.as_slice()?);
     py.detach(|| edges.max(columns, x, out, arg, threads))
-        .map_err(value_error)
+        .map_err(user_error)
 }
 
 fn max_backward<T: Float + Element>(
     edges: &gnnkit_core::Aggregator,
-    grad: Any<'_, '_>,
-    arg: Any<'_, '_>,
-    out: Any<'_, '_>,
-    threads: usize,
+    grad: Arg<'_, '_>,
+    arg: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
     let (py, grad, arg) = (
         grad.py(),
         Input::<T>::new("grad", grad)?,
@@ -191,7 +207,7 @@ fn max_backward<T: Float + Element>(
     let columns = same_rows(("out", out.shape()), ("grad", grad.shape()))?;
     let (grad, arg, out) = (grad.as_slice()?, arg.as_slice()?, out.as_slice()?);
     py.detach(|| edges.max_backward(columns, grad, arg, out, threads))
-        .map_err(value_error)
+        .map_err(user_error)
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,9 +1,11 @@
-//! Arrays of the caller: C-contiguous, aligned, and the written ones apart from the read ones.
+//! Arrays of the caller: C-contiguous, aligned, and the written ones apart from the
+//! read ones.
 
 use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use numpy::{PyUntypedArrayMethods, dtype};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::arg::refuse;
 
 /// An array to read, with its name for errors.
 pub(crate) struct Input<'py, T: Element> {
@@ -32,6 +34,16 @@ impl<'py, T: Element> Input<'py, T> {
     }
 }
 
+impl<T: Element> Input<'_, T> {
+    /// The number of rows of a table, and the elements of each.
+    pub(crate) fn rows(&self) -> PyResult<(usize, usize)> {
+        match self.shape() {
+            &[num_rows, row] => Ok((num_rows, row)),
+            shape => Err(refuse(self.name, format_args!("has {} axes, expected 2", shape.len()))),
+        }
+    }
+}
+
 impl<'py, T: Element> Output<'py, T> {
     pub(crate) fn new(name: &'static str, array: &Bound<'py, PyAny>) -> PyResult<Self> {
         let array = cast(name, array)?
@@ -48,7 +60,8 @@ impl<'py, T: Element> Output<'py, T> {
         self.array.as_slice_mut().map_err(|error| refuse(self.name, error))
     }
 
-    /// Checks that no byte of `input` is written: NumPy's own bookkeeping does not see through tensors.
+    /// Checks that no byte of `input` is written: NumPy's own bookkeeping does not see
+    /// through tensors.
     pub(crate) fn apart_from<U: Element>(&self, input: &Input<'py, U>) -> PyResult<()> {
         let (own, read) = (bytes(&self.array), bytes(&input.array));
         if own.start < read.end && read.start < own.end {
@@ -72,7 +85,7 @@ fn bytes<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> std::ops::Range<usize>
     start..start + array.len() * size_of::<T>()
 }
 
-/// `array` as one of `T`; a slice of it may be taken.
+/// `array` as an array of `T`, of which a slice may be taken.
 fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
     let Ok(typed) = array.cast::<PyArrayDyn<T>>() else {
         return Err(refuse(
@@ -86,11 +99,7 @@ fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResu
     Ok(typed)
 }
 
-fn refuse(name: &str, what: impl std::fmt::Display) -> PyErr {
-    PyValueError::new_err(format!("{name}: {what}"))
-}
-
-/// Whether `array` is one of float64 and not of float32; the other floats of a call must be of its type.
+/// Whether `array` holds float64 and not float32. All floats of a call have one type.
 pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> {
     let double = array.cast::<PyArrayDyn<f64>>().is_ok();
     if !double && array.cast::<PyArrayDyn<f32>>().is_err() {
@@ -99,11 +108,11 @@ pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> 
     Ok(double)
 }
 
-/// Columns of a row: what follows the first axis of `shape`.
+/// Columns of a row: the product of all axes of `shape` but the first.
 pub(crate) fn width(name: &str, shape: &[usize]) -> PyResult<usize> {
     match shape {
         [] => Err(refuse(name, "must have at least one axis")),
-        [_, columns @ ..] => Ok(columns.iter().product()),
+        [_, columns @ ..] => Ok(columns.iter().fold(1, |all, &axis| all.saturating_mul(axis))),
     }
 }
 

@@ -2,21 +2,21 @@
 
 use gnnkit_core::csc::{Csc, Id};
 use gnnkit_core::{Error, balance};
-use numpy::{Element, PyArray1, PyReadonlyArray1};
+use numpy::{Element, PyArray1};
 use pyo3::prelude::*;
 
-use crate::graph::PyIds;
-use crate::value_error;
+use crate::arg::{Arg, Ids, Slice, count, flag, key as key_of, numbers};
+use crate::user_error;
 
 #[pyfunction]
 fn tree_sizes<'py>(
     py: Python<'py>,
-    indptr: PyReadonlyArray1<'py, i64>,
-    indices: PyIds<'py>,
-    fanouts: Vec<i64>,
-    replace: bool,
-    seeds: PyReadonlyArray1<'py, i64>,
-    threads: usize,
+    indptr: Arg<'_, 'py>,
+    indices: Arg<'_, 'py>,
+    fanouts: Arg<'_, 'py>,
+    replace: Arg<'_, 'py>,
+    seeds: Arg<'_, 'py>,
+    threads: Arg<'_, 'py>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     fn sizes<I: Id + Element>(
         indptr: &[i64],
@@ -30,42 +30,39 @@ fn tree_sizes<'py>(
         let fanouts: Vec<_> = fanouts.iter().map(|&fanout| usize::try_from(fanout).ok()).collect();
         balance::tree_sizes(&graph, &fanouts, replace, seeds, threads)
     }
-    let (indptr, seeds) = (indptr.as_slice()?, seeds.as_slice()?);
-    let sizes = match &indices {
-        PyIds::I32(indices) => {
-            let indices = indices.as_slice()?;
-            py.detach(|| sizes(indptr, indices, &fanouts, replace, seeds, threads))
-        }
-        PyIds::I64(indices) => {
-            let indices = indices.as_slice()?;
-            py.detach(|| sizes(indptr, indices, &fanouts, replace, seeds, threads))
-        }
-    };
-    Ok(PyArray1::from_vec(py, sizes.map_err(value_error)?))
+    let (indptr, seeds) = (Slice::new("indptr", indptr)?, Slice::new("seeds", seeds)?);
+    let (indptr, seeds) = (indptr.as_slice(), seeds.as_slice());
+    let indices = Ids::new("indices", indices)?;
+    let (fanouts, replace) = (numbers("fanouts", fanouts)?, flag("replace", replace)?);
+    let threads = count("threads", threads)?;
+    let sizes = with_ids!(indices, indices => {
+        py.detach(|| sizes(indptr, indices, &fanouts, replace, seeds, threads))
+    });
+    Ok(PyArray1::from_vec(py, sizes.map_err(user_error)?))
 }
 
 #[pyfunction]
 fn even_order<'py>(
     py: Python<'py>,
-    costs: PyReadonlyArray1<'py, f64>,
-    num_workers: usize,
-    batch_size: usize,
-    window: usize,
-    key: u64,
+    costs: Arg<'_, 'py>,
+    num_workers: Arg<'_, 'py>,
+    batch_size: Arg<'_, 'py>,
+    window: Arg<'_, 'py>,
+    key: Arg<'_, 'py>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let costs = costs.as_slice()?;
+    let costs = Slice::new("costs", costs)?;
+    let (num_workers, batch_size) = (count("num_workers", num_workers)?, count("batch_size", batch_size)?);
+    let (window, key) = (count("window", window)?, key_of("key", key)?);
+    let costs = costs.as_slice();
     let order = py.detach(|| balance::even_order(costs, num_workers, batch_size, window, key));
-    let order = order.map_err(value_error)?.into_iter().map(|item| item as i64);
+    let order = order.map_err(user_error)?.into_iter().map(|item| item as i64);
     Ok(PyArray1::from_iter(py, order))
 }
 
 #[pyfunction]
-fn shuffled_order<'py>(
-    py: Python<'py>,
-    ids: PyReadonlyArray1<'py, i64>,
-    key: u64,
-) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let ids = ids.as_slice()?;
+fn shuffled_order<'py>(py: Python<'py>, ids: Arg<'_, 'py>, key: Arg<'_, 'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let (ids, key) = (Slice::<i64>::new("ids", ids)?, key_of("key", key)?);
+    let ids = ids.as_slice();
     let order = py.detach(|| balance::shuffled_order(ids, key));
     Ok(PyArray1::from_iter(py, order.into_iter().map(|item| item as i64)))
 }

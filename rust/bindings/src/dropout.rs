@@ -4,23 +4,25 @@ use gnnkit_core::{Dropout, Float};
 use numpy::Element;
 use pyo3::prelude::*;
 
+use crate::arg::{Arg, Ids, key as key_of, real};
 use crate::array::{Input, Output, is_double, same_rows};
-use crate::graph::PyIds;
-use crate::value_error;
+use crate::graph::num_threads;
+use crate::user_error;
 
 /// Writes the kept elements of `x`, scaled, to `out`.
 #[pyfunction]
-#[pyo3(signature = (x, ids, p, key, out, gate=None, threads=1))]
+#[pyo3(signature = (x, ids, p, key, out, gate=None, threads=None))]
 fn dropout(
-    x: &Bound<'_, PyAny>,
-    ids: PyIds<'_>,
-    p: f64,
-    key: u64,
-    out: &Bound<'_, PyAny>,
-    gate: Option<&Bound<'_, PyAny>>,
-    threads: usize,
+    x: Arg<'_, '_>,
+    ids: Arg<'_, '_>,
+    p: Arg<'_, '_>,
+    key: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    gate: Option<Arg<'_, '_>>,
+    threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
-    let dropout = Dropout::new(key, p).map_err(value_error)?;
+    let dropout = Dropout::new(key_of("key", key)?, real("p", p)?).map_err(user_error)?;
+    let (ids, threads) = (Ids::new("ids", ids)?, num_threads(threads, 1)?);
     if is_double("x", x)? {
         apply::<f64>(dropout, x, &ids, out, gate, threads)
     } else {
@@ -30,10 +32,10 @@ fn dropout(
 
 fn apply<T: Float + Element>(
     dropout: Dropout,
-    x: &Bound<'_, PyAny>,
-    ids: &PyIds<'_>,
-    out: &Bound<'_, PyAny>,
-    gate: Option<&Bound<'_, PyAny>>,
+    x: Arg<'_, '_>,
+    ids: &Ids<'_>,
+    out: Arg<'_, '_>,
+    gate: Option<Arg<'_, '_>>,
     threads: usize,
 ) -> PyResult<()> {
     let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
@@ -46,17 +48,7 @@ fn apply<T: Float + Element>(
     let width = same_rows(("x", x.shape()), ("out", out.shape()))?;
     let (x, out) = (x.as_slice()?, out.as_slice()?);
     let gate = gate.as_ref().map(Input::as_slice).transpose()?;
-    match ids {
-        PyIds::I32(ids) => {
-            let ids = ids.as_slice()?;
-            py.detach(|| dropout.apply(ids, width, x, gate, out, threads))
-        }
-        PyIds::I64(ids) => {
-            let ids = ids.as_slice()?;
-            py.detach(|| dropout.apply(ids, width, x, gate, out, threads))
-        }
-    }
-    .map_err(value_error)
+    with_ids!(*ids, ids => py.detach(|| dropout.apply(ids, width, x, gate, out, threads))).map_err(user_error)
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,35 +1,30 @@
 //! Rows of a table by id.
 
 use gnnkit_core::gather::Rows;
-use numpy::{PyReadonlyArray2, PyReadwriteArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use crate::graph::PyIds;
-use crate::value_error;
+use crate::arg::{Arg, Ids, count};
+use crate::array::{Input, Output};
+use crate::user_error;
 
-/// Writes row `ids[i]` of `source` to row i of `out`. Rows are bytes: what they mean is the caller's business.
+/// Writes row `ids[i]` of `source` to row i of `out`. Rows are bytes, whose meaning is
+/// the caller's business.
 #[pyfunction]
 fn gather_rows(
     py: Python<'_>,
-    source: PyReadonlyArray2<'_, u8>,
-    ids: PyIds<'_>,
-    mut out: PyReadwriteArray2<'_, u8>,
-    threads: usize,
+    source: Arg<'_, '_>,
+    ids: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Arg<'_, '_>,
 ) -> PyResult<()> {
-    let [num_rows, row_bytes] = [source.shape()[0], source.shape()[1]];
-    let rows = Rows::new(source.as_slice()?, num_rows, row_bytes).map_err(value_error)?;
-    let out = out.as_slice_mut()?;
-    match &ids {
-        PyIds::I32(ids) => {
-            let ids = ids.as_slice()?;
-            py.detach(|| rows.gather(ids, out, threads))
-        }
-        PyIds::I64(ids) => {
-            let ids = ids.as_slice()?;
-            py.detach(|| rows.gather(ids, out, threads))
-        }
-    }
-    .map_err(value_error)
+    let (source, mut out) = (Input::<u8>::new("source", source)?, Output::<u8>::new("out", out)?);
+    out.apart_from(&source)?;
+    let ids = Ids::new("ids", ids)?;
+    let threads = count("threads", threads)?;
+    let (num_rows, row_bytes) = source.rows()?;
+    let rows = Rows::new(source.as_slice()?, num_rows, row_bytes).map_err(user_error)?;
+    let out = out.as_slice()?;
+    with_ids!(ids, ids => py.detach(|| rows.gather(ids, out, threads))).map_err(user_error)
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

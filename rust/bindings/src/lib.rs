@@ -1,7 +1,10 @@
-//! `gnnkit._core`: NumPy arrays in, NumPy arrays out, the interpreter released in between.
+//! `gnnkit._core`: NumPy arrays in, NumPy arrays out, the interpreter released in
+//! between.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+#[macro_use]
+mod arg;
 
 mod aggregate;
 mod array;
@@ -10,17 +13,19 @@ mod border;
 mod dropout;
 mod gather;
 mod generate;
-#[macro_use]
 mod graph;
 mod loader;
 mod sample;
 
-/// The core's errors are the user's: `ValueError`.
-fn value_error(error: gnnkit_core::Error) -> PyErr {
-    PyValueError::new_err(error.to_string())
+pyo3::import_exception!(gnnkit.errors, UserError);
+
+/// An error of the core as the error that users can mend.
+fn user_error(error: gnnkit_core::Error) -> PyErr {
+    UserError::new_err(error.to_string())
 }
 
-/// The native core. Every function takes and returns NumPy arrays; bad input raises `ValueError`.
+/// The native core. Every function takes and returns NumPy arrays. Bad input raises
+/// `UserError`, and an argument of another type raises `TypeError`.
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;

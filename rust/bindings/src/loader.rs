@@ -1,4 +1,5 @@
-//! Batches sampled, and their rows gathered, ahead of their consumer on threads without the interpreter's lock.
+//! Batches sampled, and their rows gathered, ahead of their consumer on threads without
+//! the interpreter's lock.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,53 +9,99 @@ use gnnkit_core::Error;
 use gnnkit_core::csc::Id;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::loader::{Pipeline, Taken};
+use gnnkit_core::pool::MOST_THREADS;
 use gnnkit_core::rng;
-use gnnkit_core::sample::{Batch, Extra, Sampler, Scratch, View, Weights};
-use numpy::{Element, PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use gnnkit_core::sample::{Batch, Sampler, Scratch};
+use gnnkit_core::view::{Extra, View, Weights};
+use numpy::{Element, PyArray1};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 use pyo3::{IntoPyObjectExt, ffi};
 
-use crate::graph::{PyIds, PyWeight};
+use crate::arg::{self, Arg, Ids, Slice, attribute, count, exactly, items, key as key_of, optional, refuse, within};
+use crate::array::{Input, Output};
 use crate::sample::{PyReading, PySampler, batch_to_py, narrow};
-use crate::value_error;
+use crate::user_error;
 
 /// How long a consumer waits before it looks for Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Memory of a NumPy array, for threads that do not hold the interpreter's lock.
+/// The most batches that are made ahead.
+const MOST_AHEAD: usize = 1 << 16;
+
+/// Memory of a NumPy array to read, for threads that do not hold the interpreter's
+/// lock.
 struct Held<T> {
-    start: *mut T,
+    start: *const T,
     len: usize,
-    array: Py<PyAny>,
+    _array: Py<PyAny>,
 }
 
-// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and `array` keeps it alive.
-unsafe impl<T: Send> Send for Held<T> {}
-// SAFETY: as above; it is written through `&mut` only.
+// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and
+// `_array` keeps the array alive.
+unsafe impl<T: Sync> Send for Held<T> {}
+// SAFETY: as above. The memory is only read.
 unsafe impl<T: Sync> Sync for Held<T> {}
 
 impl<T: Element> Held<T> {
-    fn new(array: &PyReadonlyArray1<'_, T>) -> PyResult<Self> {
-        let slice = array.as_slice()?;
-        Ok(Self {
-            start: slice.as_ptr().cast_mut(),
+    fn new(array: &Slice<'_, T>) -> Self {
+        Self::of(array.as_slice(), array.as_any())
+    }
+
+    /// `slice`, which must be memory of `array`.
+    fn of(slice: &[T], array: &Bound<'_, PyAny>) -> Self {
+        Self {
+            start: slice.as_ptr(),
             len: slice.len(),
-            array: array.as_any().clone().unbind(),
-        })
+            _array: array.clone().unbind(),
+        }
     }
 
     fn as_slice(&self) -> &[T] {
-        // SAFETY: made from a slice of the array. Others may write to it meanwhile; whoever reads ids of users checks them
-        // where they are read (`View`).
+        // SAFETY: made from a slice of the array. Others may write to the array
+        // meanwhile. Ids of users are checked where they are read (`View`).
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
 
-impl Held<u8> {
+/// Memory of a NumPy array to write.
+struct Buffer {
+    start: *mut u8,
+    len: usize,
+    array: Py<PyAny>,
+}
+
+// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and
+// `array` keeps the array alive.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// The memory of `array`, which `allocate` has just returned for `num_bytes`.
+    fn new(array: &Bound<'_, PyAny>, num_bytes: usize) -> PyResult<Self> {
+        // SAFETY: `array` is alive, and the interpreter's lock is held.
+        if unsafe { ffi::Py_REFCNT(array.as_ptr()) } != 1 {
+            return Err(refuse("allocate", "returned an object that somebody else holds"));
+        }
+        let mut bytes = Output::<u8>::new("allocate", array)?;
+        let slice = bytes.as_slice()?;
+        if slice.len() < num_bytes {
+            let found = slice.len();
+            return Err(refuse(
+                "allocate",
+                format_args!("returned {found} bytes for {num_bytes}"),
+            ));
+        }
+        Ok(Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            array: array.clone().unbind(),
+        })
+    }
+
     fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: only buffers are written, of which nobody else has a view (`Buffers`).
+        // SAFETY: made from a mutable slice of the array, of which nobody else has a
+        // view (`Buffers`).
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -65,7 +112,7 @@ enum Edges {
     I64(Held<i64>),
 }
 
-/// What native samplers read of a graph.
+/// The arrays of a graph that native samplers read.
 struct Reading {
     indptr: Held<i64>,
     edges: Edges,
@@ -73,6 +120,9 @@ struct Reading {
     weight: Option<Weight>,
     wanted: Option<Held<f64>>,
     cluster: Option<Held<i64>>,
+    rows: Option<Held<i64>>,
+    sources: Option<Held<i64>>,
+    counts: Option<Held<i64>>,
 }
 
 enum Weight {
@@ -81,21 +131,22 @@ enum Weight {
 }
 
 impl Reading {
-    fn new(reading: &PyReading<'_>) -> PyResult<Self> {
-        let csc = &reading.csc;
-        let weight = match &csc.weight {
-            None => None,
-            Some(PyWeight::F32(weight)) => Some(Weight::F32(Held::new(weight)?)),
-            Some(PyWeight::F64(weight)) => Some(Weight::F64(Held::new(weight)?)),
-        };
-        Ok(Self {
-            indptr: Held::new(&csc.indptr)?,
-            edges: held_ids(&csc.indices)?,
-            num_sources: csc.num_sources,
+    fn new(reading: &PyReading<'_>) -> Self {
+        let weight = reading.weight.as_ref().map(|weight| match weight {
+            arg::Weight::F32(weight) => Weight::F32(Held::new(weight)),
+            arg::Weight::F64(weight) => Weight::F64(Held::new(weight)),
+        });
+        Self {
+            indptr: Held::new(&reading.indptr),
+            edges: held_ids(&reading.indices),
+            num_sources: reading.num_sources,
             weight,
-            wanted: reading.wanted.as_ref().map(Held::new).transpose()?,
-            cluster: reading.cluster.as_ref().map(Held::new).transpose()?,
-        })
+            wanted: reading.wanted.as_ref().map(Held::new),
+            cluster: reading.cluster.as_ref().map(Held::new),
+            rows: reading.rows.as_ref().map(Held::new),
+            sources: reading.sources.as_ref().map(Held::new),
+            counts: reading.counts.as_ref().map(Held::new),
+        }
     }
 
     fn extra(&self) -> Extra<'_> {
@@ -106,6 +157,9 @@ impl Reading {
             }),
             wanted: self.wanted.as_ref().map(Held::as_slice),
             cluster: self.cluster.as_ref().map(Held::as_slice),
+            rows: self.rows.as_ref().map(Held::as_slice),
+            sources: self.sources.as_ref().map(Held::as_slice),
+            counts: self.counts.as_ref().map(Held::as_slice),
         }
     }
 
@@ -134,9 +188,10 @@ impl Reading {
 enum Draws {
     Native {
         sampler: Sampler,
-        reading: Reading,
+        reading: Box<Reading>,
     },
-    /// A sampler written in Python, and its graph: the thread takes the interpreter's lock for it.
+    /// A sampler written in Python, and its graph: the thread takes the interpreter's
+    /// lock for it.
     Python {
         sampler: Py<PyAny>,
         graph: Py<PyAny>,
@@ -153,11 +208,11 @@ struct Table {
 /// Memory for gathered rows. A buffer goes back to work when no view of it is left.
 struct Buffers {
     allocate: Py<PyAny>,
-    free: Mutex<Vec<Held<u8>>>,
-    lent: Mutex<Vec<Held<u8>>>,
+    free: Mutex<Vec<Buffer>>,
+    lent: Mutex<Vec<Buffer>>,
 }
 
-/// What all threads share.
+/// The inputs that all threads share.
 struct Plan {
     draws: Draws,
     seeds: Vec<i64>,
@@ -175,7 +230,7 @@ enum Drawn {
 
 struct Made {
     batch: Drawn,
-    rows: Option<Held<u8>>,
+    rows: Option<Buffer>,
 }
 
 type MadeAhead = Pipeline<PyResult<Made>>;
@@ -183,7 +238,7 @@ type MadeAhead = Pipeline<PyResult<Made>>;
 impl Draws {
     fn draw(&self, seeds: &[i64], key: u64, scratch: &mut Scratch) -> PyResult<Drawn> {
         match self {
-            Self::Native { sampler, reading } => reading.sample(sampler, seeds, key, scratch).map_err(value_error),
+            Self::Native { sampler, reading } => reading.sample(sampler, seeds, key, scratch).map_err(user_error),
             Self::Python { sampler, graph } => attached(|py| {
                 let seeds = PyArray1::from_slice(py, seeds);
                 let named = [("key", key)].into_py_dict(py)?;
@@ -211,7 +266,7 @@ impl Plan {
         Ok(Made { batch, rows })
     }
 
-    fn gather(&self, table: &Table, batch: &Drawn) -> PyResult<Held<u8>> {
+    fn gather(&self, table: &Table, batch: &Drawn) -> PyResult<Buffer> {
         match batch {
             Drawn::I32(batch) => self.gather_rows(table, &batch.nodes),
             Drawn::I64(batch) => self.gather_rows(table, &batch.nodes),
@@ -222,26 +277,30 @@ impl Plan {
         }
     }
 
-    fn gather_rows<I: Id>(&self, table: &Table, nodes: &[I]) -> PyResult<Held<u8>> {
-        let rows = Rows::new(table.bytes.as_slice(), table.num_rows, table.row_bytes).map_err(value_error)?;
-        let num_bytes = nodes.len() * table.row_bytes;
+    fn gather_rows<I: Id>(&self, table: &Table, nodes: &[I]) -> PyResult<Buffer> {
+        let rows = Rows::new(table.bytes.as_slice(), table.num_rows, table.row_bytes).map_err(user_error)?;
+        let num_bytes = nodes.len().saturating_mul(table.row_bytes);
+        if num_bytes > isize::MAX as usize {
+            return Err(refuse("table", format_args!("has no memory for {} rows", nodes.len())));
+        }
         let mut buffer = self.buffers.take(num_bytes)?;
         let out = &mut buffer.as_mut_slice()[..num_bytes];
-        rows.gather(nodes, out, 1).map_err(value_error)?;
+        rows.gather(nodes, out, 1).map_err(user_error)?;
         Ok(buffer)
     }
 }
 
 /// `batch.input_nodes` of a batch that was made in Python.
 fn input_nodes(batch: &Bound<'_, PyAny>) -> PyResult<Edges> {
-    held_ids(&batch.getattr("input_nodes")?.extract()?)
+    let nodes = Ids::new("input_nodes", &batch.getattr("input_nodes")?)?;
+    Ok(held_ids(&nodes))
 }
 
-fn held_ids(ids: &PyIds<'_>) -> PyResult<Edges> {
-    Ok(match ids {
-        PyIds::I32(ids) => Edges::I32(Held::new(ids)?),
-        PyIds::I64(ids) => Edges::I64(Held::new(ids)?),
-    })
+fn held_ids(ids: &Ids<'_>) -> Edges {
+    match ids {
+        Ids::I32(ids) => Edges::I32(Held::new(ids)),
+        Ids::I64(ids) => Edges::I64(Held::new(ids)),
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -250,22 +309,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Buffers {
     /// A buffer that nobody else sees, of `num_bytes` or more.
-    fn take(&self, num_bytes: usize) -> PyResult<Held<u8>> {
+    fn take(&self, num_bytes: usize) -> PyResult<Buffer> {
         let mut free = lock(&self.free);
         if let Some(fits) = free.iter().position(|buffer| buffer.len >= num_bytes) {
             return Ok(free.swap_remove(fits));
         }
         let too_small = free.pop(); // given up for the larger one
-        drop(free); // before the interpreter's lock: whoever has that one waits for this one
+        // A thread with the interpreter's lock may wait for this lock.
+        drop(free);
         drop(too_small);
         attached(|py| {
             let array = self.allocate.bind(py).call1((num_bytes + num_bytes / 8,))?;
-            Held::new(&array.extract()?)
+            Buffer::new(&array, num_bytes)
         })
     }
 
-    /// The whole of `buffer` as an array; views of it keep it from being written to.
-    fn lend(&self, py: Python<'_>, buffer: Held<u8>) -> Py<PyAny> {
+    /// The whole of `buffer` as an array. A buffer with a view of it left is not
+    /// written.
+    fn lend(&self, py: Python<'_>, buffer: Buffer) -> Py<PyAny> {
         let array = buffer.array.clone_ref(py);
         lock(&self.lent).push(buffer);
         array
@@ -273,18 +334,45 @@ impl Buffers {
 
     /// Frees the lent buffers of which no view is left.
     fn recycle(&self, py: Python<'_>) {
-        // SAFETY: `array` is alive, and `py` says that nobody changes its count meanwhile.
-        let unseen = |buffer: &mut Held<u8>| unsafe { ffi::Py_REFCNT(buffer.array.bind(py).as_ptr()) } == 1;
+        // SAFETY: `array` is alive, and `py` says that nobody changes its count
+        // meanwhile.
+        let unseen = |buffer: &mut Buffer| unsafe { ffi::Py_REFCNT(buffer.array.bind(py).as_ptr()) } == 1;
         let unseen: Vec<_> = lock(&self.lent).extract_if(.., unseen).collect();
         lock(&self.free).extend(unseen);
     }
 }
 
-/// Seeds, offsets, first step, key: step i has the seeds `seeds[offsets[i]..offsets[i + 1]]` and the key `derive(key, i)`.
-#[derive(FromPyObject)]
-struct PySteps<'py>(PyReadonlyArray1<'py, i64>, Vec<usize>, usize, u64);
+/// The steps of an epoch. Step i has the seeds `seeds[offsets[i]..offsets[i + 1]]` and
+/// the key `derive(key, i)`.
+struct Steps {
+    seeds: Vec<i64>,
+    offsets: Vec<usize>,
+    first: usize,
+    key: u64,
+}
 
-/// A batch as `Sampler.sample` of `gnnkit._core` or of a sampler in Python returns it, and the buffer that begins with its rows.
+impl Steps {
+    /// The steps of (seeds, offsets, first step, key).
+    fn new(steps: Arg<'_, '_>) -> PyResult<Self> {
+        let [seeds, offsets, first, key] = exactly("steps", steps)?;
+        let seeds = Slice::new("seeds", &seeds)?.as_slice().to_vec();
+        let bounds = items("offsets", &offsets)?;
+        let bound = |offset: &Bound<'_, PyAny>| within("offsets", offset, 0..=seeds.len());
+        let offsets: Vec<usize> = bounds.iter().map(bound).collect::<PyResult<_>>()?;
+        if offsets.is_empty() || !offsets.is_sorted() {
+            return Err(refuse("offsets", "must be at least one and must not fall"));
+        }
+        Ok(Self {
+            first: count("first step", &first)?,
+            key: key_of("key", &key)?,
+            seeds,
+            offsets,
+        })
+    }
+}
+
+/// A batch as `Sampler.sample` of `gnnkit._core` or of a sampler in Python returns it,
+/// and the buffer that begins with its rows.
 type PyMade = (Py<PyAny>, Option<Py<PyAny>>);
 
 /// An epoch's batches of one rank, in order.
@@ -299,31 +387,34 @@ impl PyLoader {
     #[new]
     #[pyo3(signature = (graph, sampler, steps, table, allocate, threads, depth))]
     fn new(
-        graph: Bound<'_, PyAny>,
-        sampler: Bound<'_, PyAny>,
-        steps: PySteps<'_>,
-        table: Option<PyReadonlyArray2<'_, u8>>,
-        allocate: Py<PyAny>,
-        threads: usize,
-        depth: usize,
+        graph: Arg<'_, '_>,
+        sampler: Arg<'_, '_>,
+        steps: Arg<'_, '_>,
+        table: Arg<'_, '_>,
+        allocate: Arg<'_, '_>,
+        threads: Arg<'_, '_>,
+        depth: Arg<'_, '_>,
     ) -> PyResult<Self> {
-        let PySteps(seeds, offsets, first_step, key) = steps;
-        let seeds = seeds.as_slice()?.to_vec();
-        let bounds = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
-        if !bounds || offsets.last().is_none_or(|&last| last > seeds.len()) || threads == 0 || depth == 0 {
-            return Err(PyValueError::new_err(
-                "offsets must rise to at most the number of seeds, threads and depth be positive",
-            ));
+        let threads = within("threads", threads, 1..=MOST_THREADS)?;
+        let depth = within("prefetch", depth, 1..=MOST_AHEAD)?;
+        if !allocate.is_callable() {
+            return Err(PyTypeError::new_err("allocate must be a function of a number of bytes"));
         }
+        let Steps {
+            seeds,
+            offsets,
+            first,
+            key,
+        } = Steps::new(steps)?;
         let num_steps = offsets.len() - 1;
         let plan = Arc::new(Plan {
-            draws: draws(&graph, &sampler)?,
+            draws: draws(graph, sampler)?,
             seeds,
             offsets,
             key,
-            table: table.map(|table| held_table(&table)).transpose()?,
+            table: optional(table, held_table)?,
             buffers: Buffers {
-                allocate,
+                allocate: allocate.clone().unbind(),
                 free: Mutex::default(),
                 lent: Mutex::default(),
             },
@@ -334,16 +425,16 @@ impl PyLoader {
             move |step| plan.make(step, &mut scratch)
         };
         let workers = (0..threads.min(depth)).map(worker).collect();
-        let ahead = Pipeline::start(first_step..num_steps, depth, workers)?;
+        let ahead = Pipeline::start(first..num_steps, depth, workers)?;
         Ok(Self {
             plan,
             ahead: Mutex::new(Some(Arc::new(ahead))),
         })
     }
 
-    /// The next batch. Raises `RuntimeError` after the last one, after `close` and after a fork.
+    /// The next batch. Raises `RuntimeError` after the last one, after `close` and
+    /// after a fork.
     fn take(&self, py: Python<'_>) -> PyResult<PyMade> {
-        let ended = || PyRuntimeError::new_err("there are no more batches");
         let ahead = lock(&self.ahead).clone().ok_or_else(ended)?;
         if !ahead.is_own_process() {
             return Err(PyRuntimeError::new_err(
@@ -351,15 +442,10 @@ impl PyLoader {
             ));
         }
         self.plan.buffers.recycle(py);
-        let made = loop {
-            match py.detach(|| ahead.take(PATIENCE)) {
-                Taken::Next(Ok(made)) => break made?,
-                Taken::Next(Err(panic)) => resume_unwind(panic),
-                Taken::Pending => py.check_signals()?,
-                Taken::End => return Err(ended()),
-            }
-        };
+        let made = next(py, &ahead);
+        // The last reference waits for threads, which may need the interpreter's lock.
         py.detach(|| drop(ahead));
+        let made = made?;
         let batch = match made.batch {
             Drawn::I32(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
             Drawn::I64(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
@@ -375,6 +461,23 @@ impl PyLoader {
     }
 }
 
+/// The error after the last batch.
+fn ended() -> PyErr {
+    PyRuntimeError::new_err("there are no more batches")
+}
+
+/// Waits for the next result of `ahead`, and looks for Ctrl-C meanwhile.
+fn next(py: Python<'_>, ahead: &MadeAhead) -> PyResult<Made> {
+    loop {
+        match py.detach(|| ahead.take(PATIENCE)) {
+            Taken::Next(Ok(made)) => return made,
+            Taken::Next(Err(panic)) => resume_unwind(panic),
+            Taken::Pending => py.check_signals()?,
+            Taken::End => return Err(ended()),
+        }
+    }
+}
+
 impl Drop for PyLoader {
     fn drop(&mut self) {
         // The threads may need the lock to end.
@@ -384,6 +487,7 @@ impl Drop for PyLoader {
 
 fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws> {
     let Ok(native) = sampler.cast::<PySampler>() else {
+        attribute("sampler", sampler, "sample")?;
         return Ok(Draws::Python {
             sampler: sampler.clone().unbind(),
             graph: graph.clone().unbind(),
@@ -391,27 +495,24 @@ fn draws(graph: &Bound<'_, PyAny>, sampler: &Bound<'_, PyAny>) -> PyResult<Draws
     };
     Ok(Draws::Native {
         sampler: native.get().0.clone(),
-        reading: Reading::new(&graph.extract()?)?,
+        reading: Box::new(Reading::new(&PyReading::new(graph)?)),
     })
 }
 
-fn held_table(table: &PyReadonlyArray2<'_, u8>) -> PyResult<Table> {
-    let slice = table.as_slice()?;
+fn held_table(table: Arg<'_, '_>) -> PyResult<Table> {
+    let bytes = Input::<u8>::new("table", table)?;
+    let (num_rows, row_bytes) = bytes.rows()?;
     Ok(Table {
-        bytes: Held {
-            start: slice.as_ptr().cast_mut(),
-            len: slice.len(),
-            array: table.as_any().clone().unbind(),
-        },
-        num_rows: table.shape()[0],
-        row_bytes: table.shape()[1],
+        bytes: Held::of(bytes.as_slice()?, table),
+        num_rows,
+        row_bytes,
     })
 }
 
 /// The key of `value` under `key`: chained by seed, epoch, step.
 #[pyfunction]
-fn derive(key: u64, value: u64) -> u64 {
-    rng::derive(key, value)
+fn derive(key: Arg<'_, '_>, value: Arg<'_, '_>) -> PyResult<u64> {
+    Ok(rng::derive(key_of("key", key)?, key_of("value", value)?))
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,79 +6,91 @@ use std::cell::RefCell;
 use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
 use gnnkit_core::memory::{Kept, List};
-use gnnkit_core::sample::{
-    Batch, Extra, Fanout, Hop, Importance, Kind, Limits, Numbering, Sampler, Scratch, View, Weights, water_fill,
-};
+use gnnkit_core::sample::{Batch, Hop, Importance, Kind, Limits, MAX_HOPS, Numbering, Sampler, Scratch, water_fill};
+use gnnkit_core::view::{Extra, View, Weights};
 use gnnkit_core::walk::Walks;
 use numpy::ndarray::ArrayView1;
-use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
-use pyo3::exceptions::PyValueError;
+use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 
-use crate::graph::{PyIds, PyWeight};
-use crate::value_error;
+use crate::arg::{
+    Arg, Ids, Slice, Weight, attribute, count, exactly, flag, key as key_of, numbers, optional, real, text, within,
+};
+use crate::{UserError, user_error};
 
 thread_local! {
-    /// Tables that a thread's batches reuse. They live and die with the thread, so a fork inherits no lock.
+    /// Tables that a thread's batches reuse. They live and die with the thread, so a
+    /// fork inherits no lock.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// The attributes of `gnnkit.graph.CSC`.
-#[derive(FromPyObject)]
-pub struct PyCsc<'py> {
-    pub indptr: PyReadonlyArray1<'py, i64>,
-    pub indices: PyIds<'py>,
-    pub num_sources: usize,
-    pub weight: Option<PyWeight<'py>>,
+/// The attributes of `gnnkit.sampler.base.Reading` and of its `gnnkit.graph.CSC`.
+pub(crate) struct PyReading<'py> {
+    pub(crate) indptr: Slice<'py, i64>,
+    pub(crate) indices: Ids<'py>,
+    pub(crate) num_sources: usize,
+    pub(crate) weight: Option<Weight<'py>>,
+    pub(crate) wanted: Option<Slice<'py, f64>>,
+    pub(crate) cluster: Option<Slice<'py, i64>>,
+    pub(crate) rows: Option<Slice<'py, i64>>,
+    pub(crate) sources: Option<Slice<'py, i64>>,
+    pub(crate) counts: Option<Slice<'py, i64>>,
 }
 
-/// The attributes of `gnnkit.sampler.base.Reading`.
-#[derive(FromPyObject)]
-pub struct PyReading<'py> {
-    pub csc: PyCsc<'py>,
-    pub wanted: Option<PyReadonlyArray1<'py, f64>>,
-    pub cluster: Option<PyReadonlyArray1<'py, i64>>,
-}
-
-impl PyReading<'_> {
-    fn extra(&self) -> PyResult<Extra<'_>> {
-        let weight = match &self.csc.weight {
-            None => None,
-            Some(PyWeight::F32(weight)) => Some(Weights::F32(weight.as_slice()?)),
-            Some(PyWeight::F64(weight)) => Some(Weights::F64(weight.as_slice()?)),
+impl<'py> PyReading<'py> {
+    pub(crate) fn new(reading: Arg<'_, 'py>) -> PyResult<Self> {
+        let csc = attribute("reading", reading, "csc")?;
+        let of_csc = |name| attribute("reading.csc", &csc, name);
+        let ids = |name| {
+            let value = attribute("reading", reading, name)?;
+            optional(&value, |value| Slice::new(name, value))
         };
-        Ok(Extra {
-            weight,
-            wanted: self.wanted.as_ref().map(|wanted| wanted.as_slice()).transpose()?,
-            cluster: self.cluster.as_ref().map(|cluster| cluster.as_slice()).transpose()?,
+        Ok(Self {
+            indptr: Slice::new("indptr", &of_csc("indptr")?)?,
+            indices: Ids::new("indices", &of_csc("indices")?)?,
+            num_sources: count("num_sources", &of_csc("num_sources")?)?,
+            weight: optional(&of_csc("weight")?, |weight| Weight::new("weight", weight))?,
+            wanted: optional(&attribute("reading", reading, "wanted")?, |wanted| {
+                Slice::new("wanted", wanted)
+            })?,
+            cluster: ids("cluster")?,
+            rows: ids("rows")?,
+            sources: ids("sources")?,
+            counts: ids("counts")?,
         })
+    }
+
+    fn extra(&self) -> Extra<'_> {
+        Extra {
+            weight: self.weight.as_ref().map(|weight| match weight {
+                Weight::F32(weight) => Weights::F32(weight.as_slice()),
+                Weight::F64(weight) => Weights::F64(weight.as_slice()),
+            }),
+            wanted: self.wanted.as_ref().map(Slice::as_slice),
+            cluster: self.cluster.as_ref().map(Slice::as_slice),
+            rows: self.rows.as_ref().map(Slice::as_slice),
+            sources: self.sources.as_ref().map(Slice::as_slice),
+            counts: self.counts.as_ref().map(Slice::as_slice),
+        }
     }
 }
 
-/// Runs the body with a view of what is read, whichever width its ids have.
+/// Runs the body with a view of the graph, whichever width its ids have.
 macro_rules! with_view {
     ($reading:expr, $view:ident => $body:expr) => {
-        with_ids!($reading.csc.indices, indices => {
-            let csc = View::new($reading.csc.indptr.as_slice()?, indices, $reading.csc.num_sources);
-            let extra = $reading.extra()?;
-            let $view = csc.and_then(|csc| csc.with(extra)).map_err(value_error)?;
+        with_ids!($reading.indices, indices => {
+            let csc = View::new($reading.indptr.as_slice(), indices, $reading.num_sources);
+            let $view = csc.and_then(|csc| csc.with($reading.extra())).map_err(user_error)?;
             $body
         })
     };
 }
 
-/// length, num_walks, alpha.
-#[derive(FromPyObject)]
-struct PyWalks(usize, usize, f64);
-
-impl From<PyWalks> for Walks {
-    fn from(PyWalks(length, num_walks, alpha): PyWalks) -> Self {
-        Self {
-            length,
-            num_walks,
-            alpha,
-        }
-    }
+/// The walks of (length, number of walks, alpha).
+fn walks(value: Arg<'_, '_>) -> PyResult<Walks> {
+    let [length, num_walks, alpha] = exactly("walks", value)?;
+    let (length, num_walks) = (count("walk_length", &length)?, count("num_walks", &num_walks)?);
+    Walks::new(length, num_walks, real("alpha", &alpha)?).map_err(user_error)
 }
 
 /// indptr, sources, edge ids, weights of one hop.
@@ -99,7 +111,7 @@ type PyBatch<'py> = (
     Option<Bound<'py, PyArray1<f32>>>,
 );
 
-/// What a native sampler draws; immutable, so that any number of threads may use it.
+/// A sampler of the core. It is immutable, so any number of threads may use it.
 #[pyclass(frozen, name = "Sampler", module = "gnnkit._core")]
 pub struct PySampler(pub Sampler);
 
@@ -107,69 +119,87 @@ pub struct PySampler(pub Sampler);
 impl PySampler {
     /// Uniform neighbours.
     #[staticmethod]
-    fn neighbor(fanouts: Vec<i64>, replace: bool, redraw: bool, importance: Option<&str>) -> PyResult<Self> {
-        Self::new(Kind::Neighbor { replace }, &fanouts, redraw, importance)
+    fn neighbor(
+        fanouts: Arg<'_, '_>,
+        replace: Arg<'_, '_>,
+        redraw: Arg<'_, '_>,
+        importance: Arg<'_, '_>,
+    ) -> PyResult<Self> {
+        let replace = flag("replace", replace)?;
+        Self::new(Kind::Neighbor { replace }, fanouts, redraw, importance)
     }
 
     /// In proportion to weights.
     #[staticmethod]
-    fn weighted(fanouts: Vec<i64>, replace: bool, redraw: bool, importance: Option<&str>) -> PyResult<Self> {
-        Self::new(Kind::Weighted { replace }, &fanouts, redraw, importance)
+    fn weighted(
+        fanouts: Arg<'_, '_>,
+        replace: Arg<'_, '_>,
+        redraw: Arg<'_, '_>,
+        importance: Arg<'_, '_>,
+    ) -> PyResult<Self> {
+        let replace = flag("replace", replace)?;
+        Self::new(Kind::Weighted { replace }, fanouts, redraw, importance)
     }
 
     /// As equal a number of neighbours per node as degrees allow.
     #[staticmethod]
     fn balanced(
-        fanouts: Vec<i64>,
-        least: usize,
-        most: Option<usize>,
-        redraw: bool,
-        importance: Option<&str>,
+        fanouts: Arg<'_, '_>,
+        least: Arg<'_, '_>,
+        most: Arg<'_, '_>,
+        redraw: Arg<'_, '_>,
+        importance: Arg<'_, '_>,
     ) -> PyResult<Self> {
-        let most = most.unwrap_or(usize::MAX);
-        Self::new(Kind::Balanced(Limits { least, most }), &fanouts, redraw, importance)
+        let limits = limits(least, most)?;
+        Self::new(Kind::Balanced(limits), fanouts, redraw, importance)
     }
 
     /// Nodes of a hop share sources.
     #[staticmethod]
-    fn labor(fanouts: Vec<i64>, redraw: bool, importance: Option<&str>) -> PyResult<Self> {
-        Self::new(Kind::Labor, &fanouts, redraw, importance)
+    fn labor(fanouts: Arg<'_, '_>, redraw: Arg<'_, '_>, importance: Arg<'_, '_>) -> PyResult<Self> {
+        Self::new(Kind::Labor, fanouts, redraw, importance)
     }
 
     /// The nodes that walks visit most.
     #[staticmethod]
+    #[pyo3(signature = (fanouts, walks, redraw, importance))]
     fn metropolis_hastings(
-        fanouts: Vec<i64>,
-        walks: PyWalks,
-        redraw: bool,
-        importance: Option<&str>,
+        fanouts: Arg<'_, '_>,
+        walks: Arg<'_, '_>,
+        redraw: Arg<'_, '_>,
+        importance: Arg<'_, '_>,
     ) -> PyResult<Self> {
-        Self::new(Kind::MetropolisHastings(walks.into()), &fanouts, redraw, importance)
+        let walks = self::walks(walks)?;
+        Self::new(Kind::MetropolisHastings(walks), fanouts, redraw, importance)
     }
 
     /// All edges between the clusters of the seeds.
     #[staticmethod]
-    fn cluster(num_hops: usize) -> PyResult<Self> {
-        Self::new(Kind::Cluster, &vec![-1; num_hops], false, None)
+    fn cluster(num_hops: Arg<'_, '_>) -> PyResult<Self> {
+        let num_hops = within("num_hops", num_hops, 1..=MAX_HOPS)?;
+        let sampler = Sampler::new(Kind::Cluster, &vec![-1; num_hops], false, None);
+        sampler.map(Self).map_err(user_error)
     }
 
     /// One hop of `nodes`, drawn by `threads` threads.
     fn draw<'py>(
         &self,
         py: Python<'py>,
-        reading: PyReading<'py>,
-        nodes: PyReadonlyArray1<'py, i64>,
-        hop: usize,
-        key: u64,
-        threads: usize,
+        reading: Arg<'_, 'py>,
+        nodes: Arg<'_, 'py>,
+        hop: Arg<'_, 'py>,
+        key: Arg<'_, 'py>,
+        threads: Arg<'_, 'py>,
     ) -> PyResult<PyHop<'py>> {
-        let nodes = nodes.as_slice()?;
+        let (reading, nodes) = (PyReading::new(reading)?, Slice::new("nodes", nodes)?);
+        let (hop, key, threads) = (count("hop", hop)?, key_of("key", key)?, count("threads", threads)?);
+        let nodes = nodes.as_slice();
         with_view!(reading, view => {
             let drawn = py.detach(|| {
                 let nodes = narrow("nodes", nodes, view.num_nodes())?;
                 SCRATCH.with_borrow_mut(|scratch| self.0.draw(&view, &nodes, hop, key, scratch.on_threads(threads)))
             });
-            hop_to_py(py, drawn.map_err(value_error)?)
+            hop_to_py(py, drawn.map_err(user_error)?)
         })
     }
 
@@ -177,20 +207,29 @@ impl PySampler {
     fn sample<'py>(
         &self,
         py: Python<'py>,
-        reading: PyReading<'py>,
-        seeds: PyReadonlyArray1<'py, i64>,
-        key: u64,
-        threads: usize,
+        reading: Arg<'_, 'py>,
+        seeds: Arg<'_, 'py>,
+        key: Arg<'_, 'py>,
+        threads: Arg<'_, 'py>,
     ) -> PyResult<PyBatch<'py>> {
-        let seeds = seeds.as_slice()?;
+        let (reading, seeds) = (PyReading::new(reading)?, Slice::new("seeds", seeds)?);
+        let (key, threads) = (key_of("key", key)?, count("threads", threads)?);
+        let seeds = seeds.as_slice();
         with_view!(reading, view => {
             let batch = py.detach(|| {
                 let seeds = narrow("seeds", seeds, view.num_nodes())?;
                 SCRATCH.with_borrow_mut(|scratch| self.0.sample(&view, &seeds, key, scratch.on_threads(threads)))
             });
-            batch_to_py(py, batch.map_err(value_error)?)
+            batch_to_py(py, batch.map_err(user_error)?)
         })
     }
+}
+
+/// The least and the most draws of a node. `None` is no limit.
+fn limits(least: Arg<'_, '_>, most: Arg<'_, '_>) -> PyResult<Limits> {
+    let most = optional(most, |most| count("most", most))?.unwrap_or(usize::MAX);
+    let least = count("least", least)?;
+    Ok(Limits { least, most })
 }
 
 /// Local ids in order of first occurrence.
@@ -200,16 +239,17 @@ struct PyNumbering(Numbering);
 #[pymethods]
 impl PyNumbering {
     #[new]
-    fn new(seeds: PyReadonlyArray1<'_, i64>, num_nodes: usize) -> PyResult<Self> {
-        Numbering::new(seeds.as_slice()?, num_nodes)
-            .map(Self)
-            .map_err(value_error)
+    fn new(seeds: Arg<'_, '_>, num_nodes: Arg<'_, '_>) -> PyResult<Self> {
+        let (seeds, num_nodes) = (Slice::new("seeds", seeds)?, count("num_nodes", num_nodes)?);
+        let numbering = Numbering::new(seeds.as_slice(), num_nodes);
+        numbering.map(Self).map_err(user_error)
     }
 
-    /// The local id of each of `ids`; those that are new come next.
-    fn add<'py>(&mut self, py: Python<'py>, ids: PyReadonlyArray1<'_, i64>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let ids = ids.as_slice()?;
-        let locals = py.detach(|| self.0.add(ids)).map_err(value_error)?;
+    /// The local id of each of `ids`. Ids that are new come next.
+    fn add<'py>(&mut self, py: Python<'py>, ids: Arg<'_, 'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let ids = Slice::new("ids", ids)?;
+        let ids = ids.as_slice();
+        let locals = py.detach(|| self.0.add(ids)).map_err(user_error)?;
         Ok(locals.into_pyarray(py))
     }
 
@@ -220,32 +260,22 @@ impl PyNumbering {
 }
 
 impl PySampler {
-    fn new(kind: Kind, fanouts: &[i64], redraw: bool, importance: Option<&str>) -> PyResult<Self> {
+    fn new(kind: Kind, fanouts: Arg<'_, '_>, redraw: Arg<'_, '_>, importance: Arg<'_, '_>) -> PyResult<Self> {
+        let (fanouts, redraw) = (numbers("fanouts", fanouts)?, flag("redraw", redraw)?);
         if fanouts.is_empty() {
-            return Err(PyValueError::new_err(
+            return Err(UserError::new_err(
                 "fanouts=[] names no hop: give one number of neighbours per layer",
             ));
         }
-        let fanouts = fanouts
-            .iter()
-            .enumerate()
-            .map(|(hop, &fanout)| Fanout::new(hop, fanout));
-        let importance = match importance {
-            None => None,
-            Some("mean") => Some(Importance::Mean),
-            Some("sum") => Some(Importance::Sum),
-            Some(other) => {
-                return Err(PyValueError::new_err(format!(
-                    "importance={other} must be mean, sum or null"
-                )));
-            }
-        };
-        Ok(Self(Sampler {
-            kind,
-            fanouts: fanouts.collect::<Result<_, _>>().map_err(value_error)?,
-            redraw,
-            importance,
-        }))
+        let importance = optional(importance, |importance| match &*text("importance", importance)? {
+            "mean" => Ok(Importance::Mean),
+            "sum" => Ok(Importance::Sum),
+            other => Err(UserError::new_err(format!(
+                "importance={other} must be mean, sum or null"
+            ))),
+        })?;
+        let sampler = Sampler::new(kind, &fanouts, redraw, importance);
+        sampler.map(Self).map_err(user_error)
     }
 }
 
@@ -275,7 +305,8 @@ pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> P
     ))
 }
 
-/// The list that an array shows; later batches use its memory when no view of the array is left.
+/// The list that an array shows. Later batches use its memory when no view of the array
+/// is left.
 #[pyclass(frozen, module = "gnnkit._core")]
 struct Memory {
     _list: Box<dyn Any + Send + Sync>,
@@ -284,24 +315,28 @@ struct Memory {
 fn list_to_py<T: Kept + Element>(py: Python<'_>, list: List<T>) -> PyResult<Bound<'_, PyArray1<T>>> {
     let (start, len) = (list.as_ptr(), list.len());
     let memory = Bound::new(py, Memory { _list: Box::new(list) })?.into_any();
-    // SAFETY: the elements stay where they are, and `memory` keeps them and lets nobody else reach them.
+    // SAFETY: the elements stay where they are, and `memory` keeps them and lets nobody
+    // else reach them.
     Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from_shape_ptr(len, start), memory) })
 }
 
-/// The nodes that walks stand on, [num_starts * num_walks * (length + 1)], the start first.
+/// The nodes that walks stand on, [num_starts * num_walks * (length + 1)], the start
+/// first.
 #[pyfunction]
+#[pyo3(signature = (reading, starts, walks, key))]
 fn visited<'py>(
     py: Python<'py>,
-    reading: PyReading<'py>,
-    starts: PyReadonlyArray1<'py, i64>,
-    walks: PyWalks,
-    key: u64,
+    reading: Arg<'_, 'py>,
+    starts: Arg<'_, 'py>,
+    walks: Arg<'_, 'py>,
+    key: Arg<'_, 'py>,
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let starts = starts.as_slice()?;
-    let walks = Walks::from(walks);
+    let (reading, starts) = (PyReading::new(reading)?, Slice::new("starts", starts)?);
+    let (walks, key) = (self::walks(walks)?, key_of("key", key)?);
+    let starts = starts.as_slice();
     with_view!(reading, view => {
         let visited = py.detach(|| walks.visited(&view, &narrow("starts", starts, view.num_nodes())?, key));
-        visited.map(|visited| visited.into_pyarray(py).as_untyped().clone()).map_err(value_error)
+        visited.map(|visited| visited.into_pyarray(py).as_untyped().clone()).map_err(user_error)
     })
 }
 
@@ -309,20 +344,18 @@ fn visited<'py>(
 #[pyfunction(name = "water_fill")]
 fn water_fill_py<'py>(
     py: Python<'py>,
-    degrees: PyReadonlyArray1<'py, i64>,
-    budget: usize,
-    least: usize,
-    most: Option<usize>,
+    degrees: Arg<'_, 'py>,
+    budget: Arg<'_, 'py>,
+    least: Arg<'_, 'py>,
+    most: Arg<'_, 'py>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-    let degrees = degrees.as_slice()?;
-    check_ids("degrees", degrees, usize::MAX >> 1, "neighbours").map_err(value_error)?;
+    let (degrees, budget) = (Slice::<i64>::new("degrees", degrees)?, count("budget", budget)?);
+    let (degrees, limits) = (degrees.as_slice(), limits(least, most)?);
+    check_ids("degrees", degrees, isize::MAX as usize, "neighbours").map_err(user_error)?;
     let counts = py.detach(|| {
         let degrees: Vec<usize> = degrees.iter().map(|degree| degree.index()).collect();
-        let most = most.unwrap_or(usize::MAX);
-        water_fill(&degrees, budget, Limits { least, most })
-            .into_iter()
-            .map(|count| count as i64)
-            .collect::<Vec<_>>()
+        let counts = water_fill(&degrees, budget, limits).into_iter();
+        counts.map(|count| count as i64).collect::<Vec<_>>()
     });
     Ok(counts.into_pyarray(py))
 }

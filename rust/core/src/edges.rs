@@ -1,20 +1,24 @@
-//! Edge lists to CSC: one parallel sort whose result does not depend on the number of threads.
+//! Edge lists to CSC: one parallel sort whose result does not depend on the number of
+//! threads.
 
 use std::mem::take;
 use std::ops::Range;
 
 use crate::csc::{Csc, Id, check_ids};
 use crate::error::Error;
+use crate::memory::filled;
 use crate::pool::for_each;
 
 /// Buckets of one scatter: so many open cache lines and pages a core follows well.
 const MAX_BUCKETS: usize = 1 << 10;
 /// Edges per bucket to aim at: the bucket is then sorted within the cache.
 const BUCKET_EDGES: usize = 1 << 16;
-/// Below this many units of work per thread, starting the thread costs more than it saves.
+/// Below this many units of work per thread, starting the thread costs more than it
+/// saves.
 const MIN_WORK: usize = 1 << 14;
 
-/// What travels with an edge through the sort: its position, or `()`, which takes no memory.
+/// A value that travels with an edge through the sort: the position of the edge, or
+/// `()`, which takes no memory.
 pub trait Tag: Copy + Default + Ord + Send + Sync {
     /// The tag of the edge at `position`.
     fn at(position: usize) -> Self;
@@ -30,16 +34,19 @@ impl Tag for () {
     fn at(_: usize) -> Self {}
 }
 
-/// Edges that can be visited from any unit of work on, so that threads share them: two slices, a graph, a generator.
+/// Edges that can be visited from any unit of work on, so that threads share them: two
+/// slices, a graph, a generator.
 pub trait Edges<A>: Sync {
-    /// Number of units of work; a unit may yield any number of edges.
+    /// Number of units of work. A unit may yield any number of edges.
     fn num_units(&self) -> usize;
 
-    /// Calls `visit(source, destination, tag)` for each edge of the units, the same way every time.
+    /// Calls `visit(source, destination, tag)` for each edge of the units, the same way
+    /// every time.
     fn each(&self, units: Range<usize>, visit: impl FnMut(usize, usize, A));
 }
 
-/// A CSC with the tag of each edge. The in-edges of a destination are ordered by (source, tag).
+/// A CSC with the tag of each edge. The in-edges of a destination are ordered by
+/// (source, tag).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted<I, A> {
     /// Where the in-edges of each destination start and end.
@@ -52,17 +59,18 @@ pub struct Sorted<I, A> {
 
 type Record<I, A> = (I, I, A); // destination, source, tag: in the order of the sort
 
-/// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations are `0..num_nodes`.
+/// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations
+/// are `0..num_nodes`.
 pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usize) -> Result<Sorted<I, A>, Error> {
-    check_memory::<i64>("num_nodes", num_nodes, num_nodes.checked_add(1))?;
-    let mut indptr = vec![0i64; num_nodes + 1];
+    let mut indptr = filled(0i64, num_nodes.checked_add(1), "num_nodes", num_nodes)?;
     let units = edges.num_units();
     let parts = split(units, threads.clamp(1, units / MIN_WORK + 1));
     let shift = bucket_shift(num_nodes, units);
     let counts = count(edges, &parts, num_nodes.div_ceil(1 << shift), shift);
-    let mut records = scatter::<I, A>(edges, parts, &counts, shift);
-    let mut indices = vec![I::from_index(0); records.len()];
-    let mut tags = vec![A::default(); records.len()];
+    let mut records = scatter::<I, A>(edges, parts, &counts, shift)?;
+    let num_edges = records.len();
+    let mut indices = filled(I::from_index(0), Some(num_edges), "num_edges", num_edges)?;
+    let mut tags = filled(A::default(), Some(num_edges), "num_edges", num_edges)?;
 
     let mut work = Vec::new();
     let (mut start, mut slices) = (0, (&mut records[..], &mut indices[..], &mut tags[..]));
@@ -90,14 +98,6 @@ pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usi
     Ok(Sorted { indptr, indices, tags })
 }
 
-/// Fails where no memory can hold `len` values of `T`; `len` follows from the count `name`, which comes from the user.
-pub(crate) fn check_memory<T>(name: &'static str, value: usize, len: Option<usize>) -> Result<(), Error> {
-    let too_large = Error::TooLarge { name, value };
-    Vec::<T>::new()
-        .try_reserve_exact(len.ok_or(too_large.clone())?)
-        .map_err(|_| too_large)
-}
-
 fn bucket_shift(num_nodes: usize, num_edges: usize) -> u32 {
     let buckets = (num_edges / BUCKET_EDGES).clamp(1, MAX_BUCKETS);
     num_nodes.div_ceil(buckets).max(1).next_power_of_two().trailing_zeros()
@@ -118,15 +118,17 @@ fn count<A>(edges: &impl Edges<A>, parts: &[Range<usize>], buckets: usize, shift
     counts
 }
 
-/// Brings the edges into the order of their buckets. Each part has its own stretch of each bucket, so none waits.
+/// Brings the edges into the order of their buckets. Each part has its own stretch of
+/// each bucket, so none waits.
 fn scatter<I: Id, A: Tag>(
     edges: &impl Edges<A>,
     parts: Vec<Range<usize>>,
     counts: &[Vec<usize>],
     shift: u32,
-) -> Vec<Record<I, A>> {
+) -> Result<Vec<Record<I, A>>, Error> {
     let num_edges = counts.iter().flatten().sum();
-    let mut records = vec![(I::from_index(0), I::from_index(0), A::default()); num_edges];
+    let empty = (I::from_index(0), I::from_index(0), A::default());
+    let mut records = filled(empty, Some(num_edges), "num_edges", num_edges)?;
     let mut rest = &mut records[..];
     let mut stretches: Vec<Vec<_>> = parts.iter().map(|_| Vec::new()).collect();
     for bucket in 0..counts[0].len() {
@@ -143,7 +145,7 @@ fn scatter<I: Id, A: Tag>(
             *record = (I::from_index(destination), I::from_index(source), tag);
         });
     });
-    records
+    Ok(records)
 }
 
 /// An edge list as users have it, tagged by position.
@@ -179,7 +181,8 @@ impl<I: Id, A: Tag> Edges<A> for Reversed<'_, I> {
     }
 }
 
-/// The edges of a graph and the reverse of those that have none, tagged by the position of the edge that they come from.
+/// The edges of a graph and the missing reverse edges, tagged by the position of the
+/// edge of the graph.
 struct Symmetric<'a, I, O> {
     csc: Csc<'a, I>,
     reversed: Csc<'a, O>, // sources of a destination ascend
@@ -201,7 +204,8 @@ impl<I: Id, O: Id, A: Tag> Edges<A> for Symmetric<'_, I, O> {
     }
 }
 
-/// Visits (source, destination, position) of the edges at the given positions of a graph.
+/// Visits (source, destination, position) of the edges at the given positions of a
+/// graph.
 fn each_edge<I: Id>(csc: &Csc<'_, I>, edges: Range<usize>, mut visit: impl FnMut(usize, usize, usize)) {
     let mut end = csc.indptr().partition_point(|&end| end as usize <= edges.start);
     for edge in edges {
@@ -243,22 +247,25 @@ pub fn from_edges<O: Id, A: Tag>(
     sort(&List { src, dst }, num_nodes, threads)
 }
 
-/// The graph with every edge turned around: its destinations are the sources of `csc`. Tagged by position in `csc`.
+/// The graph with every edge turned around: its destinations are the sources of `csc`.
+/// Tagged by position in `csc`.
 pub fn transpose<O: Id, A: Tag>(csc: Csc<'_, impl Id>, threads: usize) -> Result<Sorted<O, A>, Error> {
     sort(&Reversed(csc), csc.num_sources(), threads)
 }
 
-/// The graph and the reverse of each edge u -> v, u != v, where no edge v -> u exists. Tagged by the position in `csc` of
-/// the edge itself or of the one it reverses. As many parallel edges are added as there are; a pair that is joined in
-/// both directions stays as it is. `csc` must have as many sources as destinations.
+/// The graph and the reverse of each edge u -> v, u != v, where no edge v -> u exists.
+/// Tagged by the position in `csc` of the edge itself or of the one it reverses. As
+/// many parallel edges are added as there are. A pair that is joined in both directions
+/// stays unchanged. `csc` must have as many sources as destinations.
 pub fn symmetrize<O: Id, A: Tag>(csc: Csc<'_, impl Id>, threads: usize) -> Result<Sorted<O, A>, Error> {
     let Sorted { indptr, indices, .. } = transpose::<O, ()>(csc, threads)?;
     let reversed = Csc::new(&indptr, &indices, csc.num_nodes())?;
     sort(&Symmetric { csc, reversed }, csc.num_nodes(), threads)
 }
 
-/// The sum of the weights of each destination's in-edges and of each source's out-edges, added in the order of their
-/// positions. Without weights every edge counts 1.
+/// The sum of the weights of each destination's in-edges and of each source's
+/// out-edges, added in the order of their positions. Without weights every edge counts
+/// 1.
 pub fn degrees<I: Id, W: Copy + Into<f64>>(
     csc: Csc<'_, I>,
     weight: Option<&[W]>,
@@ -273,7 +280,9 @@ pub fn degrees<I: Id, W: Copy + Into<f64>>(
             expected,
         });
     }
-    let (mut inward, mut outward) = (vec![0.0; csc.num_nodes()], vec![0.0; csc.num_sources()]);
+    let (num_nodes, num_sources) = (csc.num_nodes(), csc.num_sources());
+    let mut inward = filled(0.0, Some(num_nodes), "num_nodes", num_nodes)?;
+    let mut outward = filled(0.0, Some(num_sources), "num_sources", num_sources)?;
     each_edge(&csc, 0..csc.num_edges(), |source, destination, edge| {
         let weight = weight.map_or(1.0, |weight| weight[edge].into());
         inward[destination] += weight;

@@ -1,15 +1,19 @@
-//! Random walks of Metropolis and Hastings: they visit nodes by a law that does not favour hubs.
+//! Random walks of Metropolis and Hastings: they visit nodes by a law that does not
+//! favour hubs.
 
 use crate::Error;
 use crate::csc::Id;
+use crate::memory::{filled, reserve};
 use crate::rng::{Stream, derive};
-use crate::sample::View;
+use crate::view::View;
 
 /// Walks that start at every node.
 ///
-/// At u a neighbour v is proposed uniformly and taken with probability min(1, w(v) / w(u) (d(u) / d(v))^alpha); otherwise
-/// the walk stays, and u counts once more. On a graph in which every edge has its reverse, each component is visited in
-/// proportion to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with alpha = 0.
+/// At u a neighbour v is proposed uniformly and taken with probability min(1, w(v) /
+/// w(u) (d(u) / d(v))^alpha). Otherwise the walk stays, and u counts once more. On a
+/// graph in which every edge has its reverse, each component is visited in proportion
+/// to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with
+/// alpha = 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Walks {
     /// Steps of each walk.
@@ -49,11 +53,39 @@ impl Place {
     }
 }
 
+/// The most steps that the walks of one start take together.
+const MAX_STEPS: usize = 1 << 24;
+
 impl Walks {
-    /// Calls `visit` with the node of each walk from `start` after every step, step by step and in each step walk by walk.
+    /// `num_walks` walks of `length` steps from every start.
+    pub fn new(length: usize, num_walks: usize, alpha: f64) -> Result<Self, Error> {
+        for (name, value) in [
+            ("walk_length", length),
+            ("num_walks", num_walks),
+            ("walk_length * num_walks", length.saturating_mul(num_walks)),
+        ] {
+            if value > MAX_STEPS {
+                return Err(Error::Count {
+                    name,
+                    value,
+                    low: 0,
+                    high: MAX_STEPS,
+                });
+            }
+        }
+        Ok(Self {
+            length,
+            num_walks,
+            alpha,
+        })
+    }
+
+    /// Calls `visit` with the node of each walk from `start` after every step, step by
+    /// step and in each step walk by walk.
     ///
-    /// All walks of a start take their steps together, so that they wait for memory together. `start` must be one of the
-    /// nodes of `graph`, of which sources and destinations are the same.
+    /// All walks of a start take their steps together, so that they wait for memory
+    /// together. `start` must be one of the nodes of `graph`, of which sources and
+    /// destinations are the same.
     pub(crate) fn run<I: Id>(
         &self,
         graph: &View<'_, I>,
@@ -63,13 +95,14 @@ impl Walks {
         mut visit: impl FnMut(usize),
     ) -> Result<(), Error> {
         let at = Place::new(graph, start)?;
-        let key = derive(key, start as u64);
+        let key = derive(key, graph.row_id(start));
         let walker = |walk: usize| Walker {
             stream: Stream::new(derive(key, walk as u64)),
             at: at.clone(),
             proposed: start,
         };
         walkers.clear();
+        reserve(walkers, Some(self.num_walks), "num_walks", self.num_walks)?;
         walkers.extend((0..self.num_walks).map(walker));
         for _ in 0..self.length {
             self.step(graph, walkers)?;
@@ -102,7 +135,8 @@ impl Walks {
         Ok(())
     }
 
-    /// The acceptance before it is cut at 1. From a place where nobody wants to be, every way is out.
+    /// The acceptance before it is cut at 1. From a place where nobody wants to be,
+    /// every way is out.
     #[inline(always)]
     fn ratio(&self, from: &Place, to: &Place) -> f64 {
         if from.wanted == 0.0 {
@@ -117,13 +151,15 @@ impl Walks {
             }
     }
 
-    /// The nodes that the walks from each of `starts` stand on: [num_starts, num_walks, length + 1], the start first.
+    /// The nodes that the walks from each of `starts` stand on: [num_starts, num_walks,
+    /// length + 1], the start first.
     pub fn visited<I: Id>(&self, graph: &View<'_, I>, starts: &[I], key: u64) -> Result<Vec<I>, Error> {
         graph.check_square()?;
         crate::csc::check_ids("starts", starts, graph.num_nodes(), "nodes")?;
-        let per_walk = self.length + 1;
-        let per_start = per_walk * self.num_walks;
-        let mut visited = vec![I::from_index(0); starts.len() * per_start];
+        let per_walk = self.length.saturating_add(1);
+        let per_start = per_walk.saturating_mul(self.num_walks);
+        let len = starts.len().checked_mul(per_start);
+        let mut visited = filled(I::from_index(0), len, "walk_length * num_walks", per_start)?;
         let mut walkers = Vec::new();
         for (rows, start) in visited.chunks_mut(per_start.max(1)).zip(starts) {
             rows.iter_mut().step_by(per_walk).for_each(|first| *first = *start);

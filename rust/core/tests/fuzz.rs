@@ -1,10 +1,13 @@
-//! Graphs, seeds, fanouts and weights that are wrong at random: whatever comes in, what comes out exists.
+//! Graphs, seeds, fanouts and weights that are wrong at random: results only name nodes
+//! and edges that exist.
 //!
 //! `cargo test` runs it for two seconds. To run it for minutes, from another case on:
 //!
-//!     GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000 cargo test --release -p gnnkit-core --test fuzz -- --nocapture
+//!     GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000 \
+//!         cargo test --release -p gnnkit-core --test fuzz -- --nocapture
 //!
-//! A failure names its case; `GNNKIT_FUZZ_SECONDS=0 GNNKIT_FUZZ_FIRST=case` runs that one alone.
+//! A failure names its case. `GNNKIT_FUZZ_SECONDS=0 GNNKIT_FUZZ_FIRST=case` runs that
+//! one alone.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +17,8 @@ use gnnkit_core::balance::{even_order, tree_sizes};
 use gnnkit_core::csc::Id;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::rng::{Stream, derive};
-use gnnkit_core::sample::{Batch, Extra, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch, View, Weights};
+use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch};
+use gnnkit_core::view::{Extra, View, Weights};
 use gnnkit_core::walk::Walks;
 use gnnkit_core::{Csc, Error};
 
@@ -25,6 +29,7 @@ struct Input<I> {
     weight: Vec<f32>,
     wanted: Vec<f64>,
     cluster: Vec<i64>,
+    ids: Option<Vec<i64>>,
     seeds: Vec<I>,
     sampler: Sampler,
     key: u64,
@@ -49,7 +54,7 @@ impl Dice {
         self.stream.below(self.one_in) == 0
     }
 
-    /// `value`, or what sizes and places are often got wrong by.
+    /// `value`, or an odd number that sizes and places often get wrong.
     fn id(&mut self, value: usize) -> i64 {
         const ODD: [i64; 10] = [
             -1,
@@ -134,6 +139,7 @@ impl Dice {
             weight: (0..num_edges).map(|_| self.float() as f32).collect(),
             wanted: (0..num_sources).map(|_| self.float()).collect(),
             cluster: (0..num_sources).map(|node| self.id(node % 4)).collect(),
+            ids: (self.below(2) == 0).then(|| (0..num_nodes).map(|node| self.id(3 * node)).collect()),
             seeds: chosen.into_iter().map(|seed| narrow(self.id(seed))).collect(),
             sampler: self.sampler(),
             key: self.stream.next_u64(),
@@ -147,7 +153,8 @@ fn input<I: Id>(case: u64, narrow: impl Fn(i64) -> I) -> Input<I> {
     Dice { stream, one_in }.input(narrow)
 }
 
-/// Everything that reads arrays of users. An error is as good as a result; what must not be is asserted.
+/// Everything that reads arrays of users. An error is as good as a result. Impossible
+/// results are asserted against.
 fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
     gather(input)?;
     plan(input)?;
@@ -155,6 +162,9 @@ fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
         weight: Some(Weights::F32(&input.weight)),
         wanted: Some(&input.wanted),
         cluster: Some(&input.cluster),
+        rows: input.ids.as_deref(),
+        sources: input.ids.as_deref().filter(|ids| ids.len() == input.num_sources),
+        counts: input.ids.as_deref(),
     };
     let graph = View::new(&input.indptr, &input.indices, input.num_sources)?.with(extra)?;
     if let Ok(hop) = input.sampler.draw(&graph, &input.seeds, 0, input.key, scratch) {

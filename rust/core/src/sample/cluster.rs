@@ -1,9 +1,9 @@
 //! Edges within chosen clusters (Cluster-GCN: Chiang et al., KDD 2019).
 
-use super::law::{Law, Room, Row};
-use super::view::{View, load};
+use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
+use crate::view::{View, load};
 
 /// All in-edges whose source lies in one of the clusters of the seeds.
 pub(crate) struct WithinClusters<'a, I> {
@@ -13,7 +13,8 @@ pub(crate) struct WithinClusters<'a, I> {
 }
 
 impl<'a, I: Id> WithinClusters<'a, I> {
-    /// `seeds` must be destinations of `graph`, of which sources and destinations are the same.
+    /// `seeds` must be destinations of `graph`, of which sources and destinations are
+    /// the same.
     pub fn new(graph: &'a View<'a, I>, seeds: &[I]) -> Result<Self, Error> {
         let cluster = graph.extra().cluster.ok_or(Error::Length {
             name: "cluster",
@@ -29,7 +30,9 @@ impl<'a, I: Id> WithinClusters<'a, I> {
 }
 
 impl<I: Id> Law for WithinClusters<'_, I> {
-    fn draw(&self, row: &Row, _room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+    type Room = ();
+
+    fn draw(&self, row: &Row, _room: &mut (), out: &mut Vec<i64>) -> Result<(), Error> {
         for edge in row.start..row.start + row.degree {
             if self
                 .chosen

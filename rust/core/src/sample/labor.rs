@@ -1,12 +1,13 @@
 //! LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
 
-use super::law::{Law, Room, Row};
-use super::view::{View, load};
+use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
 use crate::rng::Stream;
+use crate::view::{View, load};
 
-/// One number per source decides for all nodes of a hop: an edge is kept iff its source's is at most fanout / degree.
+/// One number per source decides for all nodes of a hop: an edge is kept iff its
+/// source's is at most fanout / degree.
 pub(crate) struct Labor<'a, I> {
     pub graph: &'a View<'a, I>,
     /// Of the hop.
@@ -15,25 +16,27 @@ pub(crate) struct Labor<'a, I> {
 }
 
 impl<I: Id> Law for Labor<'_, I> {
+    type Room = ();
+
     #[inline(always)]
-    fn draw(&self, row: &Row, _room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
+    fn draw(&self, row: &Row, _room: &mut (), out: &mut Vec<i64>) -> Result<(), Error> {
         let edges = row.start..row.start + row.degree;
         if row.degree <= self.fanout {
             out.extend(edges.map(|edge| edge as i64));
             return Ok(());
         }
-        // Of 2^64 equally likely numbers, those that are kept: fanout / degree of them.
+        // The share fanout / degree of 2^64 equally likely numbers is kept.
         let kept = (((self.fanout as u128) << 64) / row.degree as u128) as u64;
         let number = Stream::new(self.key);
         for (edge, source) in edges.clone().zip(&self.graph.indices()[edges]) {
-            if number.word(load(source).index() as u64) < kept {
+            if number.word(self.graph.source_id(edge, load(source))?) < kept {
                 out.push(edge as i64);
             }
         }
         Ok(())
     }
 
-    fn inverse_expectation(&self, row: &Row, _edge: i64, _drawn: usize, _room: &Room) -> Result<f64, Error> {
+    fn inverse_expectation(&self, row: &Row, _edge: i64, _drawn: usize, _room: &()) -> Result<f64, Error> {
         Ok((row.degree as f64 / self.fanout as f64).max(1.0))
     }
 }

@@ -1,10 +1,11 @@
 //! Neighbourhoods of walks: the nodes that they visit most.
 
-use super::law::{Law, Room, Row};
-use super::view::View;
+use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
-use crate::walk::Walks;
+use crate::memory::reserve;
+use crate::view::View;
+use crate::walk::{Walker, Walks};
 
 /// How often the walks of one row stood on a node, and when first.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +15,17 @@ pub(crate) struct Visits {
     first: usize,
 }
 
-/// The `fanout` nodes that walks from a node visit most, the start itself left out; of equals the one visited first.
+/// The walks of a row.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    walkers: Vec<Walker>,
+    /// Nodes that the walks stood on, and at which step.
+    path: Vec<(usize, usize)>,
+    visits: Vec<Visits>,
+}
+
+/// The `fanout` nodes that walks from a node visit most, without the start. Of nodes
+/// with equal visits the one visited first comes first.
 pub(crate) struct MostVisited<'a, I> {
     graph: &'a View<'a, I>,
     key: u64,
@@ -35,13 +46,20 @@ impl<'a, I: Id> MostVisited<'a, I> {
 }
 
 impl<I: Id> Law for MostVisited<'_, I> {
+    type Room = Room;
+
     const DRAWS_NODES: bool = true;
 
     fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
-        let Room {
-            visits, path, walkers, ..
-        } = room;
+        let Room { visits, path, walkers } = room;
         path.clear();
+        let num_steps = self.walks.length.checked_mul(self.walks.num_walks);
+        reserve(
+            path,
+            num_steps,
+            "walk_length * num_walks",
+            num_steps.unwrap_or(usize::MAX),
+        )?;
         let mut first = 0;
         self.walks.run(self.graph, row.node, self.key, walkers, |node| {
             path.push((node, first));

@@ -3,11 +3,12 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::law::{Law, Room, Row};
-use super::view::View;
+use super::law::{Law, Row};
 use crate::Error;
 use crate::csc::Id;
+use crate::memory::reserve;
 use crate::rng::{Stream, derive};
+use crate::view::View;
 
 /// An edge and when it arrives, if edges arrive at rates equal to their weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,22 +40,33 @@ fn weight<I: Id>(graph: &View<'_, I>, edge: usize) -> Result<f64, Error> {
     Ok(own * graph.wanted(graph.source(edge)?)?)
 }
 
-/// The first `fanout` edges to arrive: without replacement, each draw in proportion to the weights that are left
-/// (Efraimidis and Spirakis, Information Processing Letters 97(5), 2006). Edges of weight 0 never arrive.
+/// The first `fanout` edges to arrive: without replacement, each draw in proportion to
+/// the weights that are left (Efraimidis and Spirakis, Information Processing Letters
+/// 97(5), 2006). Edges of weight 0 never arrive.
 pub(crate) struct Weighted<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
     pub fanout: usize,
 }
 
+/// The earliest edges of a row.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    earliest: BinaryHeap<Arrival>,
+    /// When the first edge arrives that the last row did not draw.
+    next: f64,
+}
+
 impl<I: Id> Law for Weighted<'_, I> {
-    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
-        room.next_arrival = f64::INFINITY;
+    type Room = Arrivals;
+
+    fn draw(&self, row: &Row, room: &mut Arrivals, out: &mut Vec<i64>) -> Result<(), Error> {
+        room.next = f64::INFINITY;
         if self.fanout == 0 {
             return Ok(());
         }
-        let stream = Stream::new(derive(self.key, row.node as u64));
-        let arrivals = &mut room.arrivals;
+        let stream = Stream::new(derive(self.key, row.id));
+        let arrivals = &mut room.earliest;
         arrivals.clear();
         for at in 0..row.degree {
             let edge = row.start + at;
@@ -65,7 +77,7 @@ impl<I: Id> Law for Weighted<'_, I> {
             }
         }
         if arrivals.len() > self.fanout {
-            room.next_arrival = arrivals.pop().map_or(f64::INFINITY, |last| last.time);
+            room.next = arrivals.pop().map_or(f64::INFINITY, |last| last.time);
         }
         let first = out.len();
         out.extend(arrivals.drain().map(|arrival| arrival.edge as i64));
@@ -73,11 +85,12 @@ impl<I: Id> Law for Weighted<'_, I> {
         Ok(())
     }
 
-    /// Given when the first edge that was not drawn arrives, the others are independent: edge e was to arrive before it with
-    /// probability 1 - exp(-w time). So sums with its inverse are unbiased (Cohen and Kaplan, PODC 2007).
-    fn inverse_expectation(&self, _row: &Row, edge: i64, _drawn: usize, room: &Room) -> Result<f64, Error> {
+    /// Given when the first edge that was not drawn arrives, the others are
+    /// independent: edge e was to arrive before it with probability 1 - exp(-w time).
+    /// So sums with its inverse are unbiased (Cohen and Kaplan, PODC 2007).
+    fn inverse_expectation(&self, _row: &Row, edge: i64, _drawn: usize, room: &Arrivals) -> Result<f64, Error> {
         let weight = weight(self.graph, edge as usize)?;
-        Ok(-1.0 / (-weight * room.next_arrival).exp_m1())
+        Ok(-1.0 / (-weight * room.next).exp_m1())
     }
 }
 
@@ -105,7 +118,8 @@ fn push_bounded(arrivals: &mut BinaryHeap<Arrival>, fanout: usize, uniform: f64,
     });
 }
 
-/// `fanout` independent draws in proportion to the weights; none where all of them are 0.
+/// `fanout` independent draws in proportion to the weights. A row of zero weights draws
+/// none.
 pub(crate) struct WeightedWithReplacement<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
@@ -113,8 +127,10 @@ pub(crate) struct WeightedWithReplacement<'a, I> {
 }
 
 impl<I: Id> Law for WeightedWithReplacement<'_, I> {
-    fn draw(&self, row: &Row, room: &mut Room, out: &mut Vec<i64>) -> Result<(), Error> {
-        let sums = &mut room.sums;
+    /// Sums of the weights of the last row's edges.
+    type Room = Vec<f64>;
+
+    fn draw(&self, row: &Row, sums: &mut Vec<f64>, out: &mut Vec<i64>) -> Result<(), Error> {
         sums.clear();
         let mut total = 0.0;
         for edge in row.start..row.start + row.degree {
@@ -125,10 +141,12 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
             return Err(Error::WeightSum { node: row.node });
         }
         if total > 0.0 {
-            let mut stream = Stream::new(derive(self.key, row.node as u64));
+            reserve(out, Some(self.fanout), "fanout", self.fanout)?;
+            let mut stream = Stream::new(derive(self.key, row.id));
             for _ in 0..self.fanout {
                 let mark = stream.next_f64() * total;
-                // Rounding may put the mark on the total itself: then the last edge of positive weight is meant.
+                // Rounding may put the mark on the total itself: then the last edge of
+                // positive weight is meant.
                 let at = sums.partition_point(|&sum| sum <= mark);
                 let at = if at < sums.len() {
                     at
@@ -141,8 +159,8 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
         Ok(())
     }
 
-    fn inverse_expectation(&self, _row: &Row, edge: i64, drawn: usize, room: &Room) -> Result<f64, Error> {
-        let total = room.sums.last().copied().unwrap_or_default();
+    fn inverse_expectation(&self, _row: &Row, edge: i64, drawn: usize, sums: &Vec<f64>) -> Result<f64, Error> {
+        let total = sums.last().copied().unwrap_or_default();
         Ok(total / (drawn as f64 * weight(self.graph, edge as usize)?))
     }
 }

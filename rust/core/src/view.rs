@@ -5,10 +5,12 @@ use std::ops::Range;
 use crate::csc::Id;
 use crate::{Csc, Error};
 
-/// A CSC in memory that somebody else may write to while we read: a NumPy array, a mapped file.
+/// A CSC in memory that somebody else may write to while we read: a NumPy array, a
+/// mapped file.
 ///
-/// Making one looks at lengths only, so it costs nothing per batch. Each value is checked where it is read, so a corrupt graph,
-/// or one that changes after it was checked, ends in an error and never in a node or an address that does not exist.
+/// The constructor looks at lengths only, so a view costs nothing per batch. Each value
+/// is checked where it is read. So a corrupt graph, or a graph that changes after its
+/// check, ends in an error and never in a node or an address that does not exist.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a, I> {
     indptr: &'a [i64],
@@ -17,7 +19,7 @@ pub struct View<'a, I> {
     extra: Extra<'a>,
 }
 
-/// What some laws read beside the edges.
+/// The arrays that some laws read beside the edges.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extra<'a> {
     /// [num_edges] weights of edges.
@@ -26,6 +28,14 @@ pub struct Extra<'a> {
     pub wanted: Option<&'a [f64]>,
     /// [num_sources] the cluster of each node.
     pub cluster: Option<&'a [i64]>,
+    /// [num_nodes] global ids of the destinations, which key their draws. `None`: their
+    /// numbers are their ids.
+    pub rows: Option<&'a [i64]>,
+    /// [num_sources] global ids of the sources, for laws that hash sources.
+    pub sources: Option<&'a [i64]>,
+    /// [num_nodes] numbers of draws, for the balanced law. `None`: the nodes of the hop
+    /// share a budget.
+    pub counts: Option<&'a [i64]>,
 }
 
 /// Edge weights in either width.
@@ -65,7 +75,7 @@ fn check_weight(name: &'static str, position: usize, value: f64) -> Result<f64, 
 }
 
 impl<'a, I: Id> View<'a, I> {
-    /// Sources are `0..num_sources`; `indptr` must not be empty.
+    /// Sources are `0..num_sources`. `indptr` must not be empty.
     pub fn new(indptr: &'a [i64], indices: &'a [I], num_sources: usize) -> Result<Self, Error> {
         if indptr.is_empty() {
             return Err(Error::Length {
@@ -82,7 +92,7 @@ impl<'a, I: Id> View<'a, I> {
         })
     }
 
-    /// The same graph with what else its sampler reads.
+    /// The same graph with the other arrays of its sampler. Checks their lengths.
     pub fn with(self, extra: Extra<'a>) -> Result<Self, Error> {
         let length = |name, actual: Option<usize>, expected| match actual {
             Some(actual) if actual != expected => Err(Error::Length { name, actual, expected }),
@@ -91,10 +101,13 @@ impl<'a, I: Id> View<'a, I> {
         length("weight", extra.weight.map(|weight| weight.len()), self.num_edges())?;
         length("wanted", extra.wanted.map(<[f64]>::len), self.num_sources)?;
         length("cluster", extra.cluster.map(<[i64]>::len), self.num_sources)?;
+        length("rows", extra.rows.map(<[i64]>::len), self.num_nodes())?;
+        length("sources", extra.sources.map(<[i64]>::len), self.num_sources)?;
+        length("counts", extra.counts.map(<[i64]>::len), self.num_nodes())?;
         Ok(Self { extra, ..self })
     }
 
-    /// What else its sampler reads.
+    /// The other arrays that the sampler reads.
     pub fn extra(&self) -> &Extra<'a> {
         &self.extra
     }
@@ -129,6 +142,28 @@ impl<'a, I: Id> View<'a, I> {
         }
     }
 
+    /// The global id of destination `node`, which keys the draws of the node.
+    #[inline(always)]
+    pub(crate) fn row_id(&self, node: usize) -> u64 {
+        match self.extra.rows {
+            Some(ids) => load(&ids[node]) as u64,
+            None => node as u64,
+        }
+    }
+
+    /// The global id of `source`, which was read from `edge`. Without global ids the
+    /// source is not checked.
+    #[inline(always)]
+    pub(crate) fn source_id(&self, edge: usize, source: I) -> Result<u64, Error> {
+        match self.extra.sources {
+            None => Ok(source.index() as u64),
+            Some(ids) => match ids.get(source.index()) {
+                Some(id) => Ok(load(id) as u64),
+                None => Err(self.no_such_source(edge as i64, source)),
+            },
+        }
+    }
+
     /// Number of destinations.
     pub fn num_nodes(&self) -> usize {
         self.indptr.len() - 1
@@ -149,7 +184,8 @@ impl<'a, I: Id> View<'a, I> {
         self.indices
     }
 
-    /// The positions of the in-edges of `node`, inside of `indices`. `node` must be one of the destinations.
+    /// The positions of the in-edges of `node`, inside of `indices`. `node` must be one
+    /// of the destinations.
     #[inline(always)]
     pub fn edges(&self, node: usize) -> Result<Range<usize>, Error> {
         let (start, end) = (load(&self.indptr[node]), load(&self.indptr[node + 1]));
@@ -176,13 +212,16 @@ impl<'a, I: Id> View<'a, I> {
         }
     }
 
-    /// Asks the memory for what `edges(node)` reads.
+    /// Prefetches the values that `edges(node)` reads.
     #[inline(always)]
     pub(crate) fn prefetch_node(&self, node: usize) {
         prefetch(self.indptr, node);
+        if let Some(ids) = self.extra.rows {
+            prefetch(ids, node);
+        }
     }
 
-    /// Asks the memory for the source of `edge`.
+    /// Prefetches the source of `edge`.
     #[inline(always)]
     pub(crate) fn prefetch_edge(&self, edge: usize) {
         prefetch(self.indices, edge);
@@ -200,18 +239,20 @@ impl<'a, I: Id> From<Csc<'a, I>> for View<'a, I> {
     }
 }
 
-/// Reads `value` once: what is checked is what is used, even if another process writes to it in between.
+/// Reads `value` once, so the value that is checked is the value that is used, even if
+/// another process writes meanwhile.
 #[inline(always)]
 pub(crate) fn load<T: Copy>(value: &T) -> T {
     // SAFETY: a reference is always valid for a read.
     unsafe { std::ptr::from_ref(value).read_volatile() }
 }
 
-/// A hint that `slice[at]` is read soon; any `at` is allowed.
+/// Prefetches `slice[at]`. Any `at` is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], at: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program can see and faults on no address. It is worth a factor of three.
+    // SAFETY: a prefetch reads nothing that the program can see and faults on no
+    // address. It is worth a factor of three.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(at).cast());

@@ -1,0 +1,127 @@
+"""Checks of arrays that users hand over. `ranges` checks single numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import ranges
+from gnnkit.errors import UserError
+
+Array = npt.NDArray[Any]
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+MAX_THREADS = ranges.MAX_THREADS
+_CHUNK = 1 << 20  # numbers looked at in one step of a check
+
+one_line, whole, finite = ranges.one_line, ranges.whole, ranges.real
+
+
+def array(name: str, values: object) -> Array:
+    """Views an array, a list or a dense tensor as NumPy's.
+
+    Raises `UserError` naming `name` for anything else.
+    """
+    try:
+        dense: Any = values.detach().cpu() if hasattr(values, "detach") else values
+        return np.asarray(dense)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{name} cannot be read as an array: {one_line(error)}") from error
+
+
+def integers(name: str, values: object, length: int | None = None) -> Array:
+    """Reads a row of integers of any type below 2^63.
+
+    Args:
+        name: argument, for the message.
+        values: [length] integers. An empty row may have any type.
+        length: number of entries expected, or None.
+    """
+    row = array(name, values)
+    if row.ndim != 1:
+        raise UserError(f"{name} has shape {list(row.shape)}, expected one dimension of integers")
+    if row.dtype.kind not in "iu" and row.size:
+        raise UserError(f"{name} has dtype {row.dtype}, expected integers{_too_large(row)}")
+    if length is not None and len(row) != length:
+        raise UserError(f"{name} has {len(row)} entries, expected {length}")
+    if row.dtype == np.uint64:
+        check_range(name, row, 0, 2**63)
+    return row
+
+
+def int64s(name: str, values: object, length: int | None = None) -> npt.NDArray[np.int64]:
+    """Reads a row of integers as contiguous int64 [length], as `integers` does."""
+    return np.ascontiguousarray(integers(name, values, length), np.int64)
+
+
+def ids(name: str, values: object) -> Array:
+    """Reads a row of integers, contiguous: int32 where their type fits, else int64."""
+    row = integers(name, values)
+    narrow = row.dtype.kind in "iu" and np.can_cast(row.dtype, np.int32)
+    return np.ascontiguousarray(row, dtype=np.int32 if narrow else np.int64)
+
+
+def floats(name: str, values: object, shape: tuple[int | None, ...], *, bound: float = np.inf) -> Array:
+    """Reads finite numbers, contiguous. Integers become float32 or float64.
+
+    Args:
+        name: argument, for the message.
+        values: numbers of the given shape.
+        shape: size expected of each axis, or None for any size.
+        bound: largest absolute value allowed.
+    """
+    given = array(name, values)
+    if given.dtype.kind not in "fiub":
+        raise UserError(f"{name} has dtype {given.dtype}, expected numbers{_too_large(given)}")
+    if given.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, given.shape, strict=True)):
+        expected = ", ".join("any" if want is None else str(want) for want in shape)
+        raise UserError(f"{name} has shape {list(given.shape)}, expected [{expected}]")
+    dtype = given.dtype if given.dtype.kind == "f" else np.result_type(given.dtype, np.float32)
+    result = np.ascontiguousarray(given, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
+    check_finite(name, result, bound=bound)
+    return result
+
+
+def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
+    """Raises `UserError` with the place of the first number that breaks the rule.
+
+    Looks at the array in chunks, because it may be larger than memory.
+
+    Args:
+        name: argument, for the message.
+        values: [n, ...] numbers that must be finite.
+        bound: largest absolute value allowed.
+    """
+    step = max(1, _CHUNK // max(1, values[:1].size))
+    for start in range(0, len(values), step):
+        chunk = values[start : start + step]
+        good = np.isfinite(chunk) if values.itemsize <= 4 or bound == np.inf else np.abs(chunk) <= bound
+        if not good.all():
+            place = np.argwhere(~good)[0] + [start, 0][: values.ndim]
+            value = values[tuple(place)]
+            rule = "is too large for float32" if np.isfinite(value) else "is not finite"
+            raise UserError(f"{name}{place.tolist()} = {value} {rule}")
+
+
+def check_range(name: str, values: Array, low: int, high: int) -> None:
+    """Raises `UserError` with the place of the first integer out of range.
+
+    Args:
+        name: argument, for the message.
+        values: [n] integers.
+        low: smallest integer allowed.
+        high: one more than the largest integer allowed.
+    """
+    bad = np.flatnonzero((values < low) | (values >= high))
+    if len(bad):
+        raise UserError(f"{name}[{bad[0]}] = {values[bad[0]]} is out of range {low}..{high - 1}")
+
+
+def _too_large(values: Array) -> str:
+    """Says why integers have the type of Python objects."""
+    entries = values.ravel()[:1000].tolist() if values.dtype == np.object_ else []
+    large = [entry for entry in entries if isinstance(entry, int) and abs(entry) >= 2**63]
+    return f" below 2^63, got {large[0]}" if large else ""

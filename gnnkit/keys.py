@@ -1,0 +1,110 @@
+"""The keys of each section with default and meaning, as the YAML files say them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnnkit.plugins import KINDS, conf_folders
+
+_LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
+_NOT_KEYS = ("name", "defaults")
+_SHARED = {"partition": "layout"}  # by section: the file in `conf` with the keys that all of its options have
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a section."""
+
+    name: str  # within its section, such as `hidden` or `options.seed`
+    default: str  # as YAML. Empty: there is none
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One YAML file: what `section=name` chooses."""
+
+    section: str  # empty: the main configuration
+    name: str
+    summary: str  # the comment at its top
+    keys: tuple[Key, ...]
+
+
+def read(section: str, name: str) -> Option:
+    """Reads the first YAML file of `section=name`. An option without a file has no keys."""
+    path = _file(section, name)
+    lines = path.read_text(encoding="utf-8").splitlines() if path else []
+    summary = lines[0].lstrip("# ") if lines and re.match(r"# (?!@)", lines[0]) else ""
+    return Option(section, name, summary, tuple(_keys(lines)))
+
+
+def shared(section: str) -> tuple[Key, ...]:
+    """Reads the keys that all options of a section have."""
+    return read("", _SHARED[section]).keys if section in _SHARED else ()
+
+
+def annotated(composed: Mapping[str, Any]) -> str:
+    """Spells a configuration as YAML, with the comments of its keys."""
+    return "\n".join(_annotated(composed, dict(_comments(composed)), "", "")) + "\n"
+
+
+def _annotated(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str, indent: str) -> Iterator[str]:
+    for key, value in node.items():
+        comment = comments.get(f"{prefix}{key}", "")
+        behind = f"  # {comment}" if comment else ""
+        name = f"{indent}{_plain(key)}:"
+        if isinstance(value, Mapping) and value:
+            yield f"{name}{behind}"
+            yield from _annotated(value, comments, f"{prefix}{key}.", f"{indent}  ")
+        else:
+            yield f"{name} {_plain(value)}{behind}"
+
+
+def _plain(value: Any) -> str:
+    """Spells a value as YAML on one line. Text with line breaks is quoted, as in JSON."""
+    import yaml
+
+    style = '"' if isinstance(value, str) and len(value.splitlines()) > 1 else None
+    text: str = yaml.safe_dump(value, default_flow_style=True, default_style=style, width=2**31, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
+
+
+def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the comment of each key, as in `model.hidden`."""
+    for key in read("", "config").keys:
+        yield key.name, key.comment
+    for section, chosen in composed.items():
+        if section in KINDS and isinstance(chosen, Mapping):
+            option = read(section, str(chosen.get("nodes", chosen.get("name"))))
+        elif section == "trainer":
+            option = read(section, "default")
+        else:
+            continue
+        yield section, option.summary
+        for key in (*shared(section), *option.keys):
+            if key.comment:
+                yield f"{section}.{key.name}", key.comment
+
+
+def _file(section: str, name: str) -> Path | None:
+    """Finds the YAML file, ours before a plugin's."""
+    paths = (folder / section / f"{name}.yaml" for folder in conf_folders())
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _keys(lines: Iterable[str]) -> Iterator[Key]:
+    """Yields the keys of a YAML file of at most two levels."""
+    parent = ""
+    for line in lines:
+        found = _LINE.fullmatch(line.rstrip())
+        if found is None:
+            continue
+        nested, value = bool(found["indent"]), found["value"] or ""
+        if not nested:
+            parent = "" if value else f"{found['key']}."
+        if (nested or value) and found["key"] not in _NOT_KEYS and not parent.startswith("defaults"):
+            yield Key(f"{parent if nested else ''}{found['key']}", value, found["comment"] or "")

@@ -1,0 +1,163 @@
+"""Rules for configured values: ranges of numbers and known names."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from gnnkit.errors import UserError
+
+MAX_THREADS = 1024  # of one rank, or of one call
+MAX_LAYERS = 1000  # layers of a model
+MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
+MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
+
+
+def one_line(text: object) -> str:
+    """Returns `text` with its line breaks replaced by spaces."""
+    return re.sub(r"\s*[\r\n]+\s*", " ", str(text)).strip()
+
+
+def shown(value: object) -> str:
+    """Spells a value for a message, in one line of at most 60 characters."""
+    text = one_line(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def whole(
+    name: str, value: object, low: int | None = None, high: int | None = None, *, what: str = "a whole number"
+) -> int:
+    """Returns `value` as an int. Raises `UserError` for fractions, booleans and numbers out of range.
+
+    Args:
+        name: Configuration key or argument, for the message.
+        value: What the user gave. Integers of NumPy and of torch are taken too.
+        low: Smallest number allowed. None: no bound.
+        high: Largest number allowed, where `low` is given. None: no bound.
+        what: The rule without its bounds, for the message.
+    """
+    number = _index(value)
+    if number is None or (low is not None and number < low) or (high is not None and number > high):
+        limits = "" if low is None else f" of at least {low}" if high is None else f" from {low} to {high}"
+        raise UserError(f"{name}={shown(value)} must be {what}{limits}")
+    return number
+
+
+def real(
+    name: str,
+    value: object,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Returns `value` as a float. Raises `UserError` for what is no finite number, or out of range.
+
+    Args:
+        name: Configuration key, for the message.
+        value: What the user gave. Numbers of NumPy are taken too.
+        low: Smallest number allowed. None: no bound.
+        high: Largest number allowed. None: no bound.
+        above: Every number allowed is larger. None: no bound.
+        below: Every number allowed is smaller. None: no bound.
+    """
+    bounds = (
+        (low, "of at least", operator.ge),
+        (above, "above", operator.gt),
+        (high, "of at most", operator.le),
+        (below, "below", operator.lt),
+    )
+    given = [(bound, words, holds) for bound, words, holds in bounds if bound is not None]
+    number = _float(value)
+    if number is None or not all(holds(number, bound) for bound, _, holds in given):
+        rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in given)
+        raise UserError(f"{name}={shown(value)} must be {f'a number {rule}' if rule else 'finite'}")
+    return number
+
+
+def share(name: str, value: object) -> float:
+    """Returns `value` as a float. Raises `UserError` unless it is in [0, 1)."""
+    return real(name, value, 0, below=1)
+
+
+def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
+    """Returns `value`. Raises `UserError` unless it is one of `known`, which are names or whole numbers."""
+    if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
+        return value
+    if all(isinstance(item, str) for item in known):
+        raise unknown(f"{name}={shown(value)}", str(value), known)
+    raise UserError(f"{name}={shown(value)} must be {' or '.join(map(str, known))}")
+
+
+def switch(name: str, value: object, *, what: str = "true or false") -> bool:
+    """Returns `value`. Raises `UserError` that says `what` unless it is true or false."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name}={shown(value)} must be {what}")
+    return value
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+    """Makes the error for a name that does not exist. It says the nearest name and lists all.
+
+    Args:
+        what: The name as the message calls it, such as `model=gcm`.
+        name: What the user gave.
+        known: All names that exist.
+    """
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    return _unknown(what, near, choices)
+
+
+def unknown_key(key: str, known: Collection[str]) -> UserError:
+    """Makes the error for a key that does not exist. It says the nearest key and lists its neighbours.
+
+    The nearest key may be in another section, where its last part has the same name.
+
+    Args:
+        key: What the user gave, such as `lr` or `model.hiden`.
+        known: All keys that exist, such as `trainer` and `trainer.lr`.
+    """
+    section, _, last = key.rpartition(".")
+    while section and section not in _sections(known):
+        section = section.rpartition(".")[0]
+    choices = sorted(name for name in known if name.rpartition(".")[0] == section)
+    by_last = {name.rpartition(".")[2]: name for name in sorted(known, key=lambda name: -name.count("."))}
+    same = [by_last[last]] if last in by_last else []
+    close = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
+    far = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
+    near = same or close or far
+    return _unknown(key, near, choices)
+
+
+def _unknown(what: str, near: list[str], choices: list[str]) -> UserError:
+    hint = f"did you mean {near[0]}? " if near else ""
+    return UserError(f"{what} is not known: {hint}there are: {', '.join(choices) or 'none'}")
+
+
+def _sections(keys: Iterable[str]) -> set[str]:
+    return {key.rpartition(".")[0] for key in keys}
+
+
+def _index(value: Any) -> int | None:
+    """Returns `value` as an int, or None if it is no whole number."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _float(value: Any) -> float | None:
+    """Returns `value` as a float, or None if it is no finite number."""
+    if isinstance(value, bool | str | bytes):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,106 @@
+"""The texts of `--help`."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+
+from gnnkit import keys, plugins
+from gnnkit.config import SECTIONS
+from gnnkit.ranges import unknown
+
+WIDTH = 80  # columns
+_INDENT = 4
+_HELP = """\
+Train graph neural networks on several workers.
+
+    python -m gnnkit +strategy=vertex_centric partition=2d
+    python -m gnnkit strategy=vertex_centric dataset=npz dataset.root=FILE \\
+        workers=4 trainer.max_epochs=200
+
+Choose parts with SECTION=NAME, set their keys with SECTION.KEY=VALUE:
+
+{sections}
+
+Keys of the run:
+
+{keys}
+
+Options:
+
+    -h, --help [SECTION[=NAME]]
+                        this text, or the keys of a section with their defaults:
+                        --help model, --help model=gcn
+    --version           the version
+    --cfg               print the composed configuration as YAML and stop
+    --config-dir DIR    a folder with YAML of your own, such as
+                        DIR/model/wide.yaml for model=wide
+
+A run writes outputs/<date>/<time>/ with config.yaml, result.json,
+predictions.npy (values.npy of a program), checkpoints and logs.
+Exit codes: 0 done; 2 an error that you can mend, named on one line; 1 any
+other; 130 or 143 ended by a signal.
+"""
+
+
+def general() -> str:
+    """Lists the options of each section and the keys of the run. Imports no plugin."""
+    sections = [_entry(kind, " ".join(plugins.options(kind)), 12) for kind in plugins.KINDS]
+    trainer = _entry("trainer", " ".join(key.name for key in keys.read("trainer", "default").keys), 12)
+    run = [_key("", key, 20) for key in keys.read("", "config").keys]
+    return _HELP.format(sections="\n".join([*sections, trainer]), keys="\n".join(run))
+
+
+def section(topic: str) -> str:
+    """Lists the keys of the options of one section, or of one option.
+
+    Raises `UserError` for a section or an option that does not exist.
+
+    Args:
+        topic: A section such as `model`, or an option such as `model=gcn`.
+    """
+    kind, _, name = topic.lstrip("+").partition("=")
+    if kind not in SECTIONS:
+        raise unknown(f"--help {topic}", kind, SECTIONS)
+    known = plugins.options(kind)
+    if name and name not in known:
+        raise unknown(f"{kind}={name}", name, known)
+    options = [_option(keys.read(kind, choice)) for choice in ([name] if name else known)]
+    if everywhere := keys.shared(kind):
+        options.append("\n".join([f"every {kind}", *(_key(kind, key, 30) for key in everywhere)]))
+    return "\n\n".join(options) + "\n"
+
+
+def _option(option: keys.Option) -> str:
+    """Spells one option. Keys of every option of the section appear where their default differs."""
+    everywhere = {key.name: key.default for key in keys.shared(option.section)}
+    own = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
+    shown = [key for key in own if everywhere.get(key.name) != key.default]
+    lines = [f"{option.section}={option.name}", *_wrapped(option.summary, 2)]
+    lines += [_key(option.section, key, 30) for key in shown]
+    if not (option.summary or option.keys):
+        lines += _wrapped(f"Ships no YAML. Set its arguments with {option.section}.options.KEY=VALUE", 2)
+    return "\n".join(lines)
+
+
+def _key(section: str, key: keys.Key, column: int) -> str:
+    name = f"{section}.{key.name}" if section else key.name
+    needed = key.default == "???"
+    text = "; ".join(filter(None, [key.comment, "must be set" if needed else ""]))
+    return _entry(f"{name}={'VALUE' if needed else key.default}", text, column)
+
+
+def _entry(name: str, text: str, column: int) -> str:
+    """Sets a name and its text in two columns, the text on lines of its own if the name is too long."""
+    lines = _wrapped(text, _INDENT + column)
+    head = f"{'':{_INDENT}}{name:<{column}}"
+    if len(name) < column and lines:
+        return "\n".join([head + lines[0].lstrip(), *lines[1:]])
+    return "\n".join([head.rstrip(), *lines])
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    margin = " " * indent
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )

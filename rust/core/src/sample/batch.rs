@@ -1,0 +1,58 @@
+//! The results of sampling: one hop in global ids, and a batch of all hops.
+
+use crate::csc::Id;
+use crate::memory::List;
+
+/// One hop with global ids.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hop<I: Id> {
+    /// [num_nodes + 1] where the edges of each node begin.
+    pub indptr: List<i64>,
+    /// [num_edges] global ids of the sources.
+    pub sources: List<I>,
+    /// [num_edges] positions in the graph's `indices`.
+    pub edge_ids: List<i64>,
+    /// [num_edges] importance weights, if asked for.
+    pub weight: Option<List<f32>>,
+}
+
+/// A sampled batch: the blocks of all hops over one list of nodes. Each block uses the
+/// front of the list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch<I: Id> {
+    /// [num_nodes] global ids in the order in which they were found. The seeds come
+    /// first.
+    pub nodes: List<I>,
+    /// [num_hops + 1] how many nodes were known when each hop began, and at the end.
+    pub known: Vec<usize>,
+    /// [num_rows + 1] where the edges of each row begin. Where nodes draw once, hop h
+    /// reads rows `0..known[h]`. Where nodes draw anew at every hop, the rows of the
+    /// hops follow one another.
+    pub indptr: List<i64>,
+    /// [num_edges] positions in `nodes` of the sources.
+    pub indices: List<I>,
+    /// [num_edges] positions in the graph's `indices`.
+    pub edge_ids: List<i64>,
+    /// [num_edges] importance weights, if asked for.
+    pub weight: Option<List<f32>>,
+}
+
+/// The memory that a batch sets aside, in elements.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sizes {
+    pub nodes: usize,
+    pub rows: usize,
+    pub edges: usize,
+}
+
+impl Sizes {
+    /// The sizes for the batch after `batch`: a little more.
+    pub fn after<I: Id>(batch: &Batch<I>) -> Self {
+        let more = |len: usize| len + len / 8;
+        Self {
+            nodes: more(batch.nodes.len()),
+            rows: more(batch.indptr.len()),
+            edges: more(batch.indices.len()),
+        }
+    }
+}

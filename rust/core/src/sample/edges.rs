@@ -1,0 +1,211 @@
+//! The edges that rows draw, and the loop that draws them.
+//!
+//! Random reads are most of the cost of a batch, so they are prefetched long before
+//! use. While the rows of a block draw, the sources that earlier blocks drew arrive.
+
+use std::ops::Range;
+
+use super::batch::Sizes;
+use super::law::{Law, Row};
+use crate::Error;
+use crate::csc::Id;
+use crate::isa::{Isa, Kernel};
+use crate::memory::{List, reserve};
+use crate::view::{View, load};
+
+/// Rows of a block. Few rows let draws, which keep the processor busy, mix with reads,
+/// which keep the memory busy.
+pub(crate) const BLOCK: usize = 8;
+
+/// Number of blocks between prefetching data and using the data. More keeps more reads
+/// in flight. Too many evicts lines from the nearest cache before use.
+pub(crate) const LAG: usize = 2;
+
+/// The estimate that importance weights keep unbiased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Importance {
+    /// The mean over all in-edges: 1 / (d_v E), where E is the expected number of draws
+    /// of the edge.
+    Mean,
+    /// The sum over all in-edges: 1 / E.
+    Sum,
+}
+
+/// The edges of rows drawn so far.
+#[derive(Debug)]
+pub(crate) struct Edges<I: Id> {
+    pub indptr: List<i64>,
+    pub sources: List<I>,
+    pub edge_ids: List<i64>,
+    pub weight: Option<List<f32>>,
+    pub importance: Option<Importance>,
+}
+
+impl<I: Id> Edges<I> {
+    pub fn new(importance: Option<Importance>, sizes: Sizes) -> Self {
+        let mut indptr = List::with_capacity(sizes.rows + 1);
+        indptr.push(0);
+        Self {
+            indptr,
+            sources: List::with_capacity(sizes.edges),
+            edge_ids: List::with_capacity(sizes.edges),
+            weight: importance.map(|_| List::with_capacity(sizes.edges)),
+            importance,
+        }
+    }
+
+    /// Appends the rows of `others`.
+    pub fn append(&mut self, others: &Self) -> Result<(), Error> {
+        let (begin, more) = (self.edge_ids.len() as i64, Some(others.edge_ids.len()));
+        reserve(&mut self.sources, more, "number of draws", self.edge_ids.len())?;
+        reserve(&mut self.edge_ids, more, "number of draws", begin as usize)?;
+        self.indptr.extend(others.indptr[1..].iter().map(|end| begin + end));
+        self.sources.extend_from_slice(&others.sources);
+        self.edge_ids.extend_from_slice(&others.edge_ids);
+        if let (Some(weight), Some(others)) = (&mut self.weight, &others.weight) {
+            reserve(weight, more, "number of draws", begin as usize)?;
+            weight.extend_from_slice(others);
+        }
+        Ok(())
+    }
+
+    /// Draws the edges of `nodes` and prefetches their sources.
+    #[inline(always)]
+    pub fn draw<L: Law>(
+        &mut self,
+        graph: &View<'_, I>,
+        law: &L,
+        first: usize,
+        nodes: &[I],
+        room: &mut L::Room,
+    ) -> Result<(), Error> {
+        for (at, node) in (first..).zip(nodes) {
+            let node = node.index();
+            let edges = graph.edges(node)?;
+            let row = Row {
+                at,
+                node,
+                id: graph.row_id(node),
+                start: edges.start,
+                degree: edges.len(),
+            };
+            let drawn = self.edge_ids.len();
+            law.draw(&row, room, &mut self.edge_ids)?;
+            let picks = &self.edge_ids[drawn..];
+            if !L::DRAWS_NODES {
+                picks.iter().for_each(|&edge| graph.prefetch_edge(edge as usize));
+            }
+            self.indptr.push(self.edge_ids.len() as i64);
+            if let (Some(weight), Some(importance)) = (&mut self.weight, self.importance) {
+                let scale = match importance {
+                    Importance::Mean => 1.0 / law.total(&row, room),
+                    Importance::Sum => 1.0,
+                };
+                reserve(weight, Some(picks.len()), "number of draws", drawn)?;
+                for &edge in picks {
+                    let inverse = law.inverse_expectation(&row, edge, picks.len(), room)?;
+                    weight.push((scale * inverse) as f32);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the sources of drawn `edges` and calls `see` with each.
+    #[inline(always)]
+    pub fn gather<L: Law>(
+        &mut self,
+        graph: &View<'_, I>,
+        edges: Range<usize>,
+        mut see: impl FnMut(usize),
+    ) -> Result<(), Error> {
+        let indices = graph.indices();
+        reserve(&mut self.sources, Some(edges.len()), "number of draws", edges.end)?;
+        let end = self.sources.len() + edges.len();
+        let spare = self.sources.spare_capacity_mut();
+        for (space, &edge) in spare.iter_mut().zip(&self.edge_ids[edges]) {
+            let source = if L::DRAWS_NODES {
+                I::from_index(edge as usize)
+            } else {
+                load(&indices[edge as usize])
+            };
+            see(source.index());
+            space.write(source);
+        }
+        // SAFETY: the loop wrote so many spare elements.
+        unsafe { self.sources.set_len(end) };
+        Ok(())
+    }
+}
+
+/// One hop of `nodes`, which must be destinations of `graph`.
+#[derive(Clone, Copy)]
+pub(crate) struct Draw<'a, I> {
+    pub graph: &'a View<'a, I>,
+    pub nodes: &'a [I],
+    /// About how many edges the nodes draw.
+    pub num_draws: usize,
+    pub importance: Option<Importance>,
+}
+
+/// Draws the rows of `task` into `edges`, which must be empty. The first one is row
+/// `first` of the hop. Unless there is an error, every source exists.
+pub(crate) fn draw_rows<I: Id, L: Law>(
+    task: &Draw<'_, I>,
+    law: &L,
+    first: usize,
+    room: &mut L::Room,
+    edges: &mut Edges<I>,
+) -> Result<(), Error> {
+    Isa::best().run(DrawAll {
+        task,
+        law,
+        first,
+        room,
+        edges,
+    })
+}
+
+/// Draws the edges of all nodes of `task` and reads their sources.
+struct DrawAll<'a, 't, I: Id, L: Law> {
+    task: &'a Draw<'t, I>,
+    law: &'a L,
+    first: usize,
+    room: &'a mut L::Room,
+    edges: &'a mut Edges<I>,
+}
+
+impl<I: Id, L: Law> Kernel for DrawAll<'_, '_, I, L> {
+    type Output = Result<(), Error>;
+
+    #[inline(always)]
+    fn run(self, _: Isa) -> Result<(), Error> {
+        let Draw { graph, nodes, .. } = *self.task;
+        let edges = self.edges;
+        // Where the edges of the last blocks end, the newest last.
+        let mut ends = [edges.edge_ids.len(); LAG + 1];
+        let mut largest = 0;
+        ask(graph, nodes, 0..LAG * BLOCK);
+        for begin in (0..nodes.len() + LAG * BLOCK).step_by(BLOCK) {
+            ask(graph, nodes, begin + LAG * BLOCK..begin + (LAG + 1) * BLOCK);
+            let block = &nodes[nodes.len().min(begin)..nodes.len().min(begin + BLOCK)];
+            edges.draw(graph, self.law, self.first + begin, block, self.room)?;
+            ends.rotate_left(1);
+            ends[LAG] = edges.edge_ids.len();
+            edges.gather::<L>(graph, ends[0]..ends[1], |source| largest = source.max(largest))?;
+        }
+        if largest < graph.num_sources() || edges.sources.is_empty() {
+            return Ok(());
+        }
+        let at = edges.sources.iter().position(|source| source.index() == largest);
+        let at = at.expect("it is one of them");
+        Err(graph.no_such_source(edges.edge_ids[at], edges.sources[at]))
+    }
+}
+
+/// Prefetches the edge ranges of `nodes[rows]`. Rows beyond the last node are left out.
+#[inline(always)]
+pub(crate) fn ask<I: Id>(graph: &View<'_, I>, nodes: &[I], rows: Range<usize>) {
+    let rows = rows.start.min(nodes.len())..rows.end.min(nodes.len());
+    nodes[rows].iter().for_each(|node| graph.prefetch_node(node.index()));
+}

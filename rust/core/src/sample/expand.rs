@@ -1,0 +1,198 @@
+//! Hops under a law: draws, and the numbering of the nodes that are found.
+
+use std::ops::Range;
+
+use super::crew::Crew;
+use super::edges::{BLOCK, Draw, Edges, LAG, ask, draw_rows};
+use super::law::Law;
+use super::table::Table;
+use crate::Error;
+use crate::csc::Id;
+use crate::isa::{Isa, Kernel};
+use crate::view::View;
+
+/// Work that needs the law by which nodes draw.
+pub(crate) trait Task<I> {
+    /// The nodes that draw.
+    fn nodes(&self) -> &[I];
+
+    fn run<L: Law>(self, law: &L) -> Result<(), Error>;
+}
+
+/// A [`Draw`] into `edges`, which must be empty.
+pub(crate) struct DrawInto<'a, I: Id> {
+    pub draw: Draw<'a, I>,
+    pub crew: &'a mut Crew,
+    pub edges: &'a mut Edges<I>,
+}
+
+impl<I: Id> Task<I> for DrawInto<'_, I> {
+    fn nodes(&self) -> &[I] {
+        self.draw.nodes
+    }
+
+    fn run<L: Law>(self, law: &L) -> Result<(), Error> {
+        let Self { draw, crew, edges } = self;
+        if !crew.is_worth_it(draw.num_draws) {
+            let mut room = crew.take_room::<L>();
+            draw_rows(&draw, law, 0, &mut room, edges)?;
+            crew.give_room(room);
+            return Ok(());
+        }
+        crew.draw(&draw, law, |drawn| edges.append(&drawn))
+    }
+}
+
+/// Draws one hop for `nodes[rows]`, numbers the sources and appends new sources to
+/// `nodes`.
+pub(crate) struct Expand<'a, I: Id, T> {
+    pub graph: &'a View<'a, I>,
+    pub rows: Range<usize>,
+    /// About how many edges the rows draw.
+    pub num_draws: usize,
+    pub crew: &'a mut Crew,
+    pub edges: &'a mut Edges<I>,
+    pub nodes: &'a mut Vec<I>,
+    pub table: &'a mut T,
+}
+
+impl<I: Id, T: Table + Send> Task<I> for Expand<'_, I, T> {
+    fn nodes(&self) -> &[I] {
+        &self.nodes[self.rows.clone()]
+    }
+
+    fn run<L: Law>(self, law: &L) -> Result<(), Error> {
+        if !self.crew.is_worth_it(self.num_draws) {
+            return Isa::best().run(OnOne { task: self, law });
+        }
+        let Self {
+            graph,
+            rows,
+            num_draws,
+            crew,
+            edges,
+            nodes,
+            table,
+        } = self;
+        let drawing = nodes[rows].to_vec(); // `nodes` grows meanwhile
+        let draw = Draw {
+            graph,
+            nodes: &drawing,
+            num_draws,
+            importance: edges.importance,
+        };
+        crew.draw(&draw, law, |drawn| {
+            Isa::best().run(Number {
+                graph,
+                drawn,
+                edges: &mut *edges,
+                nodes: &mut *nodes,
+                table: &mut *table,
+            })
+        })
+    }
+}
+
+/// An [`Expand`] done by one thread.
+struct OnOne<'a, 't, I: Id, T, L> {
+    task: Expand<'t, I, T>,
+    law: &'a L,
+}
+
+impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
+    type Output = Result<(), Error>;
+
+    #[inline(always)]
+    fn run(self, _: Isa) -> Result<(), Error> {
+        let Expand {
+            graph,
+            rows,
+            crew,
+            edges,
+            nodes,
+            table,
+            ..
+        } = self.task;
+        let mut room = crew.take_room::<L>();
+        // Where the edges of the last blocks end, the newest last.
+        let mut ends = [edges.edge_ids.len(); 2 * LAG + 1];
+        ask(graph, &nodes[..rows.end], rows.start..rows.start + LAG * BLOCK);
+        for begin in (rows.start..rows.end + (2 * LAG - 1) * BLOCK).step_by(BLOCK) {
+            let block = rows.end.min(begin)..rows.end.min(begin + BLOCK);
+            let ahead = begin + LAG * BLOCK;
+            ask(graph, &nodes[..rows.end], ahead..ahead + BLOCK);
+            edges.draw(graph, self.law, begin - rows.start, &nodes[block], &mut room)?;
+            ends.rotate_left(1);
+            ends[2 * LAG] = edges.edge_ids.len();
+            edges.gather::<L>(graph, ends[LAG - 1]..ends[LAG], |source| table.prefetch(source))?;
+            number(graph, edges, ends[0]..ends[1], nodes, table)?;
+        }
+        crew.give_room(room);
+        Ok(())
+    }
+}
+
+/// Appends `drawn` to `edges` with local ids.
+struct Number<'a, I: Id, T> {
+    graph: &'a View<'a, I>,
+    drawn: Edges<I>,
+    edges: &'a mut Edges<I>,
+    nodes: &'a mut Vec<I>,
+    table: &'a mut T,
+}
+
+impl<I: Id, T: Table> Kernel for Number<'_, I, T> {
+    type Output = Result<(), Error>;
+
+    #[inline(always)]
+    fn run(self, _: Isa) -> Result<(), Error> {
+        const SOME: usize = 32;
+        let Self {
+            graph,
+            drawn,
+            edges,
+            nodes,
+            table,
+        } = self;
+        let begin = edges.sources.len();
+        edges.append(&drawn)?;
+        let end = edges.sources.len();
+        let some = |begin: usize| end.min(begin)..end.min(begin + SOME);
+        for at in (begin..end).step_by(SOME) {
+            for source in &edges.sources[some(at + SOME)] {
+                table.prefetch(source.index());
+            }
+            number(graph, edges, some(at), nodes, table)?;
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the sources of `range` by their local ids.
+#[inline(always)]
+fn number<I: Id, T: Table>(
+    graph: &View<'_, I>,
+    edges: &mut Edges<I>,
+    range: Range<usize>,
+    nodes: &mut Vec<I>,
+    table: &mut T,
+) -> Result<(), Error> {
+    table.reserve(range.len());
+    nodes.reserve(range.len());
+    let known = nodes.len();
+    let spare = nodes.spare_capacity_mut();
+    let mut fresh = 0;
+    for (at, source) in range.clone().zip(&mut edges.sources[range]) {
+        let id = *source;
+        let Some(local) = table.insert(id.index(), (known + fresh) as u32) else {
+            return Err(graph.no_such_source(edges.edge_ids[at], id));
+        };
+        // Written whether or not the source is new. The next new one overwrites it.
+        spare[fresh].write(id);
+        fresh += usize::from(local as usize == known + fresh);
+        *source = I::from_index(local as usize);
+    }
+    // SAFETY: the first `fresh` spare entries were written above.
+    unsafe { nodes.set_len(known + fresh) };
+    Ok(())
+}

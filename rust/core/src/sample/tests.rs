@@ -1,0 +1,123 @@
+//! Batches of all laws, by any number of threads and through both tables.
+
+use super::crew::Crew;
+use super::table::{Dense, Hashed};
+use super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
+use crate::csc::Id;
+use crate::rng::{Stream, derive};
+use crate::view::{Extra, View, Weights};
+use crate::walk::Walks;
+
+const NUM_NODES: usize = 3000;
+
+const KINDS: [Kind; 8] = [
+    Kind::Neighbor { replace: false },
+    Kind::Neighbor { replace: true },
+    Kind::Weighted { replace: false },
+    Kind::Weighted { replace: true },
+    Kind::Balanced(Limits { least: 1, most: 30 }),
+    Kind::Labor,
+    Kind::MetropolisHastings(Walks {
+        length: 4,
+        num_walks: 5,
+        alpha: 1.0,
+    }),
+    Kind::Cluster,
+];
+
+/// Most edges lead from a few nodes to a few nodes.
+fn skewed<I: Id>() -> (Vec<i64>, Vec<I>) {
+    let mut stream = Stream::new(derive(5, 0));
+    let mut skewed = || (NUM_NODES as f64 * stream.next_f64().powi(3)) as usize * 7 % NUM_NODES;
+    let mut edges: Vec<_> = (0..60_000).map(|_| (skewed(), skewed())).collect();
+    edges.sort_unstable();
+    let end = |node: usize| edges.partition_point(|&(target, _)| target < node) as i64;
+    let sources = edges.iter().map(|&(_, source)| I::from_index(source)).collect();
+    ((0..=NUM_NODES).map(end).collect(), sources)
+}
+
+fn sampler(kind: Kind, redraw: bool) -> Sampler {
+    Sampler {
+        kind,
+        // The largest first hop has enough draws for 16 threads.
+        fanouts: [20, 8, 7].map(Fanout::Most).to_vec(),
+        redraw,
+        importance: Some(Importance::Sum),
+    }
+}
+
+/// Batches of a few seeds, whose first hops are few draws, and of many.
+fn each_batch<I: Id>(mut check: impl FnMut(&Sampler, &View<'_, I>, &[I])) {
+    let (indptr, indices) = skewed::<I>();
+    let weight: Vec<f32> = (0..indices.len()).map(|edge| (edge % 5) as f32).collect();
+    let cluster: Vec<i64> = (0..NUM_NODES as i64).map(|node| node % 4).collect();
+    let extra = Extra {
+        weight: Some(Weights::F32(&weight)),
+        cluster: Some(&cluster),
+        ..Extra::default()
+    };
+    let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
+    for kind in KINDS {
+        for (num_seeds, redraw) in [(40, false), (300, true), (2000, false)] {
+            let seeds: Vec<I> = (0..num_seeds)
+                .map(|seed| I::from_index(seed * 11 % NUM_NODES))
+                .collect();
+            check(&sampler(kind, redraw), &graph, &seeds);
+        }
+    }
+}
+
+fn batches_do_not_depend_on_threads<I: Id>() {
+    let (mut one, mut many) = (Scratch::default(), Scratch::default());
+    each_batch::<I>(|sampler, graph, seeds| {
+        let batch = sampler.sample(graph, seeds, 3, &mut one).unwrap();
+        let hop = sampler.draw(graph, &batch.nodes, 1, 3, &mut one).unwrap();
+        for threads in [2, 3, 8, 16] {
+            let many = many.on_threads(threads);
+            let case = format!("{sampler:?}, {} seeds, {threads} threads", seeds.len());
+            assert!(sampler.sample(graph, seeds, 3, many).unwrap() == batch, "{case}");
+            assert!(sampler.draw(graph, &batch.nodes, 1, 3, many).unwrap() == hop, "{case}");
+        }
+    });
+}
+
+#[test]
+fn batches_of_int32_do_not_depend_on_threads() {
+    batches_do_not_depend_on_threads::<i32>();
+}
+
+#[test]
+fn batches_of_int64_do_not_depend_on_threads() {
+    batches_do_not_depend_on_threads::<i64>();
+}
+
+#[test]
+fn tables_for_large_graphs_give_the_same_batches() {
+    let (mut dense, mut hashed) = (Dense::default(), Hashed::default());
+    each_batch::<i32>(|sampler, graph, seeds| {
+        let mut crew = Crew::default();
+        let one: Batch<i32> = sampler
+            .sample_with(graph, seeds, 3, &mut crew, &mut dense.start(NUM_NODES))
+            .unwrap();
+        for threads in [1, 2, 5] {
+            crew.threads = threads;
+            let table = hashed.start(NUM_NODES);
+            assert!(sampler.sample_with(graph, seeds, 3, &mut crew, table).unwrap() == one);
+        }
+    });
+}
+
+#[test]
+fn errors_do_not_depend_on_threads() {
+    let (indptr, mut indices) = skewed::<i32>();
+    let seeds: Vec<i32> = (0..2000).collect();
+    let (mut one, mut many) = (Scratch::default(), Scratch::default());
+    let sampler = sampler(Kind::Neighbor { replace: false }, false);
+    for at in [59_000, 30_000, 7] {
+        indices[at..at + 900].fill(-1);
+        let graph = View::new(&indptr, &indices, NUM_NODES).unwrap();
+        let error = sampler.sample(&graph, &seeds, 3, &mut one).unwrap_err();
+        let on_many = sampler.sample(&graph, &seeds, 3, many.on_threads(4)).unwrap_err();
+        assert_eq!(on_many.to_string(), error.to_string());
+    }
+}

@@ -1,0 +1,146 @@
+"""Owners that each draw for their own nodes draw what one process draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.sampler import (
+    BalancedSampler,
+    FullSampler,
+    Hop,
+    LaborSampler,
+    MetropolisHastingsSampler,
+    NeighborSampler,
+    WeightedSampler,
+)
+from gnnkit.sampler.balanced import water_fill
+from gnnkit.sampler.base import NativeSampler, Reading
+
+NUM_RANKS = 4
+KEY = 11
+SAMPLERS: dict[str, NativeSampler] = {
+    "neighbor": NeighborSampler([40, 4], importance="mean"),
+    "neighbor, redrawn": NeighborSampler([4, 3], redraw=True),
+    "neighbor, replaced": NeighborSampler([4, 3], replace=True, importance="sum"),
+    "weighted": WeightedSampler([5, 4], importance="sum"),
+    "weighted, replaced": WeightedSampler([5, 4], replace=True),
+    "weighted, hubs less": WeightedSampler([5, 4], alpha=0.5),
+    "labor": LaborSampler([6, 5], importance="mean"),
+    "labor, redrawn": LaborSampler([6, 5], redraw=True),
+    "balanced": BalancedSampler([6, 4], most=20, importance="sum"),
+    "full": FullSampler(2),
+}
+WALKERS = {**SAMPLERS, "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5)}
+
+each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
+
+
+@pytest.fixture(scope="module", params=[np.int32, np.int64])
+def csc(graph: CSC, request: pytest.FixtureRequest) -> CSC:
+    weight = np.random.default_rng(1).random(graph.num_edges, np.float32)
+    return CSC(graph.indptr, graph.indices.astype(request.param), weight)
+
+
+def shards(csc: CSC) -> Iterator[Shard]:
+    """Owners of nodes at random: a rank's numbers have nothing to do with the ids."""
+    ranks = np.random.default_rng(2).integers(0, NUM_RANKS, csc.num_nodes).astype(np.int32)
+    nothing = np.zeros(csc.num_nodes, np.int64)
+    graph = Graph(csc, np.empty((csc.num_nodes, 0), np.float32), nothing, nothing.astype(np.int8))
+    return cut_all(graph, Partition(ranks, None, Grid(NUM_RANKS, 1, 1)))
+
+
+def counts(sampler: NativeSampler, csc: CSC, nodes: Ids, hop: int) -> Ids | None:  # [num_nodes of the graph]
+    """The draws of each of `nodes` by a balanced sampler, which all nodes of the hop share."""
+    if not isinstance(sampler, BalancedSampler):
+        return None
+    given = np.zeros(csc.num_nodes, np.int64)
+    budget = sampler.fanouts[hop] * len(nodes)
+    given[nodes] = water_fill(np.diff(csc.indptr)[nodes], budget, least=sampler.least, most=sampler.most)
+    return given
+
+
+def part(sampler: NativeSampler, csc: CSC, shard: Shard, given: Ids | None) -> Reading:
+    wanted = sampler.reading(csc).wanted
+    return Reading(
+        shard.csc,
+        wanted=None if wanted is None else wanted[shard.sources],
+        rows=shard.targets,
+        sources=shard.sources,
+        counts=None if given is None else given[shard.targets],
+    )
+
+
+def rows(hop: Hop, sources: Ids, edges: Ids) -> list[tuple[list[float], ...]]:
+    """Global sources, global edges and weights of each row; `sources` and `edges` are those of the draws."""
+    weight = np.zeros(len(sources)) if hop.weight is None else hop.weight
+    spans = [slice(begin, end) for begin, end in zip(hop.indptr, hop.indptr[1:], strict=False)]
+    return [(sources[span].tolist(), edges[span].tolist(), weight[span].tolist()) for span in spans]
+
+
+@each_sampler
+@pytest.mark.parametrize("hop", [0, 1])
+def test_owners_together_draw_what_one_process_draws(sampler: NativeSampler, hop: int, csc: CSC) -> None:
+    nodes = np.random.default_rng(3).permutation(csc.num_nodes)[:700]
+    one = sampler.draw(csc, nodes, hop, key=KEY)
+    assert one.edge_ids is not None
+    expected = dict(zip(nodes.tolist(), rows(one, one.sources.astype(np.int64), one.edge_ids), strict=True))
+    given = counts(sampler, csc, nodes, hop)
+    num_drawn = 0
+    for shard in shards(csc):
+        own = np.flatnonzero(np.isin(shard.targets, nodes))
+        drawn = sampler.draw(part(sampler, csc, shard, given), own, hop, key=KEY)
+        assert drawn.edge_ids is not None
+        found = rows(drawn, shard.sources[drawn.sources], shard.edge_ids[drawn.edge_ids])
+        for node, row in zip(shard.targets[own].tolist(), found, strict=True):
+            assert row == expected[node]
+        num_drawn += len(drawn.sources)
+    assert num_drawn == len(one.sources) > 0
+
+
+@pytest.mark.parametrize("sampler", WALKERS.values(), ids=WALKERS.keys())
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_numbers_of_nodes_do_not_matter_where_ids_are_given(sampler: NativeSampler, csc: CSC) -> None:
+    whole = sampler.reading(csc)
+    graph, weight = whole.csc, whole.csc.weight
+    order = np.random.default_rng(4).permutation(graph.num_nodes)  # [num_nodes] global id of each number
+    number = np.argsort(order)
+    degree = np.diff(graph.indptr)[order]
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    edges = np.repeat(graph.indptr[order] - indptr[:-1], degree) + np.arange(graph.num_edges)
+    indices = number[graph.indices[edges]].astype(graph.indices.dtype)
+    turned = CSC(indptr, indices, None if weight is None else weight[edges])
+    wanted = None if whole.wanted is None else whole.wanted[order]
+    seeds = np.random.default_rng(5).permutation(graph.num_nodes)[:200]
+    reading = Reading(turned, wanted=wanted, rows=order, sources=order)
+    nodes, _, ends, sources, drawn, _ = sampler.native().sample(reading, number[seeds], KEY, 1)
+    expected = sampler.native().sample(whole, seeds, KEY, 1)
+    np.testing.assert_array_equal(order[nodes], expected[0])
+    np.testing.assert_array_equal(ends, expected[2])
+    np.testing.assert_array_equal(sources, expected[3])
+    if sampler.draws_edges:
+        np.testing.assert_array_equal(edges[drawn], expected[4])
+
+
+def test_ids_of_a_wrong_length_are_named(csc: CSC) -> None:
+    for name in ("rows", "sources", "counts"):
+        wrong: dict[str, Any] = {name: np.arange(5)}
+        reading = replace(Reading(csc), **wrong)
+        with pytest.raises(ValueError, match=f"{name} has 5 entries, expected {csc.num_nodes}"):
+            NeighborSampler([2]).draw(reading, np.arange(3), 0, key=1)
+
+
+def test_sources_that_do_not_exist_are_named_where_ids_are_given() -> None:
+    csc = CSC(np.array([0, 3]), np.array([0, 1, 1]), num_sources=2)
+    reading = Reading(csc, sources=np.array([7, 9]))
+    csc.indices[1] = 2
+    with pytest.raises(ValueError, match=r"indices\[1\] = 2 is out of range for 2 nodes"):
+        LaborSampler([1]).draw(reading, np.array([0]), 0, key=1)

@@ -1,0 +1,414 @@
+"""Random arguments to every function of the core: a result, or an error that names one.
+
+The suite runs the cases for two seconds in a process of their own, which a failed
+allocation would end. To run them for minutes, from another case on:
+
+    GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000 uv run pytest tests/test_core_arguments.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit import _core
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC
+from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler
+from gnnkit.sampler.base import Reading
+
+ODD = [-1, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**70, -(2**63), -(2**70), 10**5000]
+ODD += [1.5, float("nan"), float("inf"), None, "a", b"a", [], {}, (1, 2), object(), np.zeros(3, np.float16)]  # type: ignore[list-item]
+NUM_EDGES = 16
+REFUSED = (ValueError, TypeError, OverflowError)
+Make = Callable[[Random], Any]
+
+
+def number(random: Random) -> int:
+    return random.randrange(8)
+
+
+def few(random: Random) -> int:
+    return random.randrange(4) or 1
+
+
+def eight(random: Random) -> int:
+    """Mostly the number of nodes of `graph`."""
+    return 8 if random.random() < 0.8 else number(random)
+
+
+def ids(random: Random) -> Any:
+    """Ids of eight nodes, in arrays of every kind that NumPy users have."""
+    made = np.array(random.sample(range(8), random.choice([8, 8, 5, 1, 0])), np.int64)
+    if random.random() < 0.1:
+        made = np.array([random.randrange(-1, 10) for _ in range(random.randrange(12))], np.int64)
+    width = random.choice([np.int64, np.int64, np.int32])
+    turn = random.randrange(12)
+    if turn == 0:
+        return made.astype(width).repeat(2)[::2]
+    if turn == 1:
+        return np.frombuffer(b"\0" + made.astype(width).tobytes(), np.uint8)[1:].view(width)
+    if turn == 2:
+        return made.astype(width).reshape(-1, 1)
+    return made.astype(np.dtype(random.choice(["u1", "f4", ">i8"])) if turn == 3 else np.dtype(width))
+
+
+def indptr(random: Random) -> Any:
+    rows = random.randrange(10)
+    ends = np.sort(np.array([random.randrange(12) for _ in range(rows)], np.int64))
+    return np.concatenate([[0], ends]) if random.random() < 0.9 else ids(random)
+
+
+def array(random: Random, *shapes: tuple[int, ...], dtypes: str = "ddddfe") -> Any:
+    """An array of one of `shapes`, or once in five calls of a shape that seldom fits."""
+    odd_shapes = [(random.randrange(12),), (8, 2, 2), (), (0, 2**40)]
+    shape = random.choice(odd_shapes if random.random() < 0.2 else shapes)
+    made = np.zeros(shape, random.choice(dtypes))
+    return made if random.random() < 0.95 or not shape else made[..., ::2]
+
+
+def costs(random: Random) -> Any:
+    return array(random, (8,))
+
+
+def rows(random: Random) -> Any:
+    return array(random, (8, 2))
+
+
+def edge_values(random: Random) -> Any:
+    return array(random, (NUM_EDGES,), (NUM_EDGES, 2))
+
+
+def places(random: Random) -> Any:
+    return array(random, (8, 2), dtypes="lllllld")
+
+
+def table(random: Random) -> Any:
+    shape = random.choice([(8, 4)] * 8 + [(8, 0), (0, 2**60), (3, 4), (8,)])
+    made = np.zeros(shape, np.uint8)
+    made.flags.writeable = random.random() < 0.8
+    return random.choice([made, made, np.asfortranarray(made)])
+
+
+def graph(random: Random) -> tuple[Any, Any]:
+    """Mostly a graph of eight nodes, or two arrays that fit by chance only."""
+    if random.random() < 0.3:
+        return indptr(random), ids(random)
+    ends = np.sort(np.array([random.randrange(NUM_EDGES) for _ in range(7)] + [NUM_EDGES]))
+    width = random.choice([np.int32, np.int64])
+    return np.concatenate([[0], ends]), np.array([random.randrange(8) for _ in range(ends[-1])], width)
+
+
+def reading(random: Random) -> Any:
+    pointers, sources = graph(random)
+    extra: Mapping[str, Make] = {"wanted": costs, "cluster": ids, "rows": ids, "sources": ids, "counts": ids}
+    given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
+    weight = edge_values(random) if random.random() < 0.1 else None
+    num_sources = odd(random, lambda _: 8, 20)
+    return SimpleNamespace(
+        csc=SimpleNamespace(indptr=pointers, indices=sources, num_sources=num_sources, weight=weight), **given
+    )
+
+
+def fanouts(random: Random) -> Any:
+    return [odd(random, lambda random: random.randrange(-1, 6), 40) for _ in range(random.choice([1, 2, 2, 3, 0]))]
+
+
+def walks(random: Random) -> Any:
+    return tuple(odd(random, number, 30) for _ in range(3))
+
+
+def flag(random: Random) -> bool:
+    return random.random() < 0.5
+
+
+def importance(random: Random) -> Any:
+    return random.choice([None, "mean", "sum", None, "mean", "sum", "max"])
+
+
+def steps(random: Random) -> Any:
+    seeds = ids(random)
+    bounds = sorted(random.randrange(len(seeds) + 1) for _ in range(random.randrange(1, 5)))
+    first = random.randrange(len(bounds))
+    given = (seeds, bounds, first, 7)
+    return tuple(random.choice(ODD) if random.random() < 0.05 else part for part in given)
+
+
+def allocate(random: Random) -> Any:
+    shared = np.empty(64, np.uint8)
+    makers: list[Any] = [lambda size: np.empty(size, np.uint8)] * 6
+    makers += [lambda size: np.empty(size // 2, np.uint8), lambda size: shared, bytes]
+    makers += [lambda size: np.empty(size, np.float32), lambda size: None]
+    return random.choice(makers)
+
+
+def sampler(random: Random) -> Any:
+    name = random.choice(["neighbor", "weighted", "balanced", "labor", "metropolis_hastings", "cluster"])
+    given = {argument: make(random) for argument, make in FUNCTIONS[f"Sampler.{name}"].items()}
+    return getattr(_core.Sampler, name)(**given)
+
+
+def odd(random: Random, make: Make, one_in: int = 8) -> Any:
+    """What `make` gives, or once in `one_in` calls a value that nobody expects."""
+    return random.choice(ODD) if random.randrange(one_in) == 0 else make(random)
+
+
+GRAPH: dict[str, Make] = {"indptr": indptr, "indices": ids}
+COMMON: dict[str, Make] = {"redraw": flag, "importance": importance}
+FUNCTIONS: dict[str, dict[str, Make]] = {
+    "check_csc": {**GRAPH, "num_sources": eight},
+    "csc_from_edges": {"src": ids, "dst": ids, "num_nodes": eight, "num_sources": eight, "positions": flag},
+    "csc_transpose": {**GRAPH, "num_sources": eight, "threads": few},
+    "csc_symmetrize": {**GRAPH, "threads": few},
+    "csc_degrees": {**GRAPH, "num_sources": eight, "weight": edge_values},
+    "min_words": {
+        **GRAPH,
+        "node_rank": lambda random: np.asarray([random.randrange(4) for _ in range(8)], np.int32),
+        "grid": lambda random: tuple(odd(random, few, 20) for _ in range(3)),
+        "max_imbalance": lambda random: random.random() * 3,
+    },
+    "generate_rmat": {"num_nodes": number, "num_edges": number, "key": number, "threads": few},
+    "generate_block_model": {
+        "num_nodes": number,
+        "num_edges": number,
+        "num_blocks": number,
+        "in_block": Random.random,
+        "key": number,
+    },
+    "generate_lattice": {"num_nodes": number, "side": number, "dims": number, "threads": few},
+    "generate_labels": {"num_nodes": number, "num_classes": number, "key": number},
+    "generate_features": {"labels": ids, "width": number, "noise": Random.random, "key": number},
+    "gather_rows": {"source": table, "ids": ids, "out": table, "threads": few},
+    "tree_sizes": {**GRAPH, "fanouts": fanouts, "replace": flag, "seeds": ids, "threads": few},
+    "even_order": {"costs": costs, "num_workers": number, "batch_size": number, "window": number, "key": number},
+    "shuffled_order": {"ids": ids, "key": number},
+    "dropout": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "gate": rows},
+    "derive": {"key": number, "value": number},
+    "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
+    "water_fill": {"degrees": ids, "budget": number, "least": number, "most": number},
+    "Sampler.neighbor": {"fanouts": fanouts, "replace": flag, **COMMON},
+    "Sampler.weighted": {"fanouts": fanouts, "replace": flag, **COMMON},
+    "Sampler.balanced": {"fanouts": fanouts, "least": number, "most": number, **COMMON},
+    "Sampler.labor": {"fanouts": fanouts, **COMMON},
+    "Sampler.metropolis_hastings": {"fanouts": fanouts, "walks": walks, **COMMON},
+    "Sampler.cluster": {"num_hops": number},
+    "Aggregator": {**GRAPH, "num_sources": eight},
+    "Numbering": {"seeds": ids, "num_nodes": eight},
+    "Loader": {
+        "graph": reading,
+        "sampler": sampler,
+        "steps": steps,
+        "table": table,
+        "allocate": allocate,
+        "threads": few,
+        "depth": few,
+    },
+}
+METHODS: dict[str, dict[str, dict[str, Make]]] = {
+    "Sampler": {
+        "draw": {
+            "reading": reading,
+            "nodes": ids,
+            "hop": lambda random: random.randrange(3),
+            "key": number,
+            "threads": few,
+        },
+        "sample": {"reading": reading, "seeds": ids, "key": number, "threads": few},
+    },
+    "Aggregator": {
+        "transpose": {},
+        "sum": {"x": rows, "out": rows, "threads": few},
+        "weighted_sum": {"weight": edge_values, "x": rows, "out": rows, "threads": few},
+        "edge_dot": {"x": rows, "grad": rows, "out": edge_values, "threads": few},
+        "max": {"x": rows, "out": rows, "arg": places, "threads": few},
+        "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": few},
+    },
+    "Numbering": {"add": {"ids": ids}, "nodes": {}},
+    "Loader": {"take": {}, "close": {}},
+}
+# Fields of arguments that have no place of their own in a signature.
+FIELDS = "csc|weight|wanted|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement"
+
+
+def check_named(error: BaseException, arguments: Mapping[str, Make]) -> None:
+    """Fails unless `error` is of a kind that callers expect and its message names an argument."""
+    if isinstance(error, RuntimeError) and "no more batches" in str(error):
+        return
+    if isinstance(error, MemoryError) and not arguments:
+        return  # `allocate` of the caller, in `Loader.take`
+    assert isinstance(error, REFUSED), f"{type(error).__name__}: {error}"
+    names = "|".join([*arguments, FIELDS])
+    assert re.search(rf"\b({names})\b", str(error)), f"no argument named: {type(error).__name__}: {error}"
+
+
+def call(random: Random, function: Callable[..., Any], arguments: Mapping[str, Make]) -> Any:
+    """The result of one call, or None where it is refused."""
+    one_in = random.choice([4, 16, 1000, 1000])
+    try:
+        given = {name: odd(random, make, one_in) for name, make in arguments.items()}
+        if {"indptr", "indices"} <= given.keys() and random.random() < 0.7:
+            given["indptr"], given["indices"] = graph(random)
+        return function(**given)
+    except BaseException as error:
+        check_named(error, arguments)
+        return None
+
+
+def run(case: int) -> None:
+    """One function or constructor of the core, and the methods of what it makes."""
+    random = Random(case)
+    name = random.choice(list(FUNCTIONS))
+    owner, _, method = name.partition(".")
+    function = getattr(_core, owner)
+    made = call(random, getattr(function, method) if method else function, FUNCTIONS[name])
+    for method, arguments in METHODS.get(type(made).__name__, {}).items():
+        for _ in range(3):
+            call(random, getattr(made, method), arguments)
+
+
+def fuzz(seconds: float, first: int) -> int:
+    """Runs cases from `first` on for `seconds`. Returns their number."""
+    begin, case = time.monotonic(), first
+    while case == first or time.monotonic() - begin < seconds:
+        print(case, flush=True)
+        run(case)
+        case += 1
+    return case - first
+
+
+def test_every_function_of_the_core_has_random_arguments() -> None:
+    public = {name for name in dir(_core) if not name.startswith("_")} - {"Memory"}
+    assert public == {name.partition(".")[0] for name in FUNCTIONS}
+    for kind, methods in METHODS.items():
+        named = {name for name in vars(getattr(_core, kind)) if not name.startswith("_")}
+        of_class = {name.partition(".")[2] for name in FUNCTIONS if name.startswith(f"{kind}.")}
+        assert named - of_class - {"num_sources", "num_destinations", "num_edges"} == set(methods)
+
+
+@pytest.mark.slow
+def test_random_arguments_are_answered_or_refused_by_name() -> None:
+    seconds, first = (
+        os.environ.get(f"GNNKIT_FUZZ_{name}", default) for name, default in (("SECONDS", 2), ("FIRST", 0))
+    )
+    command = [sys.executable, __file__, str(seconds), str(first)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=float(seconds) + 60)
+    last = done.stdout.split()[-1:]
+    assert done.returncode == 0, f"case {last} ended with {done.returncode}: {done.stderr[-2000:]}"
+    assert float(seconds) == 0 or len(done.stdout.split()) > 100
+
+
+ring = CSC(np.arange(9), (np.arange(8) + 1) % 8)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: MetropolisHastingsSampler([3], num_walks=2**40), "num_walks = 1099511627776 must be within"),
+        (lambda: MetropolisHastingsSampler([3], walk_length=2**40), "walk_length = 1099511627776 must be within"),
+        (lambda: MetropolisHastingsSampler([3], walk_length=2**62), "walk_length = 4611686018427387904 must be within"),
+        (
+            lambda: MetropolisHastingsSampler([3], walk_length=2**70),
+            "walk_length=1180591620717411303424 must be at most",
+        ),
+        (lambda: MetropolisHastingsSampler([3], walk_length=2**13, num_walks=2**13), r"walk_length \* num_walks = "),
+        (lambda: NeighborSampler([3, 2**63]), r"fanouts\[1\]=9223372036854775808 must be at most"),
+        (lambda: NeighborSampler([2**40], replace=True), "fanout with replacement = 1099511627776 must be within"),
+        (lambda: NeighborSampler([1] * 5000), "number of fanouts = 5000 must be within"),
+        (lambda: list(Loader(ring, NeighborSampler([3]), threads=2**20)), "threads=1048576 must be at most 1024"),
+        (
+            lambda: list(Loader(ring, NeighborSampler([3]), prefetch=2**40)),
+            "prefetch=1099511627776 must be at most 65536",
+        ),
+        (lambda: CSC(ring.indptr, ring.indices, num_sources=2**40).out_degree(), "num_sources = 1099511627776 needs"),
+        (lambda: CSC(ring.indptr, ring.indices, num_sources=2**62).out_degree(), "num_sources = 46116860184273879"),
+        (lambda: _core.generate_lattice(5, 0, 2), "side = 0 must be within"),
+        (lambda: _core.even_order(np.ones(4), 0, 1, 1, 0), "num_workers = 0 must be within"),
+        (lambda: _core.Sampler.cluster(2**60), "num_hops=1152921504606846976 must be at most 1024"),
+        (lambda: _core.Aggregator(ring.indptr, ring.indices, 2**32), "4294967296 sources are more than the limit"),
+    ],
+)
+def test_counts_beyond_their_bounds_are_refused_at_once(refused: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        refused()
+
+
+IN_LITTLE_MEMORY = """
+import resource
+import numpy as np
+from gnnkit import _core
+from gnnkit.errors import UserError
+
+indptr, indices = np.arange(9), (np.arange(8) + 1) % 8
+many = 2**29
+aggregator = _core.Aggregator(indptr, indices, many)
+calls = {
+    "num_sources": lambda: _core.csc_degrees(indptr, indices, many, None),
+    "num_sources ": lambda: aggregator.transpose(),
+    "num_nodes": lambda: _core.csc_transpose(indptr, indices, many),
+    "num_nodes ": lambda: _core.generate_rmat(many, 9, 1),
+    "num_nodes  ": lambda: _core.generate_labels(many, 2),
+    "width": lambda: _core.generate_features(np.zeros(8, np.int64), many, 0.5, 1),
+}
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+for name, call in calls.items():
+    try:
+        call()
+    except UserError as error:
+        assert str(error) == f"{name.strip()} = {many} needs more memory than there is", error
+    else:
+        raise AssertionError(name)
+"""
+
+
+def test_allocations_that_the_system_refuses_are_errors() -> None:
+    command = [sys.executable, "-c", IN_LITTLE_MEMORY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("value", [1.5, None, "a", [1]])
+def test_arguments_of_another_type_are_named(value: object) -> None:
+    with pytest.raises(TypeError, match="num_nodes must be a whole number, got"):
+        _core.generate_labels(value, 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="key must be a whole number, got"):
+        _core.shuffled_order(np.arange(3), value)  # type: ignore[arg-type]
+
+
+def test_buffers_are_writeable_large_enough_and_nobody_elses() -> None:
+    class Short(Loader):
+        def __init__(self, allocate: Callable[[int], object]) -> None:
+            super().__init__(ring, NeighborSampler([3]), features=np.ones((8, 2)), threads=1)
+            self._allocate = allocate  # type: ignore[assignment]
+
+    def read_only(size: int) -> object:
+        made = np.empty(size, np.uint8)
+        made.flags.writeable = False
+        return made
+
+    shared = np.empty(1024, np.uint8)
+    with pytest.raises(UserError, match="allocate: returned 5 bytes for 128"):
+        list(Short(lambda size: np.empty(5, np.uint8)))
+    with pytest.raises(UserError, match="allocate: returned an object that somebody else holds"):
+        list(Short(lambda size: shared))
+    with pytest.raises(UserError, match=r"allocate: .*writeable"):
+        list(Short(read_only))
+
+
+def test_a_reading_names_the_array_that_does_not_fit() -> None:
+    with pytest.raises(TypeError, match="wanted must be a one-dimensional NumPy array of dtype"):
+        NeighborSampler([2]).draw(Reading(ring, wanted=np.ones(8, np.float32)), np.arange(2), 0, key=1)
+
+
+if __name__ == "__main__":
+    fuzz(float(sys.argv[1]), int(sys.argv[2]))

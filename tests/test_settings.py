@@ -1,0 +1,351 @@
+"""Every key of every section is read or refused, before anything is started."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit import config, keys, plugins, settings
+from gnnkit.__main__ import main
+from gnnkit.config import SECTIONS, compose, dotted
+from gnnkit.errors import UserError
+from gnnkit.jobs import dispatch, start
+from gnnkit.launch import environment
+from gnnkit.launch.environment import StartedRank
+from gnnkit.leader.result import Result
+from gnnkit.settings import Settings, settle
+
+NAN, INF = math.nan, math.inf
+COUNT = [0, -4, 2.5, NAN, INF]
+OUT_OF_RANGE: dict[str, list[Any]] = {
+    "dataset.num_words": COUNT,
+    "dataset.min_class_size": COUNT,
+    "dataset.num_nodes": COUNT,
+    "dataset.num_edges": [-1],
+    "dataset.num_classes": [*COUNT, 10**9],
+    "dataset.width": COUNT,
+    "dataset.in_block": [-0.1, 1.1, NAN, INF],
+    "dataset.noise": [-1, NAN, INF],
+    "dataset.threads": [*COUNT, 10**6],
+    "dataset.kind": ["tree"],
+    "partition.nodes": ["none"],
+    "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
+    "partition.replication": [0, 3, -1, 2.5],
+    "partition.border": ["min", ""],
+    "partition.options.balance": ["edge"],
+    "partition.options.imbalance": [0, 2, NAN],
+    "partition.options.width": COUNT,
+    "sampler.fanouts": [[], [-2], [2.5], ["a"], [True], [2**70], "all"],
+    "sampler.num_hops": [*COUNT, 10**6],
+    "sampler.threads": [*COUNT, 10**6],
+    "sampler.importance": ["median"],
+    "sampler.clusters": ["/none.npy"],
+    "sampler.least": [-1, 2**70],
+    "sampler.most": [-1, 2**70],
+    "sampler.walk_length": [*COUNT, 2**70],
+    "sampler.num_walks": [*COUNT, 2**70],
+    "sampler.alpha": [NAN, INF],
+    "strategy.local_iterations": COUNT,
+    "strategy.batch_size": [*COUNT, 2**40],
+    "strategy.batching": ["even"],
+    "strategy.window": COUNT,
+    "strategy.prefetch": COUNT,
+    "strategy.topology": ["split"],
+    "comm.timeout": [0, -1, NAN, INF, 1e300],
+    "sync.average": ["median"],
+    "model.hidden": [*COUNT, 2**70],
+    "model.num_layers": [*COUNT, 1001],
+    "model.heads": [*COUNT, 2**70],
+    "model.out_heads": COUNT,
+    "model.dropout": [-0.1, 1, NAN, INF],
+    "model.negative_slope": [NAN, INF, -INF],
+    "model.aggregator": ["min"],
+    "model.alpha": [-0.1, 1, NAN],
+    "model.damping": [-0.1, 1, NAN],
+    "model.tolerance": [-1, NAN, INF],
+    "model.max_iterations": COUNT,
+    "trainer.max_epochs": [*COUNT, 2**31],
+    "trainer.optimizer": ["lbfgs"],
+    "trainer.lr": [0, -1, NAN, INF],
+    "trainer.weight_decay": [-1, NAN, INF],
+    "trainer.precision": [16, 64.0],
+    "trainer.check_val_every_n_epoch": COUNT,
+    "trainer.log_every_n_steps": COUNT,
+    "trainer.progress_bar": ["yes", 1],
+    "trainer.checkpoint_every": COUNT,
+    "trainer.checkpoint_every_n_steps": COUNT,
+    "trainer.on_nan": ["go"],
+    "trainer.evaluation_memory": [0, NAN],
+    "workers": [*COUNT, 10**9, "all"],
+    "threads": [*COUNT, 10**6, "all"],
+    "seed": [-1, 2**63, 1.0, "x"],
+    "job": ["trian", ""],
+    "output": [""],
+}
+WITHOUT_RANGE = ("seed", "split", "root", "target", "resume", "symmetrize", "row_normalize", "redraw", "edge_ids",
+                 "replace", "contiguous", "checkpoint", "final_average", "name", "options")  # fmt: skip
+OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Records jobs instead of running them."""
+    runs: list[Settings] = []
+
+    def run(settings: Settings, folder: Path, *_: Any) -> Result:
+        runs.append(settings)
+        return Result(settings.job, {})
+
+    monkeypatch.setattr(dispatch, "run", run)
+    return runs
+
+
+@pytest.fixture
+def refusal(
+    runs: list[Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[[dict[str, Any]], str]:
+    """Runs the command with a composed configuration. Returns the one line that ends it, or what is wrong."""
+    monkeypatch.chdir(tmp_path)
+
+    def refused(composed: dict[str, Any]) -> str:
+        monkeypatch.setattr(config, "compose", lambda *_, **__: composed)
+        code = main([])
+        error = capsys.readouterr().err
+        expected = code == 2 and not runs and error.startswith("gnnkit: error: ") and error.count("\n") == 1
+        return error.removeprefix("gnnkit: error: ") if expected else f"<exit code {code}: {error}>"
+
+    return refused
+
+
+@functools.cache
+def composed_once(*overrides: str) -> dict[str, Any]:
+    """Composes a configuration, which nobody may change."""
+    return compose(overrides)
+
+
+@pytest.fixture(scope="session")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
+    """Composes the configuration in which `section` is `name`, and which runs."""
+    clusters = tmp_path_factory.mktemp("data") / "clusters.npy"
+    np.save(clusters, np.zeros(3, np.int64))
+    needed = {
+        "npz": ["dataset.root=file"],
+        "edges": ["dataset.root=folder"],
+        "cluster": [f"sampler.clusters={clusters}"],
+    }
+
+    def composed(section: str, name: str) -> dict[str, Any]:
+        strategy = "individual_sample" if section == "sampler" else "vertex_centric"
+        base = [f"strategy={strategy}"] if section != "strategy" else []
+        return composed_once(*base, f"{section}={name}", "workers=4", *needed.get(name, []))
+
+    return composed
+
+
+def leaves(section: str, composed: dict[str, Any]) -> Iterator[str]:
+    """Yields the keys of a section that hold a value, as in `partition.options.seed`."""
+    for key in dotted({section: composed[section]}):
+        if "." in key and not isinstance(read(composed, key), dict):
+            yield key
+
+
+def read(composed: dict[str, Any], key: str) -> Any:
+    node: Any = composed
+    for part in key.split("."):
+        node = node[part]
+    return node
+
+
+def changed(composed: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Returns the same configuration with another value of one key."""
+    result = copy.deepcopy(composed)
+    *parents, last = key.split(".")
+    (read(result, ".".join(parents)) if parents else result)[last] = value
+    return result
+
+
+def wrong_types(value: Any) -> list[Any]:
+    """Returns values that no key with this default takes."""
+    if isinstance(value, bool):
+        return [{"a": 1}, 3, "maybe"]
+    return [{"a": 1}, [{"a": 1}], *([True, "x"] if isinstance(value, int | float) else [])]
+
+
+@pytest.mark.parametrize(("section", "name"), OPTIONS)
+def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
+    section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+) -> None:
+    composed = chosen(section, name)
+    lines = {key: refusal(changed(composed, f"{key}x", 1)) for key in leaves(section, composed)}
+    wrong = {key: line for key, line in lines.items() if "x is not known: " not in line}
+    assert wrong == {}
+    # `name` is no argument of a plugin, so the nearest key is another.
+    named = {key: line for key, line in lines.items() if key.rpartition(".")[2] != "name"}
+    assert {key: line for key, line in named.items() if f"did you mean {key}?" not in line} == {}
+
+
+@pytest.mark.parametrize(("section", "name"), OPTIONS)
+def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
+    section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+) -> None:
+    composed = chosen(section, name)
+    for key in leaves(section, composed):
+        for value in wrong_types(read(composed, key)):
+            line = refusal(changed(composed, key, value))
+            named = key.removesuffix(".name")
+            assert line.startswith((f"{named}=", f"{named}[0]=", f"{named} ")), f"{key}={value}: {line}"
+
+
+@pytest.mark.parametrize(("section", "name"), OPTIONS)
+def test_a_value_out_of_range_of_every_key_is_refused_naming_the_key(
+    section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+) -> None:
+    composed = chosen(section, name)
+    for key in leaves(section, composed):
+        assert key in OUT_OF_RANGE or key.rpartition(".")[2] in WITHOUT_RANGE, f"{key}: which values are out of range?"
+        for value in OUT_OF_RANGE.get(key, []):
+            line = refusal(changed(composed, key, value))
+            assert key in line.split(" must ")[0], f"{key}={value}: {line}"
+
+
+@pytest.mark.parametrize("key", [key.name for key in keys.read("", "config").keys if key.name != "strategy"])
+def test_keys_of_the_run_are_checked(
+    key: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+) -> None:
+    composed = chosen("model", "gcn")
+    assert f"did you mean {key}?" in refusal(changed(composed, f"{key}x", 1))
+    for value in (*OUT_OF_RANGE[key], {"a": 1}, [1], True):
+        assert refusal(changed(composed, key, value)).startswith(f"{key}="), value
+
+
+@pytest.mark.parametrize(
+    "key", ["trainer.lr", "partition.grid", "comm.name", "model.name", "workers", "dataset", "trainer"]
+)
+def test_a_key_that_is_taken_away_is_named(
+    key: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
+) -> None:
+    composed = copy.deepcopy(chosen("model", "gcn"))
+    *parents, last = key.split(".")
+    del (read(composed, ".".join(parents)) if parents else composed)[last]
+    assert refusal(composed).startswith(f"{key.removesuffix('.name')} is missing")
+
+
+SAMPLED = "strategy=individual_sample"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["model.hiddn=3"], "model.hiddn is not known: did you mean model.hidden?"),
+        (["model.hidden=-4"], "model.hidden=-4 must be a whole number from 1 to 1048576"),
+        (["model.num_layers=0"], "model.num_layers=0 must be a whole number from 1 to 1000"),
+        (["model.num_layers=5000"], "model.num_layers=5000 must be a whole number from 1 to 1000"),
+        (["model.dropout=nan"], "model.dropout=nan must be a number of at least 0 and below 1"),
+        (["model=gat", "model.heads=true"], "model.heads=True must be a whole number"),
+        (["model=pagerank", "model.damping=2"], "model.damping=2 must be a number of at least 0 and below 1"),
+        (["strategy.local_iterations=0"], "strategy.local_iterations=0 must be a whole number from 1 to 2147483647"),
+        (["sync=leader", "sync.average=men"], "sync.average=men must be weighted or mean"),
+        (["comm.timeout=.nan"], "comm.timeout=.nan must be a number above 0"),
+        (["dataset=synthetic", "dataset.num_nodes=1"], "dataset.num_nodes=1 must be a whole number of at least 2"),
+        (["dataset=synthetic", "dataset.num_node=9"], "dataset.num_node is not known: did you mean dataset.num_nodes?"),
+        (
+            ["partition=random", "partition.options.sed=3"],
+            "partition.options.sed is not known: did you mean partition.opt",
+        ),
+        (["sampler=neighbor"], "sampler=neighbor: strategy=vertex_centric draws nothing, leave the sampler out"),
+        (["sampler.fanouts=[5]"], "sampler.fanouts needs a sampler, and none is chosen"),
+        ([SAMPLED, "sampler=cluster", "sampler.clusters=/none.npy"], "sampler.clusters=/none.npy cannot be read"),
+        ([SAMPLED, "sampler=cluster"], "sampler.clusters is missing: set it with sampler.clusters=VALUE"),
+        ([SAMPLED, "sampler.fanouts=[5,a]"], "sampler.fanouts=[5, 'a'] must be a list, each entry a whole number"),
+        ([SAMPLED, "sampler.fanouts=[5]"], "sampler.fanouts has 1 hops, but model.num_layers=2"),
+        ([SAMPLED, "strategy.batch_size=0"], "strategy.batch_size=0 must be a whole number from 1 to 2147483647"),
+        ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
+    ],
+)
+def test_the_command_refuses_values_before_anything_is_started(
+    runs: list[Settings], arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    strategy = [] if SAMPLED in arguments else ["strategy=vertex_centric"]
+    assert main([*strategy, *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"gnnkit: error: {expected}")
+    assert runs == []
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_every_optimizer_can_be_chosen(optimizer: str) -> None:
+    assert settle(compose(["strategy=vertex_centric", f"trainer.optimizer={optimizer}"])).trainer.optimizer == optimizer
+
+
+def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, Any]]) -> None:
+    """So that what the other tests refuse is refused for the changed value."""
+    for section, name in OPTIONS:
+        dispatch.check(settle(chosen(section, name)))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
+    """Settles a configuration as on a machine with these GPUs and cores, as one of the ranks that were started."""
+
+    def settled(*overrides: str, gpus: int = 0, cores: int = 64, started: StartedRank | None = None) -> Settings:
+        monkeypatch.setattr(settings, "num_gpus", lambda: gpus)
+        monkeypatch.setattr(settings, "num_cores", lambda: cores)
+        monkeypatch.setattr(environment, "started_rank", lambda: started)
+        return settle(composed_once("strategy=vertex_centric", *overrides))
+
+    return settled
+
+
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "expected"),
+    [
+        (0, [], (4, "gloo", 16)),
+        (1, [], (4, "gloo", 16)),
+        (8, [], (8, "nccl", 8)),
+        (1, ["workers=1"], (1, "nccl", 64)),
+        (2, ["workers=3"], (3, "gloo", 21)),
+        (8, ["comm=threads"], (8, "threads", 8)),
+        (0, ["workers=100"], (100, "gloo", 1)),
+        (0, ["threads=3"], (4, "gloo", 3)),
+    ],
+)
+def test_auto_takes_the_gpus_where_there_are_several(
+    machine: Callable[..., Settings], gpus: int, overrides: list[str], expected: tuple[int, str, int]
+) -> None:
+    found = machine(*overrides, gpus=gpus)
+    assert (found.workers, found.comm.name, found.threads) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks_of_host", "expected"),
+    [(8, 8, (16, "nccl", 8)), (4, 8, (16, "gloo", 8)), (1, 1, (16, "nccl", 64)), (0, 8, (16, "gloo", 8))],
+)
+def test_auto_counts_the_ranks_of_this_host_where_ranks_were_started(
+    machine: Callable[..., Settings], gpus: int, ranks_of_host: int, expected: tuple[int, str, int]
+) -> None:
+    for rank in (0, 15):
+        started = StartedRank(rank, 16, rank % ranks_of_host, ranks_of_host)
+        found = machine(gpus=gpus, started=started)
+        assert (found.workers, found.comm.name, found.threads) == expected
+    with pytest.raises(UserError, match="workers=4 but 16 ranks were started"):
+        machine("workers=4", gpus=gpus, started=started)
+
+
+def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
+    machine: Callable[..., Settings], runs: list[Settings], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = machine(gpus=1)
+    assert found.notes == ("workers=auto: 4 workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it",)
+    start(found, tmp_path / "run")
+    assert capsys.readouterr().out.splitlines()[0] == found.notes[0]
+    for overrides, gpus in ((["workers=1"], 1), (["workers=4"], 1), ([], 0), ([], 2)):
+        assert machine(*overrides, gpus=gpus).notes == ()
