@@ -1,7 +1,7 @@
 """Composes configurations: overrides as on the command line in, plain data out.
 
-Configuration is data. Nothing in a configuration is evaluated or called: no `_target_`, no
-resolvers, no settings of Hydra itself. Hydra is imported when it composes.
+Configuration is data. Nothing in a configuration is evaluated or called: no `_target_`,
+no resolvers, no settings of Hydra itself. Hydra is imported when it composes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
     """Composes `conf/config.yaml` and command-line overrides to plain data.
 
-    Raises `UserError` with the key and the nearest known key for all that Hydra refuses, for
-    missing values, and for anything that would run code.
+    Raises `UserError` with the key and the nearest known key for all that Hydra
+    refuses, for missing values, and for anything that would run code.
 
     Args:
         overrides: As on the command line, such as `model=gcn` and `model.hidden=8`.
@@ -114,7 +114,10 @@ def _hydra(overrides: list[str], folders: list[Path]) -> Any:
 
 
 def _unknown_key(overrides: list[str], folders: list[Path]) -> UserError | None:
-    """Finds why Hydra may have refused: the first override of a key that the chosen options lack."""
+    """Finds why Hydra may have refused.
+
+    The reason is the first override of a key that the chosen options lack.
+    """
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
@@ -149,14 +152,14 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
 
 
 def _spell(text: str) -> str:
-    """Hydra wants `+` for a group without default and for new keys; users need not know."""
+    """Adds the `+` that Hydra wants for a group without default and for new keys."""
     if _key(text) == "strategy" and text[0] not in "+~":
         return f"+{text}"
     return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options[.=]", text) else text
 
 
 def _check_choice(text: str) -> None:
-    """Refuses what Hydra would take for a choice of options, but not report by its key."""
+    """Refuses choices of options that Hydra would not report by their key."""
     key, _, value = text.partition("=")
     if not _key(text):
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
@@ -192,7 +195,10 @@ def _refuse_code_in(node: Any, where: str) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses a user's folder whose YAML cannot be read or asks for code, before Hydra opens it."""
+    """Refuses a user's folder whose YAML cannot be read or asks for code.
+
+    Called before Hydra opens the folder.
+    """
     import yaml
 
     if not folder.is_dir():
