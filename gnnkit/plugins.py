@@ -155,7 +155,7 @@ def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Collects the constructor's arguments: a section's keys, and those in `options`."""
+    """Collects the constructor's arguments: a section's keys and its `options`."""
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
         raise UserError(f"{kind}.options={shown(given)} must be a mapping of arguments")

@@ -126,8 +126,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
 def unknown_key(key: str, known: Collection[str]) -> UserError:
     """Makes the error for a key that does not exist.
 
-    The message says the nearest key and lists the keys of its section. The nearest key may
-    be in another section, where its last part has the same name.
+    The message says the nearest key and lists the keys of its section. The nearest key
+    may be in another section, where its last part has the same name.
 
     Args:
         key: What the user gave, such as `lr` or `model.hiden`.

@@ -297,7 +297,7 @@ def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, A
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
-    """Settles a configuration as on a machine with these GPUs, cores and started rank."""
+    """Settles a configuration as on a machine with these GPUs and cores."""
 
     def settled(*overrides: str, gpus: int = 0, cores: int = 64, started: StartedRank | None = None) -> Settings:
         monkeypatch.setattr(settings, "num_gpus", lambda: gpus)
