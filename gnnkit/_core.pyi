@@ -1,4 +1,9 @@
-"""The native core: NumPy arrays in, NumPy arrays out. Bad input raises `ValueError` naming the value and its place."""
+"""The native core: NumPy arrays in, NumPy arrays out.
+
+Bad input raises `gnnkit.errors.UserError`, which names the argument, the value and its
+place. An argument of another type raises `TypeError`, which names the argument. Counts have
+bounds, and an allocation that cannot be made is an error too.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -152,10 +157,19 @@ def dropout(
 # loader
 @final
 class Loader:
-    """One rank's batches of an epoch, made ahead on threads. Step i has the seeds `seeds[offsets[i] : offsets[i + 1]]`
-    and the key `derive(key, i)`; `steps` is (seeds, offsets, first step, key). The rows of `table` [num_rows, row_bytes]
-    are gathered for the input nodes of each batch, into memory that `allocate(num_bytes)` gives: an array of uint8,
-    used again when no view of it is left.
+    """One rank's batches of an epoch, made ahead on threads.
+
+    Step i has the seeds `seeds[offsets[i] : offsets[i + 1]]` and the key `derive(key, i)`.
+
+    Args:
+        graph: The reading of a native sampler, or the graph of a sampler in Python.
+        sampler: A native sampler, or an object with a method `sample`.
+        steps: Seeds, offsets, number of the first step, and key.
+        table: [num_rows, row_bytes] rows to gather for the input nodes of each batch.
+        allocate: Returns an array of uint8 for a number of bytes. Nobody else may hold the
+            array or its memory. The loader uses it again when no view of it is left.
+        threads: 1 to 1024 threads.
+        depth: 1 to 65536 batches that are made ahead.
     """
 
     def __new__(

@@ -21,7 +21,10 @@ one_line, whole, finite = ranges.one_line, ranges.whole, ranges.real
 
 
 def array(name: str, values: object) -> Array:
-    """Views an array, a list or a dense tensor as NumPy's. Raises `UserError` naming `name` for anything else."""
+    """Views an array, a list or a dense tensor as NumPy's.
+
+    Raises `UserError` naming `name` for anything else.
+    """
     try:
         dense: Any = values.detach().cpu() if hasattr(values, "detach") else values
         return np.asarray(dense)
@@ -83,9 +86,14 @@ def floats(name: str, values: object, shape: tuple[int | None, ...], *, bound: f
 
 
 def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
-    """Raises `UserError` with the place of the first number that is not finite or above `bound`.
+    """Raises `UserError` with the place of the first number that breaks the rule.
 
     Looks at the array in chunks, because it may be larger than memory.
+
+    Args:
+        name: argument, for the message.
+        values: [n, ...] numbers that must be finite.
+        bound: largest absolute value allowed.
     """
     step = max(1, _CHUNK // max(1, values[:1].size))
     for start in range(0, len(values), step):
@@ -99,7 +107,14 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
 
 
 def check_range(name: str, values: Array, low: int, high: int) -> None:
-    """Raises `UserError` with the place of the first of the integers [n] that is not within low..high-1."""
+    """Raises `UserError` with the place of the first integer out of range.
+
+    Args:
+        name: argument, for the message.
+        values: [n] integers.
+        low: smallest integer allowed.
+        high: one more than the largest integer allowed.
+    """
     bad = np.flatnonzero((values < low) | (values >= high))
     if len(bad):
         raise UserError(f"{name}[{bad[0]}] = {values[bad[0]]} is out of range {low}..{high - 1}")

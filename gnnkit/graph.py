@@ -1,4 +1,4 @@
-"""The values that everything else passes on: CSC, Graph, Block and MiniBatch. NumPy only."""
+"""The values that all other parts pass on: CSC, Graph, Block and MiniBatch."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class Split(IntEnum):
     def of(values: npt.ArrayLike, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
         """Returns the values of `Graph.split` that names or codes stand for.
 
-        Names are train, val, test, none and the empty string. Codes are members of `Split`
-        or their numbers. Data sets often count train as 0, so numbers that use nodes but
-        train on none are refused. Codes of type int8, as `Graph.split` has, may do so.
-        Raises `UserError` with the place of a name or code that does not exist.
+        Names are train, val, test, none and the empty string. Codes are members of
+        `Split` or their numbers. Data sets often count train as 0, so numbers that use
+        nodes but train on none are refused. Codes of type int8, as `Graph.split` has,
+        may do so. Raises `UserError` with the place of a name or code that does not
+        exist.
 
         Args:
             values: [num_nodes] names or codes.
@@ -87,9 +88,10 @@ SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST, "none": Sp
 class CSC:
     """In-edges by destination: node v reads from `indices[indptr[v]:indptr[v + 1]]`.
 
-    Edge ids are positions in `indices`. The constructor checks every value once, in native
-    code on one thread, and raises `UserError` with the place of the first wrong value.
-    Contiguous arrays of the types below are taken without a copy, from mapped files too.
+    Edge ids are positions in `indices`. The constructor checks every value once, in
+    native code on one thread, and raises `UserError` with the place of the first wrong
+    value. Contiguous arrays of the types below are taken without a copy, from mapped
+    files too.
     """
 
     indptr: Ids  # [num_nodes + 1] int64
@@ -119,9 +121,10 @@ class CSC:
     ) -> CSC:
         """Makes the graph of the edges `src[i] -> dst[i]`.
 
-        In-edges of a node are ordered by source, then by i. Parallel edges and self-loops
-        stay. `indices` are int32 where all ids fit. The result does not depend on the
-        threads, none of which outlives the call. Raises `UserError` for ids out of range.
+        In-edges of a node are ordered by source, then by i. Parallel edges and
+        self-loops stay. `indices` are int32 where all ids fit. The result does not
+        depend on the threads, none of which outlives the call. Raises `UserError` for
+        ids out of range.
 
         Args:
             src: [num_edges] source of each edge.
@@ -146,25 +149,33 @@ class CSC:
         return len(self.indices)
 
     def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """Turns every edge around. Also returns the position here of each edge [num_edges]."""
-        indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, threads)
+        """Turns every edge around.
+
+        Also returns the position here of each edge [num_edges].
+        """
+        indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions), num_sources=self.num_nodes), positions
 
     def symmetrize(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """Adds the reverse of each edge u -> v that has no edge v -> u, with its weight.
+        """Adds the reverse of each edge u -> v that has no edge v -> u.
 
-        Also returns the position here of the edge that each new edge equals or reverses
-        [num_edges]. Each of k parallel edges is reversed. A pair joined in both directions
-        stays, even where the numbers or weights of its parallel edges differ. Raises
-        `UserError` unless sources and destinations are the same nodes.
+        A reverse edge has the weight of its edge.
+
+        Also returns, for each edge of the result, the position here of the edge that it
+        equals or reverses [num_edges]. Each of k parallel edges is reversed. A pair joined in both
+        directions stays, even where the numbers or weights of its parallel edges
+        differ. Raises `UserError` unless sources and destinations are the same nodes.
         """
         if self.num_sources != self.num_nodes:
             raise UserError(f"{self.num_sources} sources and {self.num_nodes} destinations cannot be symmetrized")
-        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, threads)
+        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions)), positions
 
     def in_degree(self) -> npt.NDArray[np.float64]:  # [num_nodes]
-        """Sums the weights of each destination's in-edges. Counts edges without weights."""
+        """Sums the weights of each destination's in-edges.
+
+        Counts edges without weights.
+        """
         return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[0]
 
     def out_degree(self) -> npt.NDArray[np.float64]:  # [num_sources]
@@ -176,14 +187,15 @@ class CSC:
 class Graph:
     """A graph with features, labels and splits of its nodes, and features of its edges.
 
-    Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor checks
-    shapes and values and raises `UserError` with the place of the first wrong value. It
-    refuses features and weights that are too large for float32, in which models compute.
-    `split` takes names and numbers too, as `Split.of` reads them. Contiguous arrays of the
-    types below are taken without a copy, from mapped files too.
+    Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor
+    checks shapes and values and raises `UserError` with the place of the first wrong
+    value. It refuses features and weights that are too large for float32, in which
+    models compute. `split` takes names and numbers too, as `Split.of` reads them.
+    Contiguous arrays of the types below are taken without a copy, from mapped files
+    too.
 
-    `edge_positions` says where each edge stood in the list that the graph was made from.
-    None means that the edges are counted as in `csc`.
+    `edge_positions` says where each edge stood in the list that the graph was made
+    from. None means that the edges are counted as in `csc`.
     """
 
     csc: CSC
@@ -199,7 +211,7 @@ class Graph:
         n = self.csc.num_nodes
         if self.csc.num_sources != n:
             raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
-        if self.csc.weight is not None:
+        if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
             checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
         labels = checks.int64s("labels", self.labels, n)
         num_classes = max(n, _MAX_CLASSES) if self.class_names is None else len(self.class_names)
@@ -220,7 +232,10 @@ class Graph:
 
     @classmethod
     def of(cls, value: Any) -> Graph:
-        """Returns a graph itself, or reads PyG's `Data` with `from_pyg`. Raises `UserError` for anything else."""
+        """Returns a graph itself, or reads PyG's `Data` with `from_pyg`.
+
+        Raises `UserError` for anything else.
+        """
         if isinstance(value, Graph):
             return value
         if hasattr(value, "edge_index") and hasattr(value, "num_nodes"):
@@ -245,18 +260,19 @@ class Graph:
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`.
 
-        Weights and edge features follow their edges into the CSC's order. `edge_positions`
-        keeps the position i of each edge.
+        Weights and edge features follow their edges into the CSC's order.
+        `edge_positions` keeps the position i of each edge.
 
         Args:
             src: [num_edges] source of each edge.
             dst: [num_edges] destination of each edge.
-            num_nodes: number of nodes. Default: the number of rows of features, or else one
-                more than the largest id. An id of 1,000,000 or more is then refused if there
-                are fewer than id / 16 edges.
+            num_nodes: number of nodes. Default: the number of rows of features, or else
+                one more than the largest id. An id of 1,000,000 or more is then refused
+                if there are fewer than id / 16 edges.
             features: [num_nodes, width] numbers. Default: width 0.
             labels: [num_nodes] class of each node, -1 for none. Default: no labels.
-            split: [num_nodes] names or codes, as `Split.of` reads them. Default: no node is used.
+            split: [num_nodes] names or codes, as `Split.of` reads them. Default: no
+                node is used.
             weight: [num_edges] finite numbers, or None.
             edge_features: [num_edges, edge_width] numbers, or None.
             coordinates: [num_nodes, 2 or 3] numbers, or None.
@@ -283,12 +299,14 @@ class Graph:
     def from_pyg(cls, data: Any, *, split: int | None = None) -> Graph:
         """Reads a `torch_geometric.data.Data`.
 
-        Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`, `pos` of 2
-        or 3 dimensions, and the split. The split of train, val and test is a mask
-        (`train_mask` [num_nodes] bool), several of them (`train_mask` [num_nodes, splits]) or
-        node ids (`train_mask` or `train_idx`). Other attributes are not read. Edges are put
-        into the CSC's order, and `edge_positions` keeps their place in `edge_index`. Raises
-        `UserError` naming the attribute at fault.
+        Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`,
+        `pos` of 2 or 3 dimensions, and the split. The split of train, val and test is a
+        mask (`train_mask` [num_nodes] bool), a column of masks (`train_mask`
+        [num_nodes, splits]) or node ids (`train_mask` or `train_idx`). Other attributes
+        are not read.
+
+        Edges are put into the CSC's order, and `edge_positions` keeps their place in
+        `edge_index`. Raises `UserError` naming the attribute at fault.
 
         Args:
             data: homogeneous graph with an `edge_index` [2, num_edges].
@@ -296,7 +314,7 @@ class Graph:
         """
         edge_index, y, pos = (_field(data, name) for name in ("edge_index", "y", "pos"))
         if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
-            raise UserError("data.edge_index must have shape [2, num_edges]; other forms of edges are not read")
+            raise UserError("data.edge_index must have shape [2, num_edges], other forms of edges are not read")
         num_nodes = whole("data.num_nodes", data.num_nodes, 0)
         edge_attr = _field(data, "edge_attr")
         return cls.from_edges(
@@ -313,7 +331,10 @@ class Graph:
 
     @classmethod
     def load(cls, folder: str | Path) -> Graph:
-        """Maps the graph that `save` wrote, read-only. Raises `UserError` naming file and place."""
+        """Maps the graph that `save` wrote, read-only.
+
+        Raises `UserError` naming file and place.
+        """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
         try:
@@ -366,16 +387,19 @@ class Graph:
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
 
     def symmetrize(self, *, threads: int | None = None) -> Graph:
-        """Adds missing reverse edges as `CSC.symmetrize` does, with the features of the edges that they reverse.
+        """Adds missing reverse edges as `CSC.symmetrize` does.
 
-        A reverse edge has the position of the edge that it reverses.
+        A reverse edge has the features and the position of the edge that it reverses.
         """
         csc, order = self.csc.symmetrize(threads=threads)
         features, positions = _take(self.edge_features, order), _take(self.edge_positions, order)
         return replace(self, csc=csc, edge_features=features, edge_positions=positions)
 
     def row_normalize(self) -> Graph:
-        """Divides each row of features by the sum of its absolute values. Rows of zeros stay."""
+        """Divides each row of features by the sum of its absolute values.
+
+        Rows of zeros stay.
+        """
         result = np.abs(self.features)
         sums = result.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.promote_types(result.dtype, np.float32))
         np.divide(self.features, np.where(sums == 0, 1, sums), out=result)
@@ -422,10 +446,14 @@ def _set(value: CSC | Graph, **fields: object) -> None:
 def _sort(
     src: Ids, dst: Ids, num_nodes: int, num_sources: int, positions: bool, threads: int | None
 ) -> tuple[CSC, Ids]:
-    """Returns the CSC of an edge list and, where wanted, the position of each of its edges."""
+    """Returns the CSC of an edge list and, where wanted, the position of each edge."""
     num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
-    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, threads)
+    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, _threads(threads))
     return CSC(indptr, indices, num_sources=num_sources), order
+
+
+def _threads(threads: int | None) -> int | None:
+    return None if threads is None else whole("threads", threads, 1, checks.MAX_THREADS)
 
 
 def _count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
@@ -454,7 +482,10 @@ def _field(data: object, name: str) -> Array | None:
 
 
 def _split_of_pyg(data: object, num_nodes: int, column: int | None) -> npt.NDArray[np.int8]:  # [num_nodes]
-    """Reads masks or indices of train, val and test. `column` is that of masks of several splits."""
+    """Reads masks or indices of train, val and test.
+
+    `column` is the split wanted of masks that hold several.
+    """
     found = [
         next((name for name in (f"{part}_mask", f"{part}_idx") if getattr(data, name, None) is not None), None)
         for part in ("train", "val", "test")
@@ -471,7 +502,7 @@ def _split_of_pyg(data: object, num_nodes: int, column: int | None) -> npt.NDArr
 
 
 def _mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
-    """Reads a mask [num_nodes], column `column` of several masks [num_nodes, splits], or node ids."""
+    """Reads a mask [num_nodes], a column of masks [num_nodes, splits], or node ids."""
     if values.ndim == 2:
         last = values.shape[1] - 1
         if column is None:

@@ -1,4 +1,6 @@
-"""Arrays in files: a folder with one .npy per field, written whole or not at all, and memory-mapped back."""
+"""Arrays in files: a folder with one .npy per field, written whole or not at all, and
+memory-mapped back.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from gnnkit.errors import UserError
 Array = npt.NDArray[Any]
 
 _META = "meta.json"
-# NumPy parses headers as Python, and CPython 3.11 counts the depth for all threads together and gets it wrong.
+# NumPy parses headers as Python, and CPython 3.11 counts the depth of all threads at once.
 _reading = threading.Lock()
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -33,7 +35,8 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
 
 
 def check_npy(file: IO[bytes], size: int, name: str) -> None:
-    """Checks that a .npy file holds as many bytes as its header promises, before anything is allocated.
+    """Checks that a .npy file holds as many bytes as its header promises, before
+    anything is allocated.
 
     Raises `UserError` for anything else, and for arrays of Python objects.
 
@@ -54,7 +57,9 @@ def check_npy(file: IO[bytes], size: int, name: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raises `UserError` for a pipe or a device, which could be read for ever, and for a folder."""
+    """Raises `UserError` for a pipe or a device, which could be read for ever, and for
+    a folder.
+    """
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -77,8 +82,8 @@ def read_npy(path: Path) -> Array:
 def expect_random_reads(array: Array | None) -> None:
     """Tells the system not to read ahead in a file that `array` is mapped from.
 
-    Otherwise each read brings 32 pages, and a batch would read most of a file that is larger
-    than memory.
+    Otherwise each read brings 32 pages, and a batch would read most of a file that is
+    larger than memory.
     """
     owner: Any = array
     while isinstance(owner, np.ndarray):
@@ -103,7 +108,8 @@ def forget_pages(array: Array) -> None:
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
     """Writes arrays and `meta` into a folder, of which a reader finds all or nothing.
 
-    Replaces an earlier folder of arrays. Raises `UserError` for anything else of that name.
+    Replaces an earlier folder of arrays. Raises `UserError` for anything else of that
+    name.
 
     Args:
         folder: to be written.
@@ -130,7 +136,10 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Maps the arrays of a folder, read-only, and reads its `meta`. Raises `UserError` naming the file at fault."""
+    """Maps the arrays of a folder, read-only, and reads its `meta`.
+
+    Raises `UserError` naming the file at fault.
+    """
     check_regular(folder / _META)
     try:
         meta = json.loads((folder / _META).read_bytes())
@@ -181,7 +190,10 @@ def _beside(folder: Path) -> Path:
 
 
 def _move(temporary: Path, folder: Path) -> None:
-    """Renames `temporary` to `folder`. An earlier folder steps aside first, as it cannot be renamed over."""
+    """Renames `temporary` to `folder`.
+
+    An earlier folder steps aside first, as it cannot be renamed over.
+    """
     while True:
         try:
             return os.rename(temporary, folder)

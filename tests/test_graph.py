@@ -19,7 +19,8 @@ from gnnkit.graph import CSC, Graph, Ids, Split
 
 Edges = tuple[int, list[tuple[int, int]]]  # number of nodes, (source, destination)
 
-# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined both ways with unequal numbers.
+# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined both
+# ways with unequal numbers.
 CORNERS: list[Edges] = [
     (0, []),
     (3, []),
@@ -178,7 +179,9 @@ def test_csc_names_what_is_wrong_and_where(arguments: tuple[Any, ...], message: 
         ([0, 1], [1], 3, {}, "dst has 1 entries, expected 2"),
         ([], [], -1, {}, "num_nodes=-1 must be a whole number of at least 0"),
         ([], [], 2**62, {}, "num_nodes = 4611686018427387904 needs more memory"),
-        ([0], [0], 1, {"threads": 0}, "threads=0 must be at least 1"),
+        ([0], [0], 1, {"threads": 0}, "threads=0 must be a whole number from 1 to 1024"),
+        ([0], [0], 1, {"threads": 2**20}, "threads=1048576 must be a whole number from 1 to 1024"),
+        ([0], [0], 1, {"num_sources": 1.5}, r"num_sources=1\.5 must be a whole number"),
         ([0], [0], 1, {"weight": [np.inf]}, r"weight\[0\] = inf is not finite"),
         ([0], [0], 1, {"weight": [1.0, 2.0]}, r"weight has shape \[2\], expected \[1\]"),
     ],

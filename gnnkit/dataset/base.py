@@ -31,7 +31,7 @@ class Dataset(ABC):
 
 @contextmanager
 def blame(what: str) -> Iterator[None]:
-    """Puts the configuration key or file at fault before the message of an error, in one line."""
+    """Puts the configuration key or file before the message of an error, in one line."""
     try:
         yield
     except ValueError as error:

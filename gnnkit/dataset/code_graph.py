@@ -1,7 +1,9 @@
-"""Python sources to a graph: functions and classes, and who calls, derives from or contains whom.
+"""Python sources to a graph of functions and classes.
 
-Names are resolved as Python's scopes and imports say, without running anything; what only a run could tell (a value's
-type, a name bound twice) is left out or taken from the first definition.
+An edge leads from a definition to each definition that it calls, derives from or contains.
+Names are resolved as Python's scopes and imports say, without running anything. The type of
+a value and a name bound twice are known only to a run: such values are left out, and of two
+definitions the first counts.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _CALL = "()"
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """A value of a class; of its bases only where it came from `super()`."""
+    """A value of a class, or of the bases of a class where it came from `super()`."""
 
     cls: int
     bases_only: bool = False
@@ -55,23 +57,31 @@ class _Scope:
     stars: list[str] = field(default_factory=list)  # modules imported with *
 
     def bind(self, name: str, target: _Import | _Entity) -> None:
-        """A definition goes before an import, an import before a variable, and the first before later ones."""
+        """Binds a name.
+
+        A definition goes before an import, an import before a variable, and the first
+        of a kind before later ones.
+        """
         if name not in self.names or _rank(target) > _rank(self.names[name]):
             self.names[name] = target
 
 
 @dataclass(slots=True)
 class CodeGraph:
-    """Definitions in the order of their modules' names and of their place there, and the edges between them."""
+    """Definitions and the edges between them.
+
+    Definitions are ordered by the name of their module, then by their place in it.
+    """
 
     definitions: list[Definition]
     edges: list[tuple[int, int]]  # sorted, distinct: the first calls, derives from or contains the second
 
 
 def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
-    """The graph of the modules `name -> source`; a package's own module is named `package.__init__`.
+    """Makes the graph of the modules `name -> source`.
 
-    Modules that do not parse are left out.
+    A package's own module is named `package.__init__`. Modules that do not parse are left
+    out.
     """
     program = _Program({name.removesuffix(".__init__") for name in sources})
     for name in sorted(sources):
@@ -87,7 +97,10 @@ def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of identifiers and prose, split at underscores and camelCase, in lower case."""
+    """Splits identifiers and prose into words, also at underscores and camelCase.
+
+    Words are in lower case.
+    """
     return [word.lower() for word in _WORD.findall(text) if len(word) > 1]
 
 
@@ -98,7 +111,7 @@ def _rank(target: _Import | _Entity) -> int:
 
 
 class _Program:
-    """All modules, and what names and expressions in them mean."""
+    """All modules, and the meaning of names and expressions in them."""
 
     def __init__(self, modules: set[str]) -> None:
         self.known = modules
@@ -121,7 +134,7 @@ class _Program:
                 yield scope.owner, callee
 
     def bases(self, number: int) -> list[int]:
-        """The base classes of a class that are known."""
+        """Finds the known base classes of a class."""
         if number not in self._bases:
             self._bases[number] = []  # ends a circle of classes
             members = self.definitions[number].members
@@ -131,7 +144,7 @@ class _Program:
         return self._bases[number]
 
     def evaluate(self, path: _Path, scope: _Scope) -> _Entity:
-        """What an expression means, as far as names tell."""
+        """Finds the meaning of an expression, if names tell it."""
         inherited = path[:2] == ("super", _CALL)
         entity = _enclosing_instance(scope) if inherited else self.lookup(path[0], scope)
         for step in path[2 if inherited else 1 :]:
@@ -139,11 +152,14 @@ class _Program:
         return entity
 
     def result(self, callee: _Entity) -> _Entity:
-        """What a call returns: known for classes only."""
+        """Finds the result of a call, which is known for classes only."""
         return _Instance(callee) if isinstance(callee, int) and self.definitions[callee].members else None
 
     def lookup(self, name: str, scope: _Scope) -> _Entity:
-        """A name as the scopes around it know it; those of classes only for code directly in them."""
+        """Looks a name up in the scopes around it.
+
+        The names of a class are known only to code directly in the class.
+        """
         place: _Scope | None = scope
         while place is not None:
             if place.parent is None:
@@ -164,7 +180,7 @@ class _Program:
         return None
 
     def member(self, classes: list[int], name: str) -> _Entity:
-        """A name in the first of the classes that has it."""
+        """Looks a name up in the first class that has it."""
         for cls in classes:
             members = self.definitions[cls].members
             if members is not None and name in members.names:
@@ -172,14 +188,14 @@ class _Program:
         return None
 
     def ancestors(self, cls: int) -> list[int]:
-        """The known base classes and theirs, nearest first, each once."""
+        """Lists a class and all its known base classes, nearest first, each once."""
         found = [cls]
         for number in found:
             found += [base for base in self.bases(number) if base not in found]
         return found[1:]
 
     def export(self, module: str, name: str) -> _Entity:
-        """A name of a module: bound there, a module in it, or imported with *."""
+        """Looks up a name of a module: bound there, a module in it, or imported with *."""
         key = (module, name)
         if key not in self._exports:
             self._exports[key] = None  # ends a circle of imports
@@ -277,7 +293,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _path(expression: ast.expr) -> _Path | None:
-    """Names, attributes and calls; None for anything else."""
+    """Returns the steps of names, attributes and calls, or None for anything else."""
     steps = []
     while not isinstance(expression, ast.Name):
         if isinstance(expression, ast.Attribute):
@@ -297,7 +313,7 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _first_argument(node: _Function, scope: _Scope) -> _Entity:
-    """What a method's first argument is: an instance, or the class itself in class methods."""
+    """Finds a method's first argument: an instance, or the class in class methods."""
     decorators = {name.id for name in node.decorator_list if isinstance(name, ast.Name)}
     if not scope.is_class or scope.owner is None or "staticmethod" in decorators:
         return None
@@ -306,7 +322,7 @@ def _first_argument(node: _Function, scope: _Scope) -> _Entity:
 
 
 def _enclosing_instance(scope: _Scope) -> _Entity:
-    """What `super()` returns in the methods of a class."""
+    """Finds the value of `super()` in the methods of a class."""
     place: _Scope | None = scope
     while place is not None and not place.is_class:
         place = place.parent

@@ -19,35 +19,38 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids
 from gnnkit.storage import Array, check_regular, read_npy
 
-_MAX_COLUMNS = 16_384  # of a table; wider features belong into features.npy
+_MAX_COLUMNS = 16_384  # of a table, whose wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
 _Types = dict[str, pa.DataType]
 
 
 class EdgeFolder(Dataset):
-    """A graph of your own: a folder of tables and arrays, of which only the edges are needed.
+    """A graph of your own: a folder of tables and arrays.
+
+    Only the edges are needed.
 
     `edges.csv`, `edges.parquet` or `edges.npy` has columns `src`, `dst` and optionally
     `weight`. Further columns must be numeric and are edge features. An .npy is
     [2, num_edges], or has these named fields.
 
-    `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. Optional are
-    `label`, a class number or name, empty or -1 for none, and `split`, one of train, val,
-    test, none or empty. Further columns must be numeric and are features. Nodes are numbered
-    in the order of this table. Without it ids are 0, 1, ... and there are no labels.
+    `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. Optional
+    are `label`, a class number or name, empty or -1 for none, and `split`, one of
+    train, val, test, none or empty. Further columns must be numeric and are features.
+    Nodes are numbered in the order of this table. Without it ids are 0, 1, ... and
+    there are no labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
 
-    CSV files start with a line of names. Errors count rows from 0, after that line. Tables
-    have at most 16,384 columns.
+    CSV files start with a line of names. Errors count rows from 0, after that line.
+    Tables have at most 16,384 columns.
 
     Args:
         root: the folder.
         symmetrize: add the reverse edges that are missing.
         row_normalize: divide each node's features by their sum.
-        num_nodes: number of nodes where there is no table of them. Default: the number of
-            rows of features.npy, or else one more than the largest id. An id of 1,000,000 or
-            more is then refused if there are fewer than id / 16 edges.
+        num_nodes: number of nodes where there is no table of them. Default: the number
+            of rows of features.npy, or else one more than the largest id. An id of
+            1,000,000 or more is then refused if there are fewer than id / 16 edges.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class EdgeFolder(Dataset):
         path = _file(self.root, "edges", ("csv", "parquet", "npy"))
         if path is None:
             raise UserError("holds no edges.csv, edges.parquet or edges.npy")
-        # Ids that are text must not be read as numbers; of numbers, those that are none are found below, with their row.
+        # Ids that are text must not be read as numbers. Numbers are checked below, by row.
         edges = _Table(path, {"src": ids.type, "dst": ids.type} if ids is not None and _is_text(ids.type) else {})
         labels, class_names = nodes.labels() if nodes else (None, None)
         return Graph.from_edges(
@@ -136,7 +139,10 @@ class _Table:
         return ids
 
     def positions(self, name: str, ids: pa.Array | None) -> Ids:  # [rows]
-        """Finds the position of each id of a column among `ids`. Without `ids`, ids are positions."""
+        """Finds the position of each id of a column among `ids`.
+
+        Without `ids`, ids are positions.
+        """
         column = self._cast(name, pa.int64() if ids is None else ids.type)
         self._refuse_nulls(name, column)
         if ids is None:
@@ -146,7 +152,7 @@ class _Table:
         return np.asarray(found.to_numpy())
 
     def labels(self) -> tuple[Ids | None, list[str] | None]:
-        """Reads class numbers [num_nodes], -1 for none, and the names of classes that are text."""
+        """Reads class numbers [num_nodes], -1 for none, and the names of text classes."""
         if "label" not in self.names:
             return None, None
         column = self._column("label")
@@ -214,7 +220,7 @@ class _Table:
         self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
 
     def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Floats | None, why: str) -> None:
-        """Raises `UserError` with the first row that is bad, its value in `column`, and the rule."""
+        """Raises `UserError` with the first bad row, its value in `column`, and `why`."""
         rows = np.flatnonzero(bad)
         if len(rows):
             value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "

@@ -29,7 +29,8 @@ class Npz(Dataset):
     `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
     features, which are all ones without `x_data`.
     `y`: [num_nodes] classes, -1 for none.
-    `train_mask`, `val_mask`, `test_mask`: [num_nodes], or `train_masks`, ... [splits, num_nodes].
+    `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
+    `train_masks`, ... [splits, num_nodes].
 
     Args:
         root: the file.
@@ -66,7 +67,10 @@ class Npz(Dataset):
 
 
 class _Fields:
-    """The arrays of an .npz file. Each is checked against the file's size before it is read."""
+    """The arrays of an .npz file.
+
+    Each is checked against the file's size before it is read.
+    """
 
     # Deflate makes nothing smaller than this.
     MAX_RATIO = 1032

@@ -26,15 +26,15 @@ _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-pac
 class PyStdlib(Dataset):
     """The code graph of Python's standard library: a real graph that every machine has.
 
-    Nodes are functions and classes. An edge leads from a node to each node that it calls,
-    derives from or contains. The task is to tell the top-level module of a node.
+    Nodes are functions and classes. An edge leads from a node to each node that it
+    calls, derives from or contains. The task is to tell the top-level module of a node.
 
-    Features are counts of frequent words in names, arguments and docstrings, each row scaled
-    to length 1. Small modules are no class, and their nodes have no label. Of the others 10 %
-    train, 10 % validate and 80 % test.
+    Features are counts of frequent words in names, arguments and docstrings, each row
+    scaled to length 1. Small modules are no class, and their nodes have no label. Of
+    the others 10 % train, 10 % validate and 80 % test.
 
-    Parsing takes seconds. So the graph is kept in the user's cache folder, under Python's
-    version and a hash of the sources and of the code that reads them.
+    Parsing takes seconds. So the graph is kept in the user's cache folder, under
+    Python's version and a hash of the sources and of the code that reads them.
 
     Args:
         root: folder of Python sources. Default: the standard library.
@@ -70,7 +70,10 @@ class PyStdlib(Dataset):
         return graph.symmetrize() if self.symmetrize else graph
 
     def _cached(self, sources: dict[str, bytes]) -> Graph:
-        """Reads the graph from the cache, or parses and stores it. Warns of a cache that cannot be used."""
+        """Reads the graph from the cache, or parses and stores it.
+
+        Warns of a cache that cannot be used.
+        """
         cache = _cache_folder()
         folder = cache and cache / f"pystdlib-{platform.python_version()}-{self._hash(sources)}"
         try:
@@ -130,7 +133,7 @@ def _cache_folder() -> Path | None:
 
 
 def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
-    """Returns labels [num_nodes], -1 in small modules, and the sorted names of the classes."""
+    """Returns labels [num_nodes], -1 in small modules, and sorted class names."""
     names = sorted(name for name, count in Counter(modules).items() if count >= min_size)
     number = {name: label for label, name in enumerate(names)}
     return np.array([number.get(module, -1) for module in modules], np.int64), names

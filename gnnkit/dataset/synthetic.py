@@ -17,21 +17,22 @@ _KINDS = ("sbm", "rmat", *_DIMS)
 
 
 class Synthetic(Dataset):
-    """A graph drawn in parallel, edge by edge, with the same bits on any number of threads.
+    """A graph drawn in parallel, with the same bits on any number of threads.
 
-    `sbm` is a stochastic block model with one block per class. Each edge leaves a uniform
-    node, and enters its own block with probability `in_block`, else another block. There are
-    no self-loops. Parallel edges stay.
+    `sbm` is a stochastic block model with one block per class. Each edge leaves a
+    uniform node, and enters its own block with probability `in_block`, else another
+    block. There are no self-loops. Parallel edges stay.
 
-    `rmat` is R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 on the next
-    power of two, ids permuted. Pairs beyond `num_nodes` are drawn again. Self-loops and
-    parallel edges stay. Classes are ranges of ids before the permutation.
+    `rmat` is R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 on the
+    next power of two, ids permuted. Pairs beyond `num_nodes` are drawn again.
+    Self-loops and parallel edges stay. Classes are ranges of ids before the
+    permutation.
 
-    `grid2d` and `grid3d` are a square and a cube with 4 and 6 neighbours and coordinates.
-    The last row may be incomplete. Classes are ranges of ids.
+    `grid2d` and `grid3d` are a square and a cube with 4 and 6 neighbours and
+    coordinates. The last row may be incomplete. Classes are ranges of ids.
 
-    Features are the mean of the node's class, whose entries have variance 1, plus noise. Of
-    the nodes 10 % train and 10 % validate.
+    Features are the mean of the node's class, whose entries have variance 1, plus
+    noise. Of the nodes 10 % train and 10 % validate.
 
     Args:
         kind: sbm, rmat, grid2d or grid3d.

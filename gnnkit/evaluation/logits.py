@@ -19,9 +19,9 @@ from gnnkit.storage import forget_pages
 from gnnkit.strategy import Worker
 
 MIB = 2**20
-COPIES = (
-    4  # rows of one width that a layer holds at a time for each row that it reads: input, product, messages, output
-)
+COPIES = 4  # rows that a layer holds at a time for each row that it reads: input, product, message, output
+FAULT_AROUND = 2**16  # bytes of a mapped file that the system brings in with one that is read
+BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
 
 class Evaluation(ABC):
@@ -89,7 +89,7 @@ class ChunkEvaluation(Evaluation):
 
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        features = self._worker.features
+        features: FeatureStore = self._bounded(self._graph.features)
         files: list[_Rows] = []
         try:
             for layer in range(num_layers - 1):
@@ -97,7 +97,7 @@ class ChunkEvaluation(Evaluation):
                 for nodes, rows in self._layer(model, layer, features):
                     files[-1].write(nodes, rows, self._worker)
                 files[-1].share(self._worker)
-                features = files[-1].features(self._worker)
+                features = self._bounded(files[-1].rows)
                 if layer:
                     files[layer - 1].remove(self._worker)
             return torch.cat([rows for _, rows in self._layer(model, num_layers - 1, features)])
@@ -107,19 +107,30 @@ class ChunkEvaluation(Evaluation):
 
     def _layer(self, model: nn.Module, layer: int, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
         """The rows of the owned nodes after one layer, chunk by chunk; one empty chunk where nothing is owned."""
-        sampler = FullSampler(num_hops=1)
-        for nodes in chunks(self._worker.owned, self._row_bytes(features.width), self._memory):
-            (block,) = sampler.sample(self._graph.csc, nodes, key=0).blocks
-            (adjacency,) = self._blocks.layers([block], key=0)
-            yield nodes, model.layer(layer, features.rows(block.src_nodes), adjacency)  # type: ignore[operator]
-            if features.table is not None:
-                forget_pages(features.table)
+        first = self._worker.owned[:1]  # alone: only the model knows how wide its rows are
+        rows = self._after(model, layer, first, features)
+        yield first, rows
+        rest = self._worker.owned[1:]
+        if len(rest):
+            for nodes in chunks(rest, self._costs(rest, features.width, math.prod(rows.shape[1:])), self._memory):
+                yield nodes, self._after(model, layer, nodes, features)
 
-    def _row_bytes(self, width: int) -> Floats:  # [num_owned]
-        """About what each owned node's in-edges and their rows take."""
-        degrees = np.diff(self._graph.csc.indptr)[self._worker.owned]
-        itemsize = torch.empty(0, dtype=self._worker.dtype).element_size()
-        return (degrees + 1.0) * (4 * 8 + COPIES * width * itemsize)
+    def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
+        """The rows of `nodes` after a layer, from the rows of all their in-neighbours."""
+        (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
+        forget_pages(self._graph.csc.indices)
+        (adjacency,) = self._blocks.layers([block], key=0)
+        rows: Tensor = model.layer(layer, features.rows(block.src_nodes), adjacency)  # type: ignore[operator]
+        return rows
+
+    def _costs(self, nodes: Ids, width: int, width_after: int) -> Floats:  # [num_nodes]
+        """About how many bytes the in-edges of each node and their rows take."""
+        edges = np.diff(self._graph.csc.indptr)[nodes] + 1.0
+        widest = max(width, width_after) * torch.empty(0, dtype=self._worker.dtype).element_size()
+        return edges * (BYTES_PER_EDGE + COPIES * widest)
+
+    def _bounded(self, table: Floats) -> FeatureStore:
+        return _BoundedTable(table, self._worker.dtype, self._worker.device, self._memory)
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
@@ -146,6 +157,21 @@ def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
         start = stop
 
 
+class _BoundedTable(TableFeatures):
+    """Rows of a mapped file, of which few pages are in memory at a time."""
+
+    def __init__(self, table: Floats, dtype: torch.dtype, device: torch.device, memory: float) -> None:
+        super().__init__(table, None, dtype, device)
+        self._piece = max(int(memory) // (2 * FAULT_AROUND), 1) if table.nbytes > memory else 2**62  # rows
+
+    def rows(self, ids: Ids) -> Tensor:
+        parts = []
+        for start in range(0, max(len(ids), 1), self._piece):
+            parts.append(super().rows(ids[start : start + self._piece]))
+            forget_pages(self._table)
+        return torch.cat(parts)
+
+
 @dataclass(slots=True, eq=False)
 class _Rows:
     """The rows of all nodes between two layers, in a file that every rank maps."""
@@ -166,10 +192,11 @@ class _Rows:
         self.table[nodes] = values
         forget_pages(self.table)
 
-    def features(self, worker: Worker) -> FeatureStore:
-        """The rows as the next layer reads them."""
+    @property
+    def rows(self) -> Floats:  # [num_nodes, width]
+        """The rows that were written."""
         assert self.table is not None
-        return TableFeatures(self.table, None, worker.dtype, worker.device)
+        return self.table
 
     def share(self, worker: Worker) -> None:
         """Returns when all ranks have written. Collective."""

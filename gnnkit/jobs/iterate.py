@@ -22,6 +22,7 @@ from gnnkit.evaluation import accuracies
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
 from gnnkit.jobs.train import chosen, circumstances
+from gnnkit.launch.processes import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
@@ -106,6 +107,7 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
     while residual > program.tolerance and iteration < program.max_iterations:
         iteration += 1
         before, start, exchanged = x, time.perf_counter(), engine.tally.seconds
+        progress(f"iteration {iteration}")
         x = program.step(before, nodes)
         own = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
         states = _everyones(own, worker)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gnnkit.graph import Graph
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
@@ -22,7 +23,7 @@ def partition(settings: Settings, folder: Path, graph: Graph | None = None) -> R
         folder: The run folder.
         graph: Instead of the data set.
     """
-    figures = run_in_child(_store, settings, folder, graph)
+    figures = run_in_child(_store, settings, folder, graph, patience=Patience.of(settings.timeout))
     return Result("partition", figures, figures.pop("summary"))
 
 

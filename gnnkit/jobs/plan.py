@@ -18,6 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
@@ -44,7 +45,7 @@ def plan(settings: Settings, graph: Graph | None, given: Given) -> Result:
         graph: Instead of the data set.
         given: Instead of the configured model.
     """
-    figures = run_in_child(_plan, settings, graph, given)
+    figures = run_in_child(_plan, settings, graph, given, patience=Patience.of(settings.timeout))
     return Result("plan", figures, figures.pop("summary"))
 
 

@@ -43,6 +43,7 @@ def start(
         The result, on the leader. Other ranks of a run that was started from outside
         get one without figures.
     """
+    begun = time.perf_counter()
     started = started_rank()
     is_leader = started is None or started.rank == 0
     if started is not None and settings.job in _IN_ONE_PROCESS:
@@ -58,6 +59,8 @@ def start(
     result = dispatch.run(settings, run_folder, started, graph, model)
     if run_folder is None:
         return result
+    if settings.job == "train":
+        result = result.with_figure("seconds_total", time.perf_counter() - begun)
     result.save(run_folder)
     say(f"{result.table()}\nwritten to {run_folder}")
     return result

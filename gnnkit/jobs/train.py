@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.callbacks import Callback
+import torch
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
+from gnnkit.launch.processes import progress
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
+from gnnkit.model.exactness import inexact
+from gnnkit.settings import Choice
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.training import checkpoint, resume
+from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
+from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer, words
 from gnnkit.training.trainer import make_trainer
-
-CHECKPOINT = "checkpoints/last.json"  # in the run folder
 
 
 def train(job: Job, comm: Communicator) -> dict[str, Any]:
@@ -37,6 +43,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     worker = job.worker(comm)
     sync: GradientSync = job.settings.sync.create()
     module = make_module(job, worker)
+    reasons = _inexact(job, worker, module, sync) if comm.rank == LEADER else []
     mailbox = comm.mailbox()
     try:
         loggers = _loggers(job.folder) if comm.rank == LEADER else []
@@ -44,12 +51,14 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
         meter = SyncMeter()
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
         observer = Observer(worker, meter, channel, job.settings.timeout)
-        resumed = [resume.Resume(load_checkpoint(trainer_settings.resume))] if trainer_settings.resume else []
+        resumed = _resumed(job)
+        guard = _guard(job, resumed)
         trainer = make_trainer(
             module,
             sync,
             meter,
-            callbacks=[observer, *_periodic(job), *resumed, *_display(job, watch)],
+            guard=guard,
+            callbacks=[observer, _signs(), *_periodic(job), *resumed, *_display(job, watch)],
             logger=loggers or False,
             max_epochs=trainer_settings.max_epochs,
             check_val_every_n_epoch=trainer_settings.check_val_every_n_epoch,
@@ -63,7 +72,8 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     finally:
         mailbox.close()
     drifts = finish(job, worker, module, sync, trainer)
-    return _collect(job, worker, module, observer, watch) | drifts
+    figures = _collect(job, worker, module, observer, watch) | drifts | _left_out(guard, worker)
+    return figures | {"exact": not reasons, "inexact": reasons}
 
 
 def make_module(job: Job, worker: Worker) -> TrainingModule:
@@ -85,6 +95,22 @@ def make_module(job: Job, worker: Worker) -> TrainingModule:
     )
 
 
+def _inexact(job: Job, worker: Worker, module: TrainingModule, sync: GradientSync) -> list[str]:
+    """Lists why several ranks train something else than one, and prints what the model is to blame for."""
+    if worker.comm.world_size == 1:
+        return []
+    reasons, widths = [], job.widths(worker)
+    if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
+        reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
+    if not sync.exact:
+        reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
+    model = job.source.make_model(widths, job.settings.seed)
+    by_model = [f"model {reason}" for reason in inexact(model, widths.in_features, widths.edge_width)]
+    for reason in by_model:
+        print(f"not exact on {worker.comm.world_size} workers: {reason}", file=sys.stderr, flush=True)
+    return reasons + by_model
+
+
 def finish(
     job: Job, worker: Worker, module: TrainingModule, sync: GradientSync, trainer: L.Trainer
 ) -> dict[str, float]:
@@ -96,20 +122,43 @@ def finish(
         sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
         after = drift(module.model, worker.comm)
     if settings.checkpoint:
-        resume.save(job.folder / CHECKPOINT, trainer, module, identity(job), (trainer.current_epoch, 0), last)
+        resume.save(job.folder / resume.FILE, trainer, module, identity(job), (trainer.current_epoch, 0), last)
     return {"drift": before, "final_drift": after}
 
 
-def identity(job: Job) -> dict[str, Any]:
-    """What a run must have in common with this one to go on from its checkpoint."""
-    return {"graph": job.prepared.fingerprint}
+def identity(job: Job) -> resume.Identity:
+    """Returns what a run must have in common with this one to go on from its checkpoint."""
+    settings, partition = job.settings, job.settings.partition
+    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
+    run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
+    run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
+    run |= _spelt_out("sync", settings.sync)
+    run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
+    layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
+    layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
+    return resume.Identity(_plain(run), _plain(layout))
 
 
-def load_checkpoint(path: str) -> dict[str, Any]:
-    """The checkpoint at `path`, or that of the run folder `path`."""
-    file = Path(path)
-    saved: dict[str, Any] = checkpoint.load(file / CHECKPOINT if file.is_dir() else file)
-    return saved
+_LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
+_FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no result depends
+
+
+def _spelt_out(section: str, choice: Choice | None) -> dict[str, Any]:
+    """Returns a plugin's name and arguments by configuration key."""
+    if choice is None:
+        return {section: None}
+    return {section: choice.name} | {f"{section}.{k}": v for k, v in choice.arguments.items() if k not in _FREE}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values as a checkpoint gives them back."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain
+
+
+def _resumed(job: Job) -> list[resume.Resume]:
+    path = job.settings.trainer.resume
+    return [] if path is None else [resume.Resume(resume.load(path), identity(job))]
 
 
 def _loggers(folder: Path) -> list[Any]:
@@ -133,12 +182,37 @@ def _watch(job: Job, worker: Worker, loggers: list[Any]) -> Watch:
     )
 
 
+def _signs() -> Callback:
+    """Tells the launcher of every step and every evaluation."""
+    return LambdaCallback(
+        on_train_batch_start=lambda trainer, *_: progress(f"step {trainer.global_step}"),
+        on_validation_start=lambda *_: progress("an evaluation"),
+        on_train_end=lambda *_: progress("the end of training"),
+    )
+
+
 def _periodic(job: Job) -> list[Callback]:
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
-    path, epochs, steps = job.folder / CHECKPOINT, settings.checkpoint_every, settings.checkpoint_every_n_steps
-    return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps)]
+    path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
+    at_start = settings.on_nan == "rollback"
+    return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps, at_start=at_start)]
+
+
+def _guard(job: Job, resumed: list[resume.Resume]) -> Guard:
+    settings = job.settings.trainer
+    if settings.on_nan == "rollback" and not settings.checkpoint:
+        raise UserError("trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false")
+    path = job.folder / resume.FILE if settings.checkpoint else None
+    return Guard(settings.on_nan, path, resumed[0].path if resumed else None)
+
+
+def _left_out(guard: Guard, worker: Worker) -> dict[str, int]:
+    """Returns the steps that some rank left out, and how often the run went back. Collective."""
+    counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
+    counts[worker.comm.rank] = guard.skipped_steps
+    return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
 
 
 def _display(job: Job, watch: Watch | None) -> list[Callback]:
@@ -165,6 +239,7 @@ def _collect(
         **measured,
         # The first epoch pays for what is built once.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
+        "time_to_accuracy": observer.time_to_accuracy,
         **counted,
         "wait_share": watch.wait_share,
         "balance": job.prepared.balance | watch.balance,

@@ -22,8 +22,10 @@ from gnnkit.graph import Split
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rows import by_node
 from gnnkit.jobs.run import Job
+from gnnkit.launch.processes import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import WHOLE
+from gnnkit.model.exactness import inexact
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.training.ddp import SyncMeter
@@ -109,7 +111,12 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
     evaluation = Evaluation.of(worker, model, job.settings.trainer.evaluation_memory)
     module = _Plain(model, strategy, worker, evaluation, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
     recorder, sync = _Recorder(), _sync(job)
-    options = {"max_epochs": EPOCHS, "limit_train_batches": STEPS, "limit_val_batches": 0, "logger": False}
+    options: dict[str, Any] = {
+        "max_epochs": EPOCHS,
+        "limit_train_batches": STEPS,
+        "limit_val_batches": 0,
+        "logger": False,
+    }
     make_trainer(module, sync, SyncMeter(), callbacks=[recorder], **options).fit(module)
     if drift(model, worker.comm) and job.settings.trainer.final_average:
         sync.finish(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
@@ -136,6 +143,7 @@ class _Recorder(Callback):
         self.gradients: list[Tensor] = []
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        progress(f"step {len(self.losses)}")
         self._before = _values(module)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -161,7 +169,6 @@ def _compared(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str
 
 
 def _note(job: Job, worker: Worker) -> str | None:
-    model = job.source.make_model(job.widths(worker), worker.seed)
-    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in model.modules()):
-        return "the model has torch's own Dropout, which no two layouts repeat: it is exact with p=0 only"
-    return None
+    """Says why the model is not exact, where the reason is known."""
+    widths = job.widths(worker)
+    return "\n".join(inexact(job.source.make_model(widths, worker.seed), widths.in_features, widths.edge_width)) or None

@@ -1,41 +1,203 @@
-"""Ranks that somebody else has started: torchrun, SLURM."""
+"""Ranks that somebody else has started: torchrun, SLURM, or an MPI launcher."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnnkit.errors import UserError
 
+LOOPBACK = "127.0.0.1"
+_FIRST_PORT, _NUM_PORTS = 12000, 20000  # below the ports that Linux hands out by itself
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")  # MPICH, Intel MPI
+
 
 @dataclass(frozen=True, slots=True)
 class StartedRank:
-    """This process as one rank of a run that torchrun or a batch system has started."""
+    """This process as one rank of a run that somebody else has started."""
 
     rank: int
     world_size: int
     local_rank: int  # among the ranks of this host
     local_world_size: int
+    master_addr: str | None = None  # host of rank 0. None: unknown
+    master_port: int | None = None
+    by_torchrun: bool = False  # torchrun is the parent, and holds the meeting point
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether rank 0 opens the meeting point, for ranks of this host only."""
+        return self.master_addr in (LOOPBACK, "localhost") and not self.by_torchrun
+
+    def variables(self) -> dict[str, str]:
+        """Returns the environment variables by which torch and gnnkit know this rank.
+
+        Raises `UserError` where the meeting point is unknown.
+        """
+        if self.master_addr is None or self.master_port is None:
+            raise UserError(
+                "MASTER_ADDR and MASTER_PORT are not set: name the host of rank 0, and a port that is free there"
+            )
+        return {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "MASTER_ADDR": self.master_addr,
+            "MASTER_PORT": str(self.master_port),
+            **(local_only() if self.on_loopback else {}),
+        }
 
 
 def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | None:
     """Finds the rank that the environment names, or None where gnnkit starts the ranks.
 
-    Reads torchrun's variables, else those of a SLURM step of several tasks.
+    Reads the variables of torchrun, else of Open MPI or Hydra, else of SLURM. MPI comes
+    before SLURM, because `mpirun` in a SLURM job starts its helpers as a step. A step or
+    an MPI run of one task starts its own ranks.
+
+    Args:
+        environment: Environment variables. Default: those of this process.
     """
     environment = os.environ if environment is None else environment
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _of_torchrun(environment)
+    for names in (_OPEN_MPI, _HYDRA):
+        if all(name in environment for name in names):
+            return _of_mpi(environment, names)
+    if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
+        return _of_slurm(environment)
     return None
 
 
+def local_only() -> dict[str, str]:
+    """Returns the variables that keep every listener of a rank on loopback."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    return {"GNNKIT_LOCAL": "1", "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback)}
+
+
+def hosts(text: str) -> list[str]:
+    """Lists the hosts of a SLURM node list such as `node[01-03,7],other`.
+
+    Raises `UserError` for text that is no node list.
+    """
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
+    if ",".join(parts) != text or not text:
+        raise UserError(f"SLURM_STEP_NODELIST={text} is no list of hosts")
+    return [host for part in parts for host in _expand(part)]
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Lists the tasks of each node from SLURM's spelling such as `4(x2),3`.
+
+    Raises `UserError` for other text.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if found is None:
+            raise UserError(f"SLURM_STEP_TASKS_PER_NODE={text} must be counts such as 4(x2),3")
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
 def _of_torchrun(environment: Mapping[str, str]) -> StartedRank:
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    rank, world_size = (_number(environment, name) for name in names[:2])
-    local_rank = _number(environment, names[2]) if names[2] in environment else rank
-    local_size = _number(environment, names[3]) if names[3] in environment else world_size
-    return StartedRank(rank, world_size, local_rank, local_size)
+    rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    local_rank = _number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank
+    local_size = _number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else world_size
+    by_torchrun = "TORCHELASTIC_RUN_ID" in environment
+    return _checked(environment, rank, world_size, local_rank, local_size, by_torchrun=by_torchrun)
+
+
+def _of_mpi(environment: Mapping[str, str], names: tuple[str, ...]) -> StartedRank | None:
+    rank, world_size, local_rank, local_size = (_number(environment, name) for name in names)
+    if world_size == 1:
+        return None
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid")
+    if job is None or local_size != world_size:
+        return _checked(environment, rank, world_size, local_rank, local_size)
+    return _checked(environment, rank, world_size, local_rank, local_size, host=LOOPBACK, job=job)
+
+
+def _of_slurm(environment: Mapping[str, str]) -> StartedRank | None:
+    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    if size not in environment or (world_size := _number(environment, size)) == 1:
+        return None
+    rank, local_rank = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_LOCALID")
+    counts = tasks_per_node(environment.get("SLURM_STEP_TASKS_PER_NODE") or str(world_size))
+    node = _number(environment, "SLURM_NODEID") if len(counts) > 1 else 0
+    if node >= len(counts):
+        raise UserError(f"SLURM_NODEID={node}: SLURM_STEP_TASKS_PER_NODE has {len(counts)} nodes")
+    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST")
+    host = LOOPBACK if len(counts) == 1 else hosts(listed)[0] if listed else None
+    job = f"{environment.get('SLURM_JOB_ID', '0')}.{environment['SLURM_STEP_ID']}"
+    return _checked(environment, rank, world_size, local_rank, counts[node], host=host, job=job)
+
+
+def _checked(
+    environment: Mapping[str, str],
+    rank: int,
+    world_size: int,
+    local_rank: int,
+    local_world_size: int,
+    *,
+    host: str | None = None,
+    job: str | None = None,
+    by_torchrun: bool = False,
+) -> StartedRank:
+    """Makes the rank. Raises `UserError` for numbers that do not fit together.
+
+    Args:
+        environment: Its MASTER_ADDR and MASTER_PORT take the place of `host` and `job`.
+        rank: This rank.
+        world_size: Number of ranks.
+        local_rank: This rank among the ranks of this host.
+        local_world_size: Number of ranks on this host.
+        host: Host of rank 0. Default: unknown.
+        job: Name of the run, from which the port follows. Default: unknown.
+        by_torchrun: Whether torchrun is the launcher. Default: no.
+    """
+    if not 0 <= rank < world_size or not 0 <= local_rank < local_world_size <= world_size:
+        raise UserError(
+            f"the environment names rank {rank} of {world_size}, on this host {local_rank} of {local_world_size}: "
+            "each rank must be below the number of ranks"
+        )
+    port = _number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else job and _port(job)
+    address = environment.get("MASTER_ADDR", host)
+    return StartedRank(rank, world_size, local_rank, local_world_size, address, port or None, by_torchrun)
+
+
+def _port(job: str) -> int:
+    """Derives a port from the name of a run, the same on all hosts."""
+    digits = 0
+    for character in job:
+        digits = (digits * 31 + ord(character)) % _NUM_PORTS
+    return _FIRST_PORT + digits
+
+
+def _expand(part: str) -> list[str]:
+    """Lists the hosts of one part such as `rack[1-2]n[01-03,7]`."""
+    prefix, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, suffix = rest.partition("]")
+    return [f"{prefix}{number}{end}" for number in _numbers(inside, part) for end in _expand(suffix)]
+
+
+def _numbers(text: str, part: str) -> list[str]:
+    """Lists the numbers of `01-03,7`, with their leading zeros."""
+    listed: list[str] = []
+    for each in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", each)
+        if found is None:
+            raise UserError(f"SLURM_STEP_NODELIST: {part} is no range of hosts")
+        first, last = found[1], found[2] or found[1]
+        listed += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return listed
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,13 @@ class Result(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.figures)
 
+    def with_figure(self, name: str, value: Any) -> Result:
+        """Returns the result with one more figure, at the end."""
+        return replace(self, figures={**self.figures, name: value})
+
     def to_dict(self) -> dict[str, Any]:
         """What `result.json` holds."""
-        plain: dict[str, Any] = _finite(dict(self.figures))
+        plain: dict[str, Any] = finite(dict(self.figures))
         return plain
 
     def save(self, folder: Path) -> None:
@@ -71,9 +75,10 @@ def _short(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Returns plain data for JSON, with None for numbers that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

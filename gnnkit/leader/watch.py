@@ -17,6 +17,7 @@ from typing import TextIO
 import numpy as np
 import torch
 
+from gnnkit.leader.result import finite
 from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
 
@@ -101,7 +102,7 @@ class Watch:
 
     def close(self) -> None:
         """Ends the last epoch and closes the files."""
-        if self._epoch:
+        if self.states:
             self._end_epoch(self.states[0].step)
             self._epoch = []
         self._lines.close()
@@ -119,13 +120,16 @@ class Watch:
         self.states = states
         self._edges += [state.edges for state in states]
         loss = sum(state.loss for state in states)
-        self._epoch.append((loss if states[0].synchronised else loss / len(states), sum(s.total for s in states)))
-        self.train_loss = _mean(self._epoch)
+        if not states[0].synchronised:
+            loss /= len(states)
+        if math.isfinite(loss):  # otherwise the step was left out
+            self._epoch.append((loss, sum(s.total for s in states)))
+            self.train_loss = _mean(self._epoch)
         for state in states:
             self._seconds["wait"] += state.seconds_wait
             self._seconds["all"] += sum(state.seconds.values())
         self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
-        self._publish(states, step)
+        self._publish(states, step, loss)
         for straggler in self._slow.observe(step, [state.seconds_compute for state in states]):
             self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
@@ -135,11 +139,12 @@ class Watch:
         self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
         self._edges[:], self._epoch = 0, []
 
-    def _publish(self, states: list[WorkerState], step: int) -> None:
+    def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
         for state in states:
-            self._lines.write(json.dumps({"time": time.time(), "phase": state.phase} | asdict(state)) + "\n")
+            line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
+            self._lines.write(json.dumps(line) + "\n")
         if step % self.every == 0:
-            self.log({"train_loss": self._epoch[-1][0]} | _scalars(states), step - 1)
+            self.log({"train_loss": loss} | _scalars(states), step - 1)
         if not self.quiet and time.monotonic() - self._last_status > STATUS_SECONDS:
             self._last_status = time.monotonic()
             epoch = f"epoch {states[0].epoch + 1}/{self.max_epochs}"

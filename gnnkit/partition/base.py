@@ -16,7 +16,10 @@ from gnnkit.partition.grid import Grid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """The owner of each node and the cell of the plane that holds each edge. The constructor checks the ranges."""
+    """The owner of each node and the cell of the plane that holds each edge.
+
+    The constructor checks the ranges.
+    """
 
     node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1; its cell is node_rank // slices
     edge_cell: Ids | None  # [num_edges] int32; None: (row of the destination's cell, column of the source's cell)
@@ -33,7 +36,10 @@ class Partition:
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
 
     def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
-        """Finds the cell that holds each edge. Raises `UserError` if graph and partition do not match."""
+        """Finds the cell that holds each edge.
+
+        Raises `UserError` if graph and partition do not match.
+        """
         _check_length("node_rank", self.node_rank, graph.num_nodes)
         if self.edge_cell is not None:
             _check_length("edge_cell", self.edge_cell, graph.num_edges)
@@ -43,7 +49,10 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Decides who owns which node, and who holds which edge. Equal arguments give equal results."""
+    """Chooses the owner of each node and the holder of each edge.
+
+    Equal arguments give equal results.
+    """
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:
@@ -58,7 +67,7 @@ class Partitioner(ABC):
 
 
 class NodePartitioner(Partitioner):
-    """A partitioner that assigns nodes only; edges follow from the grid."""
+    """A partitioner that assigns nodes only. Edges follow from the grid."""
 
     @abstractmethod
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes] int32, 0..num_parts-1

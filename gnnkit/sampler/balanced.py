@@ -19,10 +19,10 @@ _MOST = 2**62  # neighbours
 class BalancedSampler(NativeSampler):
     """Gives the nodes of a hop as equal a number of neighbours as their degrees allow.
 
-    The nodes that draw in a hop share a budget of fanout times their number. Nodes of low
-    degree leave some of it to the others (`water_fill`). So a hop has the same number of
-    edges, however degrees are spread. Each node draws uniformly without replacement. Its
-    number of draws depends on the other nodes of the hop.
+    The nodes that draw in a hop share a budget of fanout times their number. Nodes of
+    low degree leave some of it to the others (`water_fill`). So a hop has the same
+    number of edges, however degrees are spread. Each node draws uniformly without
+    replacement. Its number of draws depends on the other nodes of the hop.
     """
 
     by_node = False
@@ -59,9 +59,10 @@ class BalancedSampler(NativeSampler):
 def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = None) -> npt.NDArray[np.int64]:
     """Spreads a budget over nodes as evenly as their degrees allow.
 
-    Node v gets s_v = min(d_v, most, level). The rest is spread one each over the first nodes
-    that have more neighbours. `least` is reached if degrees allow, even beyond the budget.
-    The counts [num_nodes] sum to less than the budget if all nodes are full.
+    Node v gets s_v = min(d_v, most, level). The rest is spread one each over the first
+    nodes that have more neighbours. `least` is reached if degrees allow, even beyond
+    the budget. The counts [num_nodes] sum to less than the budget if all nodes are
+    full.
 
     Args:
         degrees: [num_nodes] neighbours d_v of each node.

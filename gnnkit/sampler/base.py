@@ -23,7 +23,10 @@ MAX_HOPS = 1000
 
 
 class Sampler(ABC):
-    """Draws the neighbourhood of seeds. Equal arguments give equal results, whatever the number of threads."""
+    """Draws the neighbourhood of seeds.
+
+    Equal arguments give equal results, whatever the number of threads.
+    """
 
     num_hops: int = 2  # blocks of a batch
     redraw: bool = False  # False: a node draws once, when it is first found. True: all nodes found draw at every hop
@@ -35,13 +38,14 @@ class Sampler(ABC):
 
     @property
     def rank_invariant(self) -> bool:
-        """Whether P ranks with batches of B draw for each seed what one rank with batches of P * B draws.
+        """Whether P ranks with batches of B draw what one rank with P * B draws.
 
-        Holds where a node draws alone (`by_node`) and the same in whichever hop it is found.
-        Where a node draws once, with the fanout of the hop in which it is first found, all
-        fanouts must be equal, because a node may be a seed on one rank and a neighbour on
-        another. Samplers that draw by the hop as well (LABOR) need `redraw`. A sampler in
-        Python whose draws do not depend on the hop may override this.
+        If so, each seed has the same neighbourhood on any number of ranks. A node must
+        draw alone (`by_node`), and the same in whichever hop it is found. Where a node
+        draws once, with the fanout of the hop in which it is first found, all fanouts
+        must be equal, because a node may be a seed on one rank and a neighbour on
+        another. Samplers that draw by the hop as well (LABOR) need `redraw`. A sampler
+        in Python whose draws do not depend on the hop may override this.
         """
         return self.by_node and (self.redraw or self.num_hops == 1)
 
@@ -49,7 +53,8 @@ class Sampler(ABC):
     def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop.
 
-        Raises `UserError` for nodes or hops out of range, naming the value and its place.
+        Raises `UserError` for nodes or hops out of range, naming the value and its
+        place.
 
         Args:
             graph: whose edges are drawn.
@@ -61,8 +66,9 @@ class Sampler(ABC):
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
         """Draws all hops. Nodes are numbered in the order in which they are found.
 
-        Raises `UserError` for seeds out of range or repeated, naming the value and its place,
-        and for a hop from `draw` that breaks its contract, naming class and field.
+        Raises `UserError` for seeds out of range or repeated, naming the value and its
+        place, and for a hop from `draw` that breaks its contract, naming class and
+        field.
 
         Args:
             graph: whose edges are drawn, with as many sources as destinations.
@@ -82,7 +88,10 @@ class Sampler(ABC):
         return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        """Estimates the cost of each seed, for batches of equal cost. Here it is the number of in-edges."""
+        """Estimates the cost of each seed, for batches of equal cost.
+
+        Here it is the number of in-edges.
+        """
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
     def groups(self, graph: CSC, seeds: Ids) -> Ids | None:  # [num_seeds]
@@ -116,10 +125,11 @@ class Reading:
 
 
 class NativeSampler(Sampler):
-    """A sampler whose draws and batches are made in Rust, without the interpreter's lock.
+    """A sampler that draws in Rust, without the interpreter's lock.
 
     `threads` threads draw and number one batch together. Small hops take one thread. A
-    `Loader` makes a batch a thread instead, which scales better, and does not read `threads`.
+    `Loader` makes a batch a thread instead, which scales better, and does not read
+    `threads`.
     """
 
     draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
@@ -135,16 +145,19 @@ class NativeSampler(Sampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Checks the arguments that native samplers share. Raises `UserError` with the configuration key.
+        """Checks the arguments that native samplers share.
+
+        Raises `UserError` with the configuration key.
 
         Args:
-            fanouts: [num_hops] draws per node, from the seeds outward. -1: all, 0: none.
+            fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
+                in-edges, 0 none.
             replace: whether draws are with replacement.
-            redraw: whether all nodes found so far draw anew at every hop. Otherwise a node
-                draws once, when it is first found.
+            redraw: whether all nodes found so far draw anew at every hop. Otherwise a
+                node draws once, when it is first found.
             edge_ids: whether blocks say which edges of the CSC theirs are.
-            importance: weights that keep an estimate over all in-edges unbiased: mean, sum
-                or None.
+            importance: weights that keep an estimate over all in-edges unbiased: mean,
+                sum or None.
             threads: threads that make one batch. Default: the cores at hand.
         """
         self.fanouts = check_fanouts(fanouts)
@@ -167,7 +180,7 @@ class NativeSampler(Sampler):
         """Makes the core's form of this sampler, at little cost."""
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
-        """Estimates the size of the tree that uniform draws with these fanouts make of each seed."""
+        """Estimates the size of the tree that uniform draws make of each seed."""
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)
 
     def reading(self, graph: CSC) -> Reading:
@@ -218,7 +231,10 @@ def num_cores() -> int:
 
 
 def check_fanouts(fanouts: Sequence[int]) -> list[int]:
-    """Returns one whole number per hop. Raises `UserError` naming the key and the hop at fault."""
+    """Returns one whole number per hop.
+
+    Raises `UserError` naming the key and the hop at fault.
+    """
     try:
         given = list(fanouts)
     except TypeError as error:
@@ -248,7 +264,10 @@ def _join(hops: Sequence[Hop], graph: CSC) -> Hop:
 
 
 def _batch(nodes: Ids, known: Sequence[int], rows: Hop, redraw: bool) -> MiniBatch:
-    """Cuts the rows of a batch into blocks, as views. Where nodes draw once, each block is a prefix of all rows."""
+    """Cuts the rows of a batch into blocks, as views.
+
+    Where nodes draw once, each block is a prefix of all rows.
+    """
     blocks = []
     first = 0
     for num_dst, num_src in pairwise(known):

@@ -20,10 +20,12 @@ _SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # thei
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """The batches of all ranks. Every seed is in one batch, and all ranks make the same number of steps.
+    """The batches of all ranks.
 
-    In whole steps each rank has as many seeds, or groups of seeds. The rest is divided evenly
-    in one last step, in which the higher ranks have one less, or an empty batch.
+    Every seed is in one batch, and all ranks make the same number of steps.
+
+    In whole steps each rank has as many seeds, or groups of seeds. The rest is divided
+    evenly in one last step, in which the higher ranks have one less, or an empty batch.
     """
 
     order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds, by step, then by rank
@@ -42,7 +44,10 @@ class Epoch:
         return self.order[self.bounds[step, rank] : self.bounds[step, rank + 1]]
 
     def of_rank(self, rank: int) -> tuple[npt.NDArray[np.int64], list[int]]:
-        """Joins all batches of `rank`. Also returns where each begins and the last ends [num_steps + 1]."""
+        """Joins all batches of `rank`.
+
+        Also returns where each begins and the last ends [num_steps + 1].
+        """
         begins, ends = self.bounds[:, rank], self.bounds[:, rank + 1]
         own = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
         return np.concatenate([self.order[:0], *own]), [0, *np.cumsum(ends - begins).tolist()]
@@ -102,7 +107,10 @@ class Schedule:
         )
 
     def identity(self, costs: Floats | None) -> dict[str, Any]:
-        """Names all values that the batches follow from, as JSON. `costs` [num_seeds] are the user's."""
+        """Names all values that the batches follow from, for JSON.
+
+        `costs` [num_seeds] are the user's, or None.
+        """
         digest = hashlib.blake2b(self.seeds.tobytes(), digest_size=8)
         if costs is not None:
             digest.update(costs.tobytes())
@@ -125,11 +133,11 @@ def plan_epoch(
 
     The shuffled order follows from the key and the set of seeds.
 
-    With costs, the batches of each `window` of steps, of all ranks, get seeds of nearly the
-    same total cost (longest processing time first, with equal counts). The seeds of a window
-    and their numbers per batch stay. A seed is equally likely in each batch of its window,
-    so gradients stay unbiased. With a window of 1 the ranks together compute the same seeds
-    at each step as without costs.
+    With costs, the batches of each `window` of steps, of all ranks, get seeds of nearly
+    the same total cost (longest processing time first, with equal counts). The seeds of
+    a window and their numbers per batch stay. A seed is equally likely in each batch of
+    its window, so gradients stay unbiased. With a window of 1 the ranks together
+    compute the same seeds at each step as without costs.
 
     With groups, the seeds of a group stay together, and all of this holds for groups.
 
@@ -140,7 +148,8 @@ def plan_epoch(
         batch_size: seeds, or groups, of each rank in a step.
         world_size: number of ranks.
         key: of the shuffle, 0 to 2^64 - 1. None keeps the order given.
-        costs: [num_seeds] finite cost of each seed. Default: batches are not evened out.
+        costs: [num_seeds] finite cost of each seed. Default: batches are not evened
+            out.
         groups: [num_seeds] group of each seed. Default: each seed is for itself.
         window: steps over which costs are evened out.
         drop_last: leave out the seeds that do not fill a step.
@@ -165,7 +174,7 @@ class _Units:
     members: Sequence[npt.NDArray[np.int64]] | None  # [num_units] positions of the seeds; None: unit i is seed i
 
     def epoch(self, order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Epoch:
-        """Replaces units by their seeds, in the order of all units and in the bounds of batches."""
+        """Replaces units by their seeds, in their order and in the bounds of batches."""
         if self.members is None:
             return Epoch(order, bounds)
         chosen = [self.members[unit] for unit in order]
@@ -174,7 +183,7 @@ class _Units:
 
 
 def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | None) -> _Units:
-    priced = None if costs is None else check_costs(costs, len(seeds))
+    priced = None if costs is None else check_costs("costs", costs, len(seeds))
     if groups is None:
         return _Units(seeds, priced, None)
     ids, group = np.unique(int64s("groups", groups, len(seeds)), return_inverse=True)
@@ -185,12 +194,15 @@ def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | Non
     return _Units(ids, priced, members)
 
 
-def check_costs(costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
-    """Returns costs as float64. Raises `UserError` unless there is a number for each seed."""
-    given = array("costs", costs)
+def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
+    """Returns costs as float64.
+
+    Raises `UserError` naming `name` unless there is a number for each seed.
+    """
+    given = array(name, costs)
     if given.shape != (num_seeds,) or given.dtype.kind not in "fiub":
         shape = f"{given.dtype} of shape {list(given.shape)}"
-        raise UserError(f"costs must be a number for each of {num_seeds} seeds, got {shape}")
+        raise UserError(f"{name} must be a number for each of {num_seeds} seeds, got {shape}")
     return np.ascontiguousarray(given, np.float64)
 
 
@@ -206,12 +218,13 @@ def _bounds(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int6
 def tree_sizes(
     graph: CSC, seeds: Ids, fanouts: Sequence[int], *, replace: bool = False, threads: int = 1
 ) -> npt.NDArray[np.float64]:  # [num_seeds]
-    """Computes the expected number of edges in the tree that uniform sampling draws for each seed.
+    """Computes the expected number of edges in the tree that uniform sampling draws for
+    each seed.
 
-    A node with d in-edges draws s = min(fanout, d) edges at its hop. With replacement it
-    draws the fanout if d > 0, and with a fanout of -1 all edges. So its tree has
-    `t = s (1 + mean of its sources' t at the next hop)` edges. Exact for a seed alone. In a
-    batch a node that recurs is expanded once, so batches have fewer edges, nearly in
+    A node with d in-edges draws s = min(fanout, d) edges at its hop. With replacement
+    it draws the fanout if d > 0, and with a fanout of -1 all edges. So its tree has `t
+    = s (1 + mean of its sources' t at the next hop)` edges. Exact for a seed alone. In
+    a batch a node that recurs is expanded once, so batches have fewer edges, nearly in
     proportion. Takes one linear pass over the graph per hop but the first and the last.
     Raises `UserError` for seeds out of range.
 

@@ -15,11 +15,13 @@ from gnnkit.storage import read_npy
 
 
 class ClusterSampler(NativeSampler):
-    """Takes all edges between the clusters of the seeds: Cluster-GCN (Chiang et al., KDD 2019).
+    """Takes all edges between the clusters of the seeds: Cluster-GCN (Chiang et al.,
+    KDD 2019).
 
-    A `Loader` puts the seeds of whole clusters into a batch, `batch_size` clusters each.
-    Other nodes of these clusters are in the batch if they reach a seed within `num_hops`.
-    The rest could not change a result. Edges from other clusters are left out.
+    A `Loader` puts the seeds of whole clusters into a batch, `batch_size` clusters
+    each. Other nodes of these clusters are in the batch if they reach a seed within
+    `num_hops`. The rest could not change a result. Edges from other clusters are left
+    out.
     """
 
     by_node = False
@@ -35,7 +37,8 @@ class ClusterSampler(NativeSampler):
         """Reads the clusters. Raises `UserError` for what is no row of integers.
 
         Args:
-            clusters: [num_nodes] cluster of each node, any integers, or an .npy file of them.
+            clusters: [num_nodes] cluster of each node, any integers, or an .npy file of
+                them.
             num_hops: layers of the model, 1 to 1000.
             edge_ids: whether blocks say which edges of the CSC theirs are.
             threads: threads that make one batch. Default: the cores at hand.

@@ -1,7 +1,10 @@
-"""The draws that a sampler hands over, and the checks of draws and batches made in Python."""
+"""The draws that a sampler hands over, and the checks of draws and batches made in
+Python.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +17,10 @@ from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hop:
-    """The draws of given nodes, in global ids. `Sampler.sample` renumbers them into a block."""
+    """The draws of given nodes, in global ids.
+
+    `Sampler.sample` renumbers them into a block.
+    """
 
     indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
     sources: Ids  # [num_draws] global ids
@@ -50,7 +56,8 @@ def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
 def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -> MiniBatch:
     """Returns a batch whose blocks fit each other, the seeds and the graph.
 
-    Raises `UserError` that names the class, the block, the field and the place at fault.
+    Raises `UserError` that names the class, the block, the field and the place at
+    fault.
 
     Args:
         where: class and method that made the batch, for the message.
@@ -61,6 +68,8 @@ def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -
     """
     if not isinstance(batch, MiniBatch):
         raise UserError(f"{where} must return a MiniBatch, got {type(batch).__name__}")
+    if not isinstance(batch.blocks, Sequence):
+        raise UserError(f"{where}: blocks must be a sequence of Block, got {type(batch.blocks).__name__}")
     if len(batch.blocks) != num_hops:
         raise UserError(f"{where}: blocks has {len(batch.blocks)} entries, expected num_hops={num_hops}")
     if not np.array_equal(batch.seeds, seeds):
@@ -78,14 +87,17 @@ def _check_block(where: str, block: Any, graph: CSC) -> None:
     if not isinstance(block, Block):
         raise UserError(f"{where} must be a Block, got {type(block).__name__}")
     nodes = checks.ids(f"{where}.src_nodes", block.src_nodes)
+    if nodes is not block.src_nodes:
+        raise UserError(f"{where}.src_nodes must be a contiguous array of int32 or int64")
     checks.check_range(f"{where}.src_nodes", nodes, 0, graph.num_nodes)
     if len(np.unique(nodes)) != len(nodes):
         raise UserError(f"{where}.src_nodes repeat")
-    if not 0 <= block.num_dst <= len(nodes):
-        raise UserError(f"{where}.indptr has {block.num_dst} rows for {len(nodes)} src_nodes, which begin with them")
+    num_dst = len(checks.int64s(f"{where}: indptr", block.indptr)) - 1
+    if not 0 <= num_dst <= len(nodes):
+        raise UserError(f"{where}: indptr has {num_dst} rows for {len(nodes)} src_nodes, which begin with them")
     indices = checks.int64s(f"{where}.indices", block.indices)
     checks.check_range(f"{where}.indices", indices, 0, len(nodes))
-    check_hop(where, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[: block.num_dst])
+    check_hop(where, Hop(block.indptr, nodes[indices], block.edge_ids, block.weight), graph, nodes[:num_dst])
 
 
 def _check_indptr(where: str, values: Ids, num_rows: int, num_draws: int) -> Ids:

@@ -21,11 +21,12 @@ def gather_rows(
     *,
     threads: int = 1,
 ) -> npt.NDArray[Any]:  # [num_ids, ...] = out
-    """Copies `source[ids]` without the interpreter's lock, from memory or a mapped file.
+    """Copies `source[ids]` without the interpreter's lock, from memory or a mapped
+    file.
 
-    A reused `out` saves most of the time, because a fresh one costs more in page faults than
-    the rows cost to copy. Raises `UserError` naming the position of an id that is no row, and
-    for arrays that are not C-contiguous or do not fit together.
+    A reused `out` saves most of the time, because a fresh one costs more in page faults
+    than the rows cost to copy. Raises `UserError` naming the position of an id that is
+    no row, and for arrays that are not C-contiguous or do not fit together.
 
     Args:
         source: [num_rows, ...] of any type of fixed size, bfloat16 of ml_dtypes too.
@@ -58,7 +59,10 @@ def _output(source: npt.NDArray[Any], num_ids: int, out: npt.NDArray[Any] | None
 
 
 def as_bytes(name: str, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_rows, row_bytes]
-    """Views `rows` as bytes. Raises `UserError` naming `name` unless they are C-contiguous."""
+    """Views `rows` as bytes.
+
+    Raises `UserError` naming `name` unless they are C-contiguous.
+    """
     if not rows.flags.c_contiguous:
         raise UserError(f"{name} must be C-contiguous")
     return rows.reshape(len(rows), math.prod(rows.shape[1:])).view(np.uint8)

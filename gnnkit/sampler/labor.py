@@ -9,11 +9,12 @@ from gnnkit.sampler.base import NativeSampler
 
 
 class LaborSampler(NativeSampler):
-    """Finds fewer distinct nodes at the same variance: LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
+    """Finds fewer distinct nodes at the same variance: LABOR-0 (Balin and Catalyurek,
+    NeurIPS 2023).
 
-    A source has one random number per hop. An edge into a node of degree d is kept if that
-    number is below fanout / d. So nodes draw the fanout in expectation only, and share
-    sources.
+    A source has one random number per hop. An edge into a node of degree d is kept if
+    that number is below fanout / d. So nodes draw the fanout in expectation only, and
+    share sources.
     """
 
     draws_by_hop = True
@@ -27,7 +28,10 @@ class LaborSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Takes the arguments of `NativeSampler`. `fanouts` are expected numbers of draws."""
+        """Takes the arguments of `NativeSampler`.
+
+        `fanouts` are expected numbers of draws.
+        """
         super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
 
     def native(self) -> _core.Sampler:

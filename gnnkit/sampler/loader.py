@@ -1,4 +1,6 @@
-"""Batches of seeds with their sampled blocks and features, made ahead on native threads."""
+"""Batches of seeds with their sampled blocks and features, made ahead on native
+threads.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ _MAX_PREFETCH = 2**16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """The rows of all nodes and edges of a graph. The edges stand in the CSC's order."""
+    """The rows of all nodes and edges of a graph.
+
+    The edges stand in the CSC's order.
+    """
 
     features: npt.NDArray[Any] | None = None  # [num_nodes, ...] C-contiguous
     labels: npt.NDArray[Any] | None = None  # [num_nodes, ...]
@@ -61,7 +66,9 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A sampled batch with the rows of its nodes. Its arrays stay unchanged while they are held.
+    """A sampled batch with the rows of its nodes.
+
+    Its arrays stay unchanged while they are held.
 
     The arrays are NumPy's, and offer `__dlpack__`. For example
     `jax.tree.map(jax.dlpack.from_dlpack, batch.arrays())`.
@@ -91,7 +98,7 @@ class LoadedBatch:
         return None if self.tables.labels is None else self.tables.labels[self.seeds]
 
     def arrays(self) -> dict[str, Any]:
-        """Returns all arrays by name, without those that are None.
+        """Returns all arrays by name, but for None.
 
         `blocks` is a list of such dictionaries, outermost hop first.
         """
@@ -114,45 +121,52 @@ class LoadedBatch:
         return _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
 
     def to_pyg(self) -> Any:
-        """Makes a `torch_geometric.data.Data` with the fields and meaning of `NeighborLoader`'s.
+        """Makes a `torch_geometric.data.Data` with the fields and meaning of
+        `NeighborLoader`'s.
 
-        Of the nodes of the batch it holds `x`, `y` and `n_id`, of its edges `edge_index` in
-        order of hop, `edge_attr`, `edge_weight` and `e_id`. Beside them `input_id`,
-        `batch_size`, and `num_sampled_nodes` and `num_sampled_edges` per hop.
+        Of the nodes of the batch it holds `x`, `y` and `n_id`, of its edges
+        `edge_index` in order of hop, `edge_attr`, `edge_weight` and `e_id`. Beside them
+        `input_id`, `batch_size`, and `num_sampled_nodes` and `num_sampled_edges` per
+        hop.
 
         `e_id` counts the edges as the list that the graph was made from, so that
-        `data.edge_attr[e_id]` are rows of the user's own `Data`. For a `CSC`, and a `Graph`
-        made of one, it counts as in the CSC. Attributes of edges are absent where blocks have
-        no edge ids. `importance` [num_edges] holds a sampler's importance weights.
+        `data.edge_attr[e_id]` are rows of the user's own `Data`. For a `CSC`, and a
+        `Graph` made of one, it counts as in the CSC. Attributes of edges are absent
+        where blocks have no edge ids. `importance` [num_edges] holds a sampler's
+        importance weights.
 
-        Other attributes of nodes (`pos`, `train_mask`, ...) are absent: index them by `n_id`.
-        Raises `UserError` for a sampler whose nodes draw anew at every hop.
+        Other attributes of nodes (`pos`, `train_mask`, ...) are absent: index them by
+        `n_id`. Raises `UserError` for a sampler whose nodes draw anew at every hop.
         """
         return frameworks.to_pyg(self)
 
     def to_dgl(self) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-        """Returns input nodes, output nodes and blocks, as DGL's `DataLoader` yields them."""
+        """Returns input nodes, output nodes and blocks, as DGL's `DataLoader` yields
+        them.
+        """
         return frameworks.to_dgl(self)
 
 
 class Loader:
     """Iterates over the epochs of one rank. Each iteration is the next epoch.
 
-    Native threads sample one batch each and gather its features without the interpreter's
-    lock, at most `prefetch` batches ahead. A sampler written in Python takes the lock while
-    it samples, and its batches are checked.
+    Native threads sample one batch each and gather its features without the
+    interpreter's lock, at most `prefetch` batches ahead. A sampler written in Python
+    takes the lock while it samples, and its batches are checked.
 
     Draws follow from the seed, the epoch, the step and the node. They do not depend on
-    `threads`, `prefetch` and the id type. P ranks with batches of B have the same seeds at
-    each step as one rank with batches of P * B. Where `sampler.rank_invariant` is true, they
-    also draw the same neighbourhood of each seed.
+    `threads`, `prefetch` and the id type. P ranks with batches of B have the same seeds
+    at each step as one rank with batches of P * B. Where `sampler.rank_invariant` is
+    true, they also draw the same neighbourhood of each seed.
 
-    Memory of features is used again when no array of a batch is left. An error in a thread is
-    raised by the iterator. A loader survives a fork. An iterator that has begun does not.
+    Memory of features is used again when no array of a batch is left. An error in a
+    thread is raised by the iterator. A loader survives a fork. An iterator that has
+    begun does not.
 
-    Lightning takes a loader for training, validation, test and prediction, announces each
-    epoch through `batch_sampler`, and resumes it in mid-epoch. Give `shuffle=False` where the
-    order of the seeds matters, as in prediction.
+    Lightning takes a loader for training, validation, test and prediction, announces
+    each epoch through `batch_sampler`, and resumes it in mid-epoch. Give
+    `shuffle=False` where the order of the seeds matters, as in prediction. Give
+    `self.log` the `batch_size`, which Lightning guesses wrongly from the first tensor.
     """
 
     def __init__(
@@ -183,14 +197,15 @@ class Loader:
             graph: a `Graph`, a `CSC`, or PyG's `Data`, which `Graph.from_pyg` reads.
             sampler: draws the neighbourhood of the seeds. Lists of fanouts are refused.
             seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
-            batch_size: seeds of this rank in a batch, or groups of seeds where the sampler
-                has groups.
+            batch_size: seeds of this rank in a batch, or groups of seeds where the
+                sampler has groups.
             features: [num_nodes, ...] C-contiguous. Default: the graph's.
             labels: [num_nodes, ...]. Default: the graph's.
             costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
             rank: whose batches these are.
             world_size: number of ranks.
-            batching: plain, or balanced, which gives batches of equal cost (`plan_epoch`).
+            batching: plain, or balanced, which gives batches of equal cost
+                (`plan_epoch`).
             window: steps over which costs are evened out.
             seed: any whole number, modulo 2^64.
             threads: threads that make batches. Default: the cores at hand.
@@ -198,7 +213,8 @@ class Loader:
             shuffle: draw the order of the seeds anew in each epoch.
             drop_last: leave out the seeds that do not fill a step.
             pin_memory: features in page-locked memory, where there is a GPU.
-            transform: called on each batch by the iterator, such as `LoadedBatch.to_pyg`.
+            transform: called on each batch by the iterator, such as
+                `LoadedBatch.to_pyg`.
         """
         known = graph if isinstance(graph, CSC) else Graph.of(graph)
         self.csc = known if isinstance(known, CSC) else known.csc
@@ -209,15 +225,17 @@ class Loader:
         self.prefetch = 2 * self.threads if prefetch is None else whole("prefetch", prefetch, 1, _MAX_PREFETCH)
         self.transform = transform
         self.tables = Tables.of(known, features, labels)
-        self.costs = None if costs is None else check_costs(costs, len(self.seeds))
-        # Not named `sampler`: Lightning takes an attribute of that name for one of torch's.
+        self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
+        # Not `sampler`: Lightning takes an attribute of that name for one of torch's.
         self._sampler = _check_sampler(sampler)
         groups = sampler.groups(self.csc, self.seeds)
+        if groups is not None:
+            groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))
         self.schedule = Schedule(self.seeds, batch_size, world_size, batching, window, shuffle, drop_last, groups)
         if self.rank >= self.schedule.world_size:
             raise UserError(f"rank={rank} is out of range for world_size={world_size}")
         self._allocate = frameworks.page_locked if pin_memory else _pageable
-        self._priced: Floats | None = None  # costs of the seeds, once they are asked for
+        self._priced = self.costs  # those of the sampler, once they are asked for
         self._next = (0, 0)  # epoch and step at which the next iterator begins
         self._now = (0, 0)  # epoch and step that the last iterator is at
 
@@ -226,7 +244,7 @@ class Loader:
         return self.schedule.num_steps
 
     def __iter__(self) -> Generator[Any, None, None]:
-        # All of it waits for the first batch to be asked for: Lightning calls `iter` once more, to see whether it can.
+        # Nothing happens before the first `next`: Lightning calls `iter` once too often.
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self.rank)
@@ -235,7 +253,7 @@ class Loader:
         try:
             for step in range(first, len(offsets) - 1):
                 positions = order[offsets[step] : offsets[step + 1]]
-                # Not kept in a variable: the generator would hold its memory until the next batch.
+                # Not in a variable, which would hold its memory until the next batch.
                 yield self._loaded(made, positions, (epoch, step + 1))
         finally:
             made.close()
@@ -243,7 +261,9 @@ class Loader:
 
     @property
     def batch_sampler(self) -> SimpleNamespace:
-        """Says that the loader itself wants `set_epoch`, which Lightning calls on `batch_sampler.sampler`."""
+        """Says that the loader itself wants `set_epoch`, which Lightning calls on
+        `batch_sampler.sampler`.
+        """
         return SimpleNamespace(sampler=self)
 
     def plan(self, epoch: int) -> Epoch:
@@ -252,21 +272,26 @@ class Loader:
         return self.schedule.epoch(key, self._seed_costs() if self.schedule.batching == "balanced" else None)
 
     def balance(self, epoch: int) -> float:
-        """Returns the largest load of a rank in `epoch` over the mean of all ranks. 1 is even.
+        """Returns the largest load of a rank in `epoch` over the mean of all ranks.
 
-        A load is the sum of the costs of a rank's seeds. Every rank knows all loads without
-        asking the others. The first call computes the costs, in a few passes over the graph,
-        unless batching is balanced.
+        1 is even.
+
+        A load is the sum of the costs of a rank's seeds. Every rank knows all loads
+        without asking the others. The first call computes the costs, in a few passes
+        over the graph, unless batching is balanced.
         """
         return max_over_mean(self.plan(epoch).loads(self._seed_costs()).sum(axis=0))
 
     def _seed_costs(self) -> Floats:  # [num_seeds]
         if self._priced is None:
-            self._priced = self._sampler.costs(self.csc, self.seeds) if self.costs is None else self.costs
+            costs = self._sampler.costs(self.csc, self.seeds)
+            self._priced = check_costs(f"{type(self._sampler).__name__}.costs", costs, len(self.seeds))
         return self._priced
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next iterator begin at the first step of `epoch`, or where the loader resumes in it."""
+        """Lets the next iterator begin at the first step of `epoch`, or where the
+        loader resumes in it.
+        """
         if epoch != self._next[0]:
             self._next = (epoch, 0)
 
@@ -275,7 +300,10 @@ class Loader:
         self._next = self._now = (epoch, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Says where the last iterator is, counting the batches given out. The same on every rank."""
+        """Says where the last iterator is, counting the batches given out.
+
+        The same on every rank.
+        """
         epoch, step = self._now
         return {"epoch": epoch, "step": step, **self._identity()}
 
@@ -325,7 +353,9 @@ class Loader:
 
 
 class _Checked:
-    """A sampler written in Python, whose batches are checked in the thread that makes them."""
+    """A sampler written in Python, whose batches are checked in the thread that makes
+    them.
+    """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -345,7 +375,9 @@ def _check_sampler(sampler: object) -> Sampler:
 
 
 def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
-    """Whether threads may sample without calling Python: not where a subclass samples in its own way."""
+    """Whether threads may sample without calling Python: not where a subclass samples
+    in its own way.
+    """
     return isinstance(sampler, NativeSampler) and type(sampler).sample is NativeSampler.sample
 
 

@@ -21,17 +21,18 @@ _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: th
 
 
 class MetropolisHastingsSampler(NativeSampler):
-    """Takes the nodes that random walks visit most: beyond neighbours, and hubs no more than others.
+    """Takes the nodes that random walks visit most: beyond neighbours, and hubs no more
+    than others.
 
-    At u a neighbour v is proposed uniformly and accepted with probability
-    min(1, target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953; Hastings,
+    At u a neighbour v is proposed uniformly and accepted with probability min(1,
+    target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953; Hastings,
     1970). Otherwise the walk stays and u counts again. So each component is visited in
     proportion to target d^(1 - alpha), uniformly by default.
 
-    As in PinSAGE (Ying et al., KDD 2018) the neighbourhood of a node is the `fanout` nodes
-    that its walks visit most, without itself. Importance weights are the visits, as counts
-    (sum) or shares (mean). Edges are walked in both directions. Parallel edges count once.
-    Blocks have no edge ids.
+    As in PinSAGE (Ying et al., KDD 2018) the neighbourhood of a node is the `fanout`
+    nodes that its walks visit most, without itself. Importance weights are the visits,
+    as counts (sum) or shares (mean). Edges are walked in both directions. Parallel
+    edges count once. Blocks have no edge ids.
     """
 
     draws_edges = False
@@ -51,11 +52,14 @@ class MetropolisHastingsSampler(NativeSampler):
         """Takes the arguments of `NativeSampler`, and the law of the walks.
 
         Args:
-            fanouts: [num_hops] most visited nodes kept per node, from the seeds outward.
+            fanouts: [num_hops] most visited nodes kept per node, from the seeds
+                outward.
             walk_length: steps of a walk, 1 to 65536.
-            num_walks: walks from every node, 1 to 65536. All together make at most 2^24 steps.
+            num_walks: walks from every node, 1 to 65536. All together make at most 2^24
+                steps.
             alpha: exponent on the ratio of degrees. 0 is a plain walk.
-            target: [num_nodes] how often each node is wanted, not negative. Default: all alike.
+            target: [num_nodes] how often each node is wanted, not negative. Default:
+                all alike.
             redraw: whether all nodes found so far walk anew at every hop.
             importance: mean, sum or None.
             threads: threads that make one batch. Default: the cores at hand.
@@ -76,7 +80,9 @@ class MetropolisHastingsSampler(NativeSampler):
         return Reading(_symmetric(graph), wanted=self.target)
 
     def walk(self, graph: CSC, starts: Ids, *, key: int) -> Ids:  # [num_starts, num_walks, walk_length + 1]
-        """Returns the nodes on the walks from each start, the start first. `draw` counts these nodes.
+        """Returns the nodes on the walks from each start, the start first.
+
+        `draw` counts these nodes.
 
         Args:
             graph: whose edges are walked in both directions.
@@ -100,7 +106,7 @@ def _target(values: npt.ArrayLike) -> npt.NDArray[np.float64]:  # [num_nodes]
 
 
 def _symmetric(graph: CSC) -> CSC:
-    """Finds the distinct neighbours of every node in both directions, once per graph."""
+    """Finds the distinct neighbours of every node, both ways, once per graph."""
     if graph not in _SYMMETRIC:
         both, _ = graph.symmetrize()
         if both.num_edges != graph.num_edges:

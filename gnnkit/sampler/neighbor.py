@@ -9,12 +9,13 @@ from gnnkit.sampler.base import NativeSampler
 
 
 class NeighborSampler(NativeSampler):
-    """Draws every in-edge with equal probability (Hamilton, Ying and Leskovec, NeurIPS 2017).
+    """Draws every in-edge with equal probability (Hamilton, Ying and Leskovec, NeurIPS
+    2017).
 
-    The default: the fastest sampler, with a fixed number of draws per node. Draws without
-    replacement are exact (Floyd, CACM 30(9), 1987). Unlike in PyG, a node that recurs in a
-    later hop keeps the neighbours of its first draw. Unlike in DGL, the node does not draw
-    anew, unless `redraw` is true.
+    The default: the fastest sampler, with a fixed number of draws per node. Draws
+    without replacement are exact (Floyd, CACM 30(9), 1987). Unlike in PyG, a node that
+    recurs in a later hop keeps the neighbours of its first draw. Unlike in DGL, the
+    node does not draw anew, unless `redraw` is true.
     """
 
     def __init__(

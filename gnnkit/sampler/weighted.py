@@ -18,9 +18,9 @@ _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 class WeightedSampler(NativeSampler):
     """Draws in-edges in proportion to the graph's weights, 1 where it has none.
 
-    Edges of weight 0 are never drawn. Without replacement each draw is in proportion to the
-    weights that are left (Efraimidis and Spirakis, Information Processing Letters 97(5),
-    2006). Importance weights then follow Cohen and Kaplan (PODC 2007).
+    Edges of weight 0 are never drawn. Without replacement each draw is in proportion to
+    the weights that are left (Efraimidis and Spirakis, Information Processing Letters
+    97(5), 2006). Importance weights then follow Cohen and Kaplan (PODC 2007).
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class WeightedSampler(NativeSampler):
         Args:
             fanouts: [num_hops] draws per node, from the seeds outward.
             replace: whether draws are with replacement.
-            alpha: weights are multiplied by the source's out-degree to the power -alpha.
-                Above 0, hubs are drawn less often.
+            alpha: weights are multiplied by the source's out-degree to the power
+                -alpha. Above 0, hubs are drawn less often.
             redraw: whether all nodes found so far draw anew at every hop.
             edge_ids: whether blocks say which edges of the CSC theirs are.
             importance: mean, sum or None.

@@ -1,20 +1,25 @@
-"""What data sets promise."""
+"""The promises of data sets."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gnnkit.dataset.base import Dataset
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, Split
 
 
 def check_dataset(dataset: Dataset) -> Graph:
-    """`load` gives a `Graph`, which checked itself; it has a node, float features and, where it has splits, a training node; and a
-    second call gives the same bits. Returns the graph."""
+    """Checks the graph of a data set, and returns it.
+
+    `load` returns a `Graph` with a node and float features. Where nodes are in use, one of
+    them trains. A second call returns the same bits. Raises `AssertionError` for the first
+    broken promise.
+    """
     graph, again = dataset.load(), dataset.load()
     assert isinstance(graph, Graph), f"load returned a {type(graph).__name__}, not a Graph"
     assert graph.num_nodes > 0, "the graph has no nodes"
     assert np.issubdtype(graph.features.dtype, np.floating), f"features are {graph.features.dtype}, not floating-point"
+    assert not graph.split.any() or (graph.split == Split.TRAIN).any(), "nodes are in use, but none trains"
     for (name, one), (_, other) in zip(_arrays(graph), _arrays(again), strict=True):
         same = one is other if one is None or other is None else np.array_equal(one, other)
         assert same, f"the second load gives other {name}"
@@ -22,7 +27,7 @@ def check_dataset(dataset: Dataset) -> Graph:
 
 
 def _arrays(graph: Graph) -> list[tuple[str, np.ndarray | None]]:
-    fields = ("features", "labels", "split", "edge_features", "coordinates")
+    fields = ("features", "labels", "split", "edge_features", "coordinates", "edge_positions")
     return [
         *((n, getattr(graph.csc, n)) for n in ("indptr", "indices", "weight")),
         *((n, getattr(graph, n)) for n in fields),

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: DDP reads the annotations of its hook.
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
 from gnnkit.sync import GradientSync
+from gnnkit.training.finite import Guard
 
 
 class StartedRanks(ClusterEnvironment):
@@ -55,27 +57,36 @@ class StartedRanks(ClusterEnvironment):
 
 
 class SyncMeter:
-    """What DDP's all-reduce took, and the norm of this rank's own gradient before it."""
+    """Measures the synchronisation of a step, and the rank's own gradient before it."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         self.start, self.end, self.square_norm = 0.0, 0.0, 0.0
+        self.finite = True  # the rank's own gradient
+
+    def look(self, gradient: Tensor) -> None:
+        """Takes in a part of the rank's own gradient."""
+        square = float(gradient.square().sum())
+        self.square_norm += square
+        self.finite &= math.isfinite(square) or bool(torch.isfinite(gradient).all())  # squares may overflow
 
     @property
     def seconds(self) -> float:
         return max(self.end - self.start, 0.0)
 
     def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-        """All-reduces that sum: DDP's own averages, but a rank's loss is its sum over the global number of rows already.
+        """Adds up the ranks' gradients. DDP's own hook would average them.
 
-        One per parameter: where a number stands in a buffer decides in which order the ranks' are added, and DDP orders its
-        buckets anew after the first step, so a resumed run would differ in the last bits from one that was not interrupted.
+        A rank's loss is divided by the global number of rows already. Each parameter has an
+        all-reduce of its own: the place of a number in a buffer decides in which order the
+        ranks' numbers are added. DDP orders its buckets anew after the first step, so the
+        last bits of a resumed run would differ.
         """
         self.start = self.start or time.perf_counter()
         buffer: Tensor = bucket.buffer()
-        self.square_norm += float(buffer.square().sum())
+        self.look(buffer)
         works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in bucket.gradients()]
 
         def done(_: Future[Any]) -> Tensor:
@@ -88,7 +99,15 @@ class SyncMeter:
 class WrappedStrategy(DDPStrategy):
     """Lightning's DDP over the process group that is there, without pickled objects on the wire."""
 
-    def __init__(self, comm: Communicator, meter: SyncMeter, local_rank: int) -> None:
+    def __init__(self, comm: Communicator, meter: SyncMeter, guard: Guard, local_rank: int) -> None:
+        """Keeps the parts.
+
+        Args:
+            comm: The run's ranks.
+            meter: Measures the synchronisation.
+            guard: Lets the optimiser step.
+            local_rank: This rank among the ranks of its host.
+        """
         # Lightning takes the device of `local_rank`; on CPUs every entry is the same.
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
         super().__init__(
@@ -96,7 +115,11 @@ class WrappedStrategy(DDPStrategy):
             parallel_devices=devices if comm.device.type == "cuda" else [comm.device] * comm.world_size,
             cluster_environment=StartedRanks(comm, local_rank),
         )
-        self._comm, self._meter = comm, meter
+        self._comm, self._meter, self._guard = comm, meter, guard
+
+    def _configure_launcher(self) -> None:
+        """Makes no launcher: the ranks exist. Lightning refuses launchers in notebooks."""
+        self._launcher = None
 
     def set_world_ranks(self) -> None:
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
@@ -115,6 +138,16 @@ class WrappedStrategy(DDPStrategy):
     def _register_ddp_hooks(self) -> None:
         pass
 
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Module | None = None, **kwargs: Any
+    ) -> Any:
+        loss = closure()
+        module: Any = self.lightning_module
+        total = [p.grad for p in module.parameters() if p.grad is not None]
+        if self._guard.allows_sum(module.trainer, module, self._meter.finite, total):
+            optimizer.step()
+        return loss
+
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         return self._comm.share(obj, src=src)
 
@@ -122,9 +155,17 @@ class WrappedStrategy(DDPStrategy):
 class UnwrappedStrategy(SingleDeviceStrategy):
     """Ranks that synchronise through a `GradientSync`; to Lightning, each is a run of its own."""
 
-    def __init__(self, comm: Communicator, sync: GradientSync, meter: SyncMeter) -> None:
+    def __init__(self, comm: Communicator, sync: GradientSync, meter: SyncMeter, guard: Guard) -> None:
+        """Keeps the parts.
+
+        Args:
+            comm: The run's ranks.
+            sync: Steps the optimiser.
+            meter: Measures the synchronisation.
+            guard: Lets `sync` step.
+        """
         super().__init__(device=comm.device)
-        self.global_rank, self._sync, self._meter = comm.rank, sync, meter
+        self.global_rank, self._sync, self._meter, self._guard = comm.rank, sync, meter, guard
 
     @property
     def is_global_zero(self) -> bool:
@@ -134,11 +175,13 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Module | None = None, **kwargs: Any
     ) -> Any:
         loss = closure()
-        assert self.lightning_module is not None
-        gradients = [p.grad for p in self.lightning_module.parameters() if p.grad is not None]
+        module: Any = self.lightning_module
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                self._meter.look(parameter.grad)
         self._meter.start = time.perf_counter()
-        self._meter.square_norm = sum(float(g.square().sum()) for g in gradients)
-        self._step(self.lightning_module, optimizer)
+        if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=self._sync.lockstep):
+            self._step(module, optimizer)
         self._meter.end = time.perf_counter()
         return loss
 

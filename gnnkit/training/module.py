@@ -32,7 +32,10 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class EpochBatches:
-    """The training loader of one epoch, or of what is left of one. Measures how long its user waits for batches."""
+    """The training loader of one epoch, which may begin after some steps.
+
+    Measures how long its user waits for batches.
+    """
 
     def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int) -> None:
         """Keeps the place.
@@ -46,7 +49,7 @@ class EpochBatches:
         self.seconds_waiting = 0.0
 
     def __len__(self) -> int:
-        return self.strategy.num_batches(self.epoch) - self.first
+        return self.strategy.num_batches(self.epoch)  # those before `first` count: they were done
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
@@ -65,9 +68,19 @@ class TrainingModule(L.LightningModule):
     """Classifies nodes: cross-entropy over the rows that the strategy hands out.
 
     A model that is a LightningModule itself may bring its own `configure_optimizers`, and
-    its own `training_step(batch, index)`, which returns this rank's part of the loss: its
-    sum over `batch.rows`, divided by `batch.total`. Its `self.log` is `log_own`. Its other
-    hooks are not called.
+    its own `training_step(batch, index)`. The step returns this rank's part of the loss: a
+    sum over `batch.rows`, divided by `batch.total`, because gradients of ranks are added
+    up. The fields of `batch` are:
+
+    - `x` [num_src, in_features]: the features of the input nodes
+    - `adjacencies`: the in-edges that each layer reads, one for each layer
+    - `rows` [k] int64: the rows of the model's output that the loss reads
+    - `labels` [k] int64: the classes of these rows
+    - `total`: the sum of k over all ranks
+
+    The model's `self.log` is `log_own`. Its other hooks are not called. On several ranks,
+    the first step begins with two or three further calls in evaluation mode, which check
+    that the loss is such a sum.
     """
 
     def __init__(
@@ -96,6 +109,7 @@ class TrainingModule(L.LightningModule):
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
+        self.muted = False  # whether the model's `self.log` says nothing
         self.resumed = (0, 0)  # epoch, and step of it, at which this run begins
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
@@ -123,14 +137,19 @@ class TrainingModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch
-        if (own := _own(self.model, "training_step")) is not None:
+        if (own := self.own_training_step) is not None:
             loss: Tensor = own(batch, batch_idx)
-            self.local_loss = loss.detach()
-            return loss
-        logits = self.model(batch.x, batch.adjacencies)
-        loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
+        else:
+            logits = self.model(batch.x, batch.adjacencies)
+            loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
         self.local_loss = loss.detach()
-        return loss
+        # The factor is 1, but NaN for a loss that is not finite: the sum of gradients carries the news to all ranks.
+        return loss * (1 + 0 * self.local_loss)
+
+    @property
+    def own_training_step(self) -> Callable[..., Tensor] | None:
+        """The `training_step` of a model that brings one."""
+        return _own(self.model, "training_step")
 
     def log_own(
         self,
@@ -158,13 +177,15 @@ class TrainingModule(L.LightningModule):
         """
         if name in _METRICS:
             raise UserError(f"self.log({name!r}): every run logs {', '.join(_METRICS)} itself, choose another name")
+        if self.muted:
+            return
         if sync_dist and isinstance(value, int | float | Tensor):
             value = self._reduced(name, value, reduce_fx)
         keys.setdefault("batch_size", max(self.batch.total if sync_dist else len(self.batch.rows), 1))
         self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
 
     def _reduced(self, name: str, value: float | Tensor, reduce_fx: Any) -> Tensor:
-        """Over all ranks' values. Collective."""
+        """Reduces the values of all ranks. Collective."""
         reduce = _REDUCTIONS.get(getattr(reduce_fx, "__name__", reduce_fx))
         if reduce is None:
             raise UserError(
@@ -180,7 +201,7 @@ class TrainingModule(L.LightningModule):
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    """The user's method of a LightningModule, where it has one."""
+    """Returns the user's method of a LightningModule, where it has one."""
     if not isinstance(model, L.LightningModule) or getattr(type(model), name) is getattr(L.LightningModule, name):
         return None
     method: Callable[..., Any] = getattr(model, name)

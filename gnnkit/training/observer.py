@@ -18,7 +18,7 @@ from gnnkit.training.ddp import SyncMeter
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The clocks, which run on, at one moment."""
+    """The clocks at one moment."""
 
     time: float
     waiting: float
@@ -30,7 +30,10 @@ class _Mark:
 
 
 class Observer(Callback):
-    """Measures this rank. Seconds and words are differences between two steps of clocks and tallies that run on."""
+    """Measures this rank.
+
+    Seconds and words are differences between two steps of clocks and tallies that run on.
+    """
 
     def __init__(self, worker: Worker, meter: SyncMeter, channel: StateChannel, timeout: float) -> None:
         """Keeps the parts.
@@ -43,6 +46,7 @@ class Observer(Callback):
         """
         self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
         self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
+        self.validations: list[tuple[float, float]] = []  # seconds since the start, accuracy
         self.started = time.perf_counter()
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -79,12 +83,26 @@ class Observer(Callback):
         self.meter.reset()
         self._mark = _Mark.now(module)
 
+    def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
+        accuracy = trainer.callback_metrics.get("val_accuracy")
+        if accuracy is not None:
+            self.validations.append((time.perf_counter() - self.started, float(accuracy)))
+
+    @property
+    def time_to_accuracy(self) -> float | None:
+        """Seconds from the start of training to 99 % of the best validation accuracy.
+
+        None without a validation.
+        """
+        best = max((accuracy for _, accuracy in self.validations), default=0.0)
+        return next((seconds for seconds, accuracy in self.validations if accuracy >= 0.99 * best), None)
+
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         self.channel.finish(self.timeout)
 
 
 def words(traffic: Tally) -> dict[str, int]:
-    """The totals of a tally, by the names of `result.json`."""
+    """Returns the totals of a tally, by the names of `result.json`."""
     return {
         "words_gathered": traffic.total("gather"),
         "words_reduced": traffic.total("reduce"),

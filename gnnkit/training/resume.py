@@ -1,19 +1,21 @@
 """Between two steps of a run: what a checkpoint holds, and how a run goes on from one.
 
-Lightning's own checkpoints are not used: saved between two epochs, a run that is resumed
-from one trains nothing in an epoch that ends with a validation. Here the position is two
-numbers, and the strategy hands out the batches from there on.
+Lightning's own restore is not used. A checkpoint of Lightning that was saved between two
+epochs trains nothing in a resumed epoch that ends with a validation. Here a position is
+two numbers, and the strategy hands out the batches from there on.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
@@ -22,13 +24,28 @@ from gnnkit.partition.shard import Shard
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
 
-Position = tuple[int, int]  # epoch, and step of it that comes next
+Position = tuple[int, int]  # epoch, and step of the epoch that comes next
+FILE = "checkpoints/last.json"  # in the run folder
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a run must have in common with a checkpoint to go on from it, by configuration key."""
+
+    run: Mapping[str, Any]  # always
+    layout: Mapping[str, Any]  # in the middle of an epoch, and where ranks differ
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Returns plain data for the checkpoint."""
+        return {"run": dict(self.run), "layout": dict(self.layout)}
 
 
 class PeriodicCheckpoint(Callback):
     """Saves between epochs, every so many, and within epochs, every so many steps."""
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], epochs: int, steps: int | None) -> None:
+    def __init__(
+        self, path: Path, identity: Identity, epochs: int, steps: int | None, *, at_start: bool = False
+    ) -> None:
         """Keeps the intervals.
 
         Args:
@@ -36,17 +53,19 @@ class PeriodicCheckpoint(Callback):
             identity: What a run must have in common with this one to go on from the checkpoint.
             epochs: Epochs between checkpoints.
             steps: Steps of an epoch between checkpoints. None: only between epochs.
+            at_start: Whether the run saves before its first step. Default: False.
         """
         self.path, self.identity, self.epochs, self.steps = path, identity, epochs, steps
+        self.at_start = at_start
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
-        resumed = module.resumed[0] == trainer.current_epoch  # the checkpoint is there already
-        if trainer.current_epoch > 0 and trainer.current_epoch % self.epochs == 0 and not resumed:
-            save(self.path, trainer, module, self.identity, (trainer.current_epoch, 0))
+        epoch, is_first = trainer.current_epoch, trainer.current_epoch == module.resumed[0]
+        if self.at_start if is_first else epoch % self.epochs == 0:
+            save(self.path, trainer, module, self.identity, module.resumed if is_first else (epoch, 0))
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        done = module.loader.first + batch_idx + 1
-        if self.steps and done % self.steps == 0 and batch_idx + 1 < len(module.loader):
+        done = batch_idx + 1
+        if self.steps and done % self.steps == 0 and done < len(module.loader):
             save(self.path, trainer, module, self.identity, (trainer.current_epoch, done))
 
 
@@ -54,31 +73,35 @@ def save(
     path: Path,
     trainer: L.Trainer,
     module: TrainingModule,
-    identity: Mapping[str, Any],
+    identity: Identity,
     position: Position,
     before: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the state of the run between two steps; the leader writes. Collective where ranks differ.
+    """Writes the state of the run between two steps. The leader writes.
+
+    Collective where ranks hold states of their own. Raises `UserError` for a state that is
+    not finite, and keeps the checkpoint that is there.
 
     Args:
         path: The JSON file of the checkpoint.
         trainer: The trainer of this rank.
-        module: Its module.
+        module: The module of this rank.
         identity: What a run must have in common with this one.
-        position: The epoch, and the step of it that comes next.
+        position: The epoch, and the step of the epoch that comes next.
         before: The state of this rank that a longer run goes on from, where the final
-            average has replaced its parameters.
+            average has replaced the parameters.
     """
     own = state(trainer, module)
+    _check_finite(before or own)
     packed = checkpoint.pack(before or own).to(module.worker.device)
     workers = module.worker.comm.gather(packed) if _differs(module) else None
     if module.worker.comm.rank == 0:
         place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
-        checkpoint.save({**place, "identity": dict(identity), **own, "workers": workers}, path)
+        checkpoint.save({**place, "identity": identity.to_dict(), **own, "workers": workers}, path)
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
-    """What this rank goes on with: parameters, optimisers, schedules, and the strategy's state."""
+    """Returns what this rank goes on with: parameters, optimisers, schedules, the strategy's state."""
     return {
         "state_dict": module.state_dict(),
         "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
@@ -88,52 +111,169 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
     }
 
 
-def _differs(module: TrainingModule) -> bool:
-    """Whether ranks hold states of their own."""
-    return module.strategy.drifts
+def load(path: str) -> dict[str, Any]:
+    """Loads the checkpoint at `path`, or of the run folder `path`.
+
+    Raises `UserError` that names `trainer.resume` for anything else.
+    """
+    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    try:
+        saved = checkpoint.load(file)
+    except UserError as error:
+        raise UserError(f"trainer.resume={path}: {error}") from error
+    if not isinstance(saved, dict) or not saved.keys() >= _PARTS.keys():
+        raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run")
+    for name, kind in _PARTS.items():
+        if not isinstance(saved[name], kind):
+            raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run: {name} is wrong")
+    return saved | {"path": str(file)}
+
+
+_PARTS: dict[str, Any] = {
+    "epoch": int,
+    "step": int,
+    "global_step": int,
+    "identity": dict,
+    "state_dict": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "strategy": dict,
+    "shard": str,
+    "workers": list | None,
+}
+
+
+def check_identity(saved: Mapping[str, Any], given: Identity) -> None:
+    """Raises `UserError` for the first key in which a run differs from a checkpoint.
+
+    Args:
+        saved: The checkpoint.
+        given: Of the run that would go on.
+    """
+    layout_matters = saved["step"] > 0 or saved["workers"] is not None
+    for part in ("run", "layout") if layout_matters else ("run",):
+        kept, wanted = saved["identity"].get(part, {}), given.to_dict()[part]
+        for key in [*wanted, *(key for key in kept if key not in wanted)]:
+            if kept.get(key) != wanted.get(key):
+                raise UserError(_difference(key, kept.get(key), wanted.get(key), saved["path"]))
+
+
+def _difference(key: str, kept: Any, wanted: Any, path: str) -> str:
+    if key == "dataset":
+        return f"trainer.resume: the graph is not the graph of the checkpoint {path}: choose the same dataset"
+    return f"{key}={_spelt(wanted)} differs from {_spelt(kept)} in the checkpoint {path}: leave it, or start anew"
+
+
+def _spelt(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
 class Resume(Callback):
     """Sets a run to where a checkpoint was saved."""
 
-    def __init__(self, saved: dict[str, Any]) -> None:
-        self.saved = saved
+    def __init__(self, saved: dict[str, Any], identity: Identity) -> None:
+        """Raises `UserError` where the run is not the run of the checkpoint.
+
+        Args:
+            saved: The checkpoint, from `load`.
+            identity: Of the run that goes on.
+        """
+        check_identity(saved, identity)
+        self.saved, self.path = saved, saved["path"]
 
     def place(self, trainer: L.Trainer, module: TrainingModule) -> None:
-        """Sets epoch and step, before `trainer.fit`. Raises `UserError` for a state of other workers."""
-        self.own = _own_state(self.saved, module)
+        """Sets parameters, epoch and step, before `trainer.fit`.
+
+        Raises `UserError` for a state of other parameters or workers, and for a run that
+        has done all its epochs.
+        """
+        assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
+        if epoch >= trainer.max_epochs:
+            raise UserError(
+                f"trainer.max_epochs={trainer.max_epochs}: the checkpoint {self.path} has done {epoch} epochs, "
+                "ask for more"
+            )
+        self.own = own_state(self.saved, module)
+        self._check_parameters(module)
         module.resumed = (epoch, step)
-        loop = trainer.fit_loop
-        for progress in (loop.epoch_progress.current, loop.epoch_progress.total):
-            progress.ready = progress.started = progress.processed = progress.completed = epoch
-        loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
-        loop.epoch_loop._batches_that_stepped = steps
         module.load_state_dict(self.own["state_dict"])
+        _set_position(trainer, epoch, step, steps)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        for optimizer, state in zip(trainer.optimizers, self.own["optimizer_states"], strict=True):
+        restore_optimisation(self.own, trainer, module, self.path)
+
+    def _check_parameters(self, module: TrainingModule) -> None:
+        kept = {name: list(value.shape) for name, value in self.own["state_dict"].items()}
+        wanted = {name: list(value.shape) for name, value in module.state_dict().items()}
+        for name in [*wanted, *(name for name in kept if name not in wanted)]:
+            if kept.get(name) != wanted.get(name):
+                raise UserError(
+                    f"model: {name.removeprefix('model.')} has shape {wanted.get(name, 'none')}, but "
+                    f"{kept.get(name, 'none')} in the checkpoint {self.path}: take the same model, or start anew"
+                )
+
+
+def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule, path: str) -> None:
+    """Restores optimisers, schedules and the strategy's state.
+
+    Raises `UserError` where they do not fit.
+
+    Args:
+        own: What `state` returned.
+        trainer: The trainer of this rank, which has made its optimisers.
+        module: The module of this rank.
+        path: The checkpoint, for the error.
+    """
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    try:
+        for optimizer, state in zip(trainer.optimizers, own["optimizer_states"], strict=True):
             optimizer.load_state_dict(state)
-        for config, state in zip(trainer.lr_scheduler_configs, self.own["lr_schedulers"], strict=True):
-            config.scheduler.load_state_dict(state)
-        if self.own["strategy"]:
-            module.strategy.load_state_dict(self.own["strategy"])
+        for scheduler, state in zip(schedulers, own["lr_schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"trainer.resume: optimizer or schedule is not that of the checkpoint {path}: {error}"
+        ) from error
+    if own["strategy"]:
+        module.strategy.load_state_dict(own["strategy"])
 
 
-def _own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
-    """The part of this rank, where ranks differ."""
+def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None:
+    """Sets Lightning's counters.
+
+    In the middle of an epoch its inner loop is told that it restarts, and so keeps the
+    number of the batch. Between epochs it is not: it would skip the first epoch.
+
+    Args:
+        trainer: The trainer of this rank.
+        epoch: The epoch that comes next.
+        step: The step of it that comes next.
+        steps: Steps of the optimiser so far.
+    """
+    loop = trainer.fit_loop
+    counters: list[tuple[Any, int]] = [(loop.epoch_progress, epoch), (loop.epoch_loop.batch_progress, step)]
+    for counter, done in counters:
+        for progress in (counter.current, counter.total):
+            progress.ready = progress.started = progress.processed = progress.completed = done
+    loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
+    loop.epoch_loop._batches_that_stepped = steps
+    loop.epoch_loop.restarting = step > 0
+
+
+def _differs(module: TrainingModule) -> bool:
+    """Says whether ranks hold states of their own."""
+    return module.strategy.drifts
+
+
+def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
+    """Returns the part of this rank, where ranks differ."""
     workers: list[Tensor] | None = saved["workers"]
     if workers is None:
         return saved
-    if not _differs(module):
-        raise UserError("trainer.resume: its workers have parameters of their own, strategy.local_iterations=1 has not")
-    if len(workers) != module.worker.comm.world_size:
-        raise UserError(
-            f"trainer.resume: it was saved by {len(workers)} workers, got workers={module.worker.comm.world_size}"
-        )
     own: dict[str, Any] = checkpoint.unpack(workers[module.worker.comm.rank])
     if own["shard"] != fingerprint(module.worker.shard):
-        raise UserError("trainer.resume: it was saved on another graph or partition, whose workers had other nodes")
+        raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
     return own
 
 
@@ -143,3 +283,24 @@ def fingerprint(shard: Shard) -> str:
     for rows in (shard.owned, shard.sources, shard.targets):
         digest.update(np.asarray(rows, np.int64).tobytes())
     return digest.hexdigest()
+
+
+def _check_finite(state: Mapping[str, Any]) -> None:
+    """Raises `UserError` for parameters or an optimiser's state that are not finite."""
+    for tensor in _tensors([state["state_dict"], state["optimizer_states"]]):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UserError(
+                "trainer.checkpoint: parameters or the optimiser's state are not finite, nothing was saved: "
+                "lower trainer.lr"
+            )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

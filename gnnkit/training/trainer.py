@@ -5,37 +5,52 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import Callback
 
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.training.ddp import SyncMeter, UnwrappedStrategy, WrappedStrategy
+from gnnkit.training.finite import Guard
+from gnnkit.training.loss import LossCheck
 from gnnkit.training.module import TrainingModule
 
 
-def make_trainer(module: TrainingModule, sync: GradientSync, meter: SyncMeter, **options: Any) -> L.Trainer:
+def make_trainer(
+    module: TrainingModule,
+    sync: GradientSync,
+    meter: SyncMeter,
+    *,
+    guard: Guard | None = None,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> L.Trainer:
     """Makes the trainer of one rank.
 
     Args:
         module: The rank's module.
         sync: Steps the optimiser, unless Lightning's DDP can take its place.
         meter: Measures the synchronisation.
+        guard: What a gradient that is not finite does. Default: it ends the run.
+        callbacks: Of the trainer. Default: none.
         **options: Further arguments of Lightning's trainer.
     """
-    worker = module.worker
+    worker, guard = module.worker, guard or Guard()
     if uses_ddp(sync, module.strategy, worker):
-        strategy: Any = WrappedStrategy(worker.comm, meter, int(os.environ["LOCAL_RANK"]))
+        strategy: Any = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
     else:
         sync.setup(module, worker.comm)
-        strategy = UnwrappedStrategy(worker.comm, sync, meter)
+        strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
     # Hints of a library that this program sits on are not its user's business; its errors are.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     return L.Trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
+        callbacks=[guard, LossCheck(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
         enable_progress_bar=False,  # Lightning's own, as are the next two
         enable_checkpointing=False,
@@ -48,6 +63,6 @@ def make_trainer(module: TrainingModule, sync: GradientSync, meter: SyncMeter, *
 
 
 def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) -> bool:
-    """Whether Lightning's DDP does the work of `sync`: the ranks are processes and synchronise in every step."""
+    """Says whether Lightning's DDP does the work of `sync`: the ranks are processes and synchronise in every step."""
     comm = worker.comm
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and not strategy.drifts

@@ -48,6 +48,7 @@ def same(left: Graph, right: Graph) -> bool:
     return equal and np.array_equal(left.csc.indices, right.csc.indices) and left.class_names == right.class_names
 
 
+@pytest.mark.slow
 def test_the_standard_library_has_the_sizes_of_a_real_data_set(stdlib: Graph) -> None:
     assert stdlib.num_nodes > 5000
     assert stdlib.num_edges > 2 * stdlib.num_nodes
@@ -59,6 +60,7 @@ def test_the_standard_library_has_the_sizes_of_a_real_data_set(stdlib: Graph) ->
     assert stdlib.symmetrize().num_edges == stdlib.num_edges
 
 
+@pytest.mark.slow
 def test_labelled_nodes_are_split_10_10_80(stdlib: Graph) -> None:
     labelled = (stdlib.labels >= 0).sum()
     for split, share in {Split.TRAIN: 0.1, Split.VAL: 0.1, Split.TEST: 0.8}.items():
@@ -66,6 +68,7 @@ def test_labelled_nodes_are_split_10_10_80(stdlib: Graph) -> None:
     np.testing.assert_array_equal(stdlib.split == Split.NONE, stdlib.labels < 0)
 
 
+@pytest.mark.slow
 def test_rows_of_words_have_length_one(stdlib: Graph) -> None:
     sums = np.linalg.norm(stdlib.features, axis=1)
     np.testing.assert_allclose(sums[sums > 0], 1, rtol=1e-5)

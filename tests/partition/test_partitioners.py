@@ -27,7 +27,9 @@ def with_coordinates(graph: Graph, dims: int, seed: int = 0) -> Graph:
 
 
 def lattice(*shape: int) -> Graph:
-    """A grid graph with edges in both directions and its coordinates, node ids shuffled."""
+    """A grid graph with edges in both directions and its coordinates, node ids
+    shuffled.
+    """
     points = np.array(list(product(*map(range, shape))))
     ids = np.random.default_rng(0).permutation(len(points)).reshape(shape)
     pairs = [

@@ -9,7 +9,9 @@ from gnnkit.graph import CSC
 
 
 def skewed(num_nodes: int, num_edges: int, salt: int = 0) -> CSC:
-    """In-degrees from zero to a large part of the nodes; self-loops, parallel edges, isolated nodes."""
+    """In-degrees from zero to a large part of the nodes; self-loops, parallel edges,
+    isolated nodes.
+    """
     random = np.random.default_rng(salt)
     dst = (num_nodes * random.random(num_edges) ** 3).astype(np.int64)
     src = random.integers(0, num_nodes, num_edges)

@@ -1,4 +1,6 @@
-"""The inputs that crash other samplers, or that they answer with nodes that do not exist."""
+"""The inputs that crash other samplers, or that they answer with nodes that do not
+exist.
+"""
 
 from __future__ import annotations
 

@@ -202,7 +202,9 @@ INVARIANT: dict[str, tuple[Sampler, bool]] = {
 
 
 def draws(batch: MiniBatch) -> dict[tuple[int, int], list[int]]:
-    """The sources that each node draws in each block: (hop from the seeds, node) -> global ids."""
+    """The sources that each node draws in each block: (hop from the seeds, node) ->
+    global ids.
+    """
     drawn = {}
     for hop, block in enumerate(reversed(batch.blocks)):
         sources = np.split(block.src_nodes[block.indices], block.indptr[1:-1])

@@ -57,7 +57,7 @@ GRAPH = random_graph()
 
 
 class PythonSampler(Sampler):
-    """All in-edges, as a third party would write it; `fail_at` is a node that raises."""
+    """All in-edges, as a third party would write it. Node `fail_at` raises."""
 
     def __init__(self, fail_at: int = -1, delay: float = 0.0) -> None:
         self.fail_at = fail_at
@@ -279,6 +279,9 @@ def outermost(batch: MiniBatch, **changes: Any) -> MiniBatch:
         (lambda batch: None, "must return a MiniBatch, got NoneType"),
         (lambda batch: replace(batch, blocks=batch.blocks[:1]), "blocks has 1 entries, expected num_hops=2"),
         (lambda batch: replace(batch, seeds=batch.seeds[::-1]), "seeds must come back in their order"),
+        (lambda batch: replace(batch, blocks=None), "blocks must be a sequence of Block, got NoneType"),
+        (lambda batch: outermost(batch, indptr=None), r"blocks\[0\]: indptr has shape \[\]"),
+        (lambda batch: outermost(batch, src_nodes=None), r"blocks\[0\]\.src_nodes has shape \[\]"),
         (lambda batch: replace(batch, blocks=[None, None]), r"blocks\[0\] must be a Block, got NoneType"),
         (lambda batch: replace(batch, blocks=batch.blocks[::-1]), r"blocks\[0\] must compute the nodes that the next"),
         (
@@ -287,19 +290,40 @@ def outermost(batch: MiniBatch, **changes: Any) -> MiniBatch:
         ),
         (lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes * 0), r"blocks\[0\]\.src_nodes repeat"),
         (
-            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes[::-1]),
+            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes[::-1].copy()),
             r"blocks\[0\]: edge_ids name other",
+        ),
+        (
+            lambda batch: outermost(batch, src_nodes=batch.blocks[0].src_nodes.tolist()),
+            r"blocks\[0\]\.src_nodes must be a contiguous array of int32 or int64",
         ),
         (lambda batch: outermost(batch, indptr=batch.blocks[0].indptr * 2), r"blocks\[0\]: indptr runs from 0 to"),
         (
             lambda batch: outermost(batch, indptr=np.zeros(301, np.int64)),
-            r"blocks\[0\]\.indptr has 300 rows for \d+ src",
+            r"blocks\[0\]: indptr has 300 rows for \d+ src",
         ),
     ],
 )
 def test_a_plugin_that_hands_over_wrong_batches_is_named(change: Callable[[MiniBatch], Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"^WrongBatches\.sample:? {message}"):
         list(loader(sampler=WrongBatches(change, of_batch=True), batch_size=8, shuffle=False))
+
+
+class WrongSeeds(PythonSampler):
+    """Gives fewer costs and groups than there are seeds."""
+
+    def costs(self, graph: CSC, seeds: np.ndarray) -> Any:
+        return np.ones(3)
+
+    def groups(self, graph: CSC, seeds: np.ndarray) -> Any:
+        return None if self.delay == 0 else seeds[1:]
+
+
+def test_a_plugin_that_hands_over_wrong_costs_or_groups_is_named() -> None:
+    with pytest.raises(UserError, match=r"WrongSeeds\.costs must be a number for each of 300 seeds, got .* \[3\]"):
+        loader(sampler=WrongSeeds(), batching="balanced").plan(0)
+    with pytest.raises(UserError, match=r"WrongSeeds\.groups has 299 entries, expected 300"):
+        loader(sampler=WrongSeeds(delay=0.1))
 
 
 def test_a_batch_stays_as_it_is_while_it_is_held() -> None:
@@ -455,6 +479,7 @@ def test_the_interpreter_ends_with_an_iterator_in_use(sampler: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_wait_for_a_batch() -> None:
     code = f"""{MAKE}
 class Slow(Python):

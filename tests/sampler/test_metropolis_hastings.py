@@ -1,4 +1,6 @@
-"""The walks' law, exactly on paper and statistically in the code; wrong laws that others ship are told apart."""
+"""The walks' law, exactly on paper and statistically in the code; wrong laws that
+others ship are told apart.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def plain(here: int, there: int) -> Fraction:
 
 
 def transition(graph: CSC, accept: Law) -> list[list[Fraction]]:
-    """P[u][v] of a walk that proposes a uniform neighbour and stays where it is when it is refused."""
+    """P[u][v] of a walk that proposes a uniform neighbour and stays where it is when it
+    is refused.
+    """
     n, degree = graph.num_nodes, np.diff(graph.indptr)
     P = [[Fraction(0)] * n for _ in range(n)]
     for u in range(n):
@@ -68,7 +72,9 @@ def steps(sampler: MetropolisHastingsSampler, graph: CSC, keys: int) -> npt.NDAr
 
 
 def p_value(counts: npt.NDArray[np.int64], P: list[list[Fraction]]) -> float:
-    """Chi-square of observed steps against the transition law; 0 if a step was impossible."""
+    """Chi-square of observed steps against the transition law; 0 if a step was
+    impossible.
+    """
     law = np.array(P, np.float64)
     expected = counts.sum(axis=1, keepdims=True) * law
     if counts[law == 0].any():

@@ -13,7 +13,15 @@ from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.sampler import BalancedSampler, FullSampler, Hop, LaborSampler, NeighborSampler, WeightedSampler
+from gnnkit.sampler import (
+    BalancedSampler,
+    FullSampler,
+    Hop,
+    LaborSampler,
+    MetropolisHastingsSampler,
+    NeighborSampler,
+    WeightedSampler,
+)
 from gnnkit.sampler.balanced import water_fill
 from gnnkit.sampler.base import NativeSampler, Reading
 
@@ -31,6 +39,7 @@ SAMPLERS: dict[str, NativeSampler] = {
     "balanced": BalancedSampler([6, 4], most=20, importance="sum"),
     "full": FullSampler(2),
 }
+WALKERS = {**SAMPLERS, "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5)}
 
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
@@ -97,24 +106,28 @@ def test_owners_together_draw_what_one_process_draws(sampler: NativeSampler, hop
     assert num_drawn == len(one.sources) > 0
 
 
-@each_sampler
+@pytest.mark.parametrize("sampler", WALKERS.values(), ids=WALKERS.keys())
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_numbers_of_nodes_do_not_matter_where_ids_are_given(sampler: NativeSampler, csc: CSC) -> None:
-    order = np.random.default_rng(4).permutation(csc.num_nodes)  # [num_nodes] global id of each number
+    whole = sampler.reading(csc)
+    graph, weight = whole.csc, whole.csc.weight
+    order = np.random.default_rng(4).permutation(graph.num_nodes)  # [num_nodes] global id of each number
     number = np.argsort(order)
-    degree = np.diff(csc.indptr)[order]
+    degree = np.diff(graph.indptr)[order]
     indptr = np.concatenate([[0], np.cumsum(degree)])
-    edges = np.repeat(csc.indptr[order] - indptr[:-1], degree) + np.arange(csc.num_edges)
-    assert csc.weight is not None
-    turned = CSC(indptr, number[csc.indices[edges]].astype(csc.indices.dtype), csc.weight[edges])
-    seeds = np.random.default_rng(5).permutation(csc.num_nodes)[:200]
-    wanted = sampler.reading(csc).wanted
-    reading = Reading(turned, wanted=None if wanted is None else wanted[order], rows=order, sources=order)
+    edges = np.repeat(graph.indptr[order] - indptr[:-1], degree) + np.arange(graph.num_edges)
+    indices = number[graph.indices[edges]].astype(graph.indices.dtype)
+    turned = CSC(indptr, indices, None if weight is None else weight[edges])
+    wanted = None if whole.wanted is None else whole.wanted[order]
+    seeds = np.random.default_rng(5).permutation(graph.num_nodes)[:200]
+    reading = Reading(turned, wanted=wanted, rows=order, sources=order)
     nodes, _, ends, sources, drawn, _ = sampler.native().sample(reading, number[seeds], KEY, 1)
-    expected = sampler.native().sample(sampler.reading(csc), seeds, KEY, 1)
+    expected = sampler.native().sample(whole, seeds, KEY, 1)
     np.testing.assert_array_equal(order[nodes], expected[0])
     np.testing.assert_array_equal(ends, expected[2])
     np.testing.assert_array_equal(sources, expected[3])
-    np.testing.assert_array_equal(edges[drawn], expected[4])
+    if sampler.draws_edges:
+        np.testing.assert_array_equal(edges[drawn], expected[4])
 
 
 def test_ids_of_a_wrong_length_are_named(csc: CSC) -> None:

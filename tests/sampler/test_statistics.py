@@ -1,4 +1,6 @@
-"""What each sampler draws against what theory says it draws, at degrees from 1 to 100,000. Keys are fixed, so are results."""
+"""What each sampler draws against what theory says it draws, at degrees from 1 to
+100,000. Keys are fixed, so are results.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,10 @@ def p_value(counts: npt.NDArray[np.int64], expected: Array) -> float:
 
 
 def without_replacement(counts: npt.NDArray[np.int64], num_keys: int, fanout: int) -> float:
-    """As `p_value` for draws of `fanout` distinct edges: cells then have variance N p (1 - p), p = fanout / degree, and
-    covariance -N p (1 - p) / (degree - 1), so the statistic times (degree - 1) / (degree (1 - p)) is chi-square."""
+    """As `p_value` for draws of `fanout` distinct edges: cells then have variance N p
+    (1 - p), p = fanout / degree, and covariance -N p (1 - p) / (degree - 1), so the
+    statistic times (degree - 1) / (degree (1 - p)) is chi-square.
+    """
     degree = len(counts)
     p = fanout / degree
     expected = np.full(degree, num_keys * p)
@@ -105,12 +109,13 @@ def test_weighted_draws_without_replacement_are_in_proportion_to_what_is_left() 
     assert chi2.sf(statistic, len(law) - 1) > 1e-3
 
 
-@pytest.mark.parametrize("degree", [20, 1_000, 100_000])
+@pytest.mark.parametrize("degree", [20, 1_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_weighted_inclusion_follows_the_race_of_exponentials(degree: int) -> None:
     fanout, num_keys, heavy = 10, 2_000, degree // 4
     weight = np.ones(degree)
     weight[:heavy] = 3.0
-    # An edge of weight w is drawn iff fewer than `fanout` others arrive before it: integrate over its own arrival.
+    # An edge of weight w is drawn iff fewer than `fanout` others arrive before it.
+    # So integrate over its own arrival.
     num_steps = max(4_000, 4 * degree)  # of large degrees only the earliest arrivals count
     steps = (np.arange(num_steps) + 0.5) / num_steps
     arrival = -np.log(steps) / 3.0

@@ -1,4 +1,5 @@
-//! Arrays of the caller: C-contiguous, aligned, and the written ones apart from the read ones.
+//! Arrays of the caller: C-contiguous, aligned, and the written ones apart from the
+//! read ones.
 
 use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use numpy::{PyUntypedArrayMethods, dtype};
@@ -59,7 +60,8 @@ impl<'py, T: Element> Output<'py, T> {
         self.array.as_slice_mut().map_err(|error| refuse(self.name, error))
     }
 
-    /// Checks that no byte of `input` is written: NumPy's own bookkeeping does not see through tensors.
+    /// Checks that no byte of `input` is written: NumPy's own bookkeeping does not see
+    /// through tensors.
     pub(crate) fn apart_from<U: Element>(&self, input: &Input<'py, U>) -> PyResult<()> {
         let (own, read) = (bytes(&self.array), bytes(&input.array));
         if own.start < read.end && read.start < own.end {
@@ -83,7 +85,7 @@ fn bytes<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> std::ops::Range<usize>
     start..start + array.len() * size_of::<T>()
 }
 
-/// `array` as one of `T`; a slice of it may be taken.
+/// `array` as an array of `T`, of which a slice may be taken.
 fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
     let Ok(typed) = array.cast::<PyArrayDyn<T>>() else {
         return Err(refuse(
@@ -97,7 +99,7 @@ fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResu
     Ok(typed)
 }
 
-/// Whether `array` is one of float64 and not of float32; the other floats of a call must be of its type.
+/// Whether `array` holds float64 and not float32. All floats of a call have one type.
 pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> {
     let double = array.cast::<PyArrayDyn<f64>>().is_ok();
     if !double && array.cast::<PyArrayDyn<f32>>().is_err() {
@@ -106,7 +108,7 @@ pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> 
     Ok(double)
 }
 
-/// Columns of a row: what follows the first axis of `shape`.
+/// Columns of a row: the product of all axes of `shape` but the first.
 pub(crate) fn width(name: &str, shape: &[usize]) -> PyResult<usize> {
     match shape {
         [] => Err(refuse(name, "must have at least one axis")),

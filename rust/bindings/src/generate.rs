@@ -60,8 +60,8 @@ fn generate_lattice<'py>(
     by_width!(num_nodes, I => to_py(py, py.detach(|| generate::lattice::<I>(num_nodes, side, dims, threads))))
 }
 
-/// The class of each node, in the order of `generate_rmat` and `generate_block_model` of
-/// that key, or of node ids.
+/// The class of each node, in the order of `generate_rmat` and `generate_block_model`
+/// of that key, or of node ids.
 #[pyfunction]
 #[pyo3(signature = (num_nodes, num_classes, key=None))]
 fn generate_labels<'py>(

@@ -23,7 +23,8 @@ pub(crate) fn all_cores(threads: Option<Arg<'_, '_>>) -> PyResult<usize> {
     num_threads(threads, available_parallelism().map_or(1, usize::from))
 }
 
-/// indptr, indices (int32 or int64) and the position of each edge in what it was made from, empty where not wanted.
+/// indptr, indices (int32 or int64) and the position of each edge in the input, empty
+/// where not wanted.
 pub(crate) type PySorted<'py> = (
     Bound<'py, PyArray1<i64>>,
     Bound<'py, PyUntypedArray>,
@@ -73,8 +74,8 @@ macro_rules! by_width {
 }
 pub(crate) use by_width;
 
-/// Raises `UserError` naming the first bad value of a CSC and its place. One thread, so it
-/// may run before a fork.
+/// Raises `UserError` naming the first bad value of a CSC and its place. One thread, so
+/// it may run before a fork.
 #[pyfunction]
 fn check_csc(py: Python<'_>, indptr: Arg<'_, '_>, indices: Arg<'_, '_>, num_sources: Arg<'_, '_>) -> PyResult<()> {
     let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
@@ -83,7 +84,8 @@ fn check_csc(py: Python<'_>, indptr: Arg<'_, '_>, indices: Arg<'_, '_>, num_sour
     with_ids!(indices, indices => py.detach(|| Csc::new(indptr, indices, num_sources).map(drop)).map_err(user_error))
 }
 
-/// The CSC of the edges `src[i] -> dst[i]`, and i of each edge where `positions` is true.
+/// The CSC of the edges `src[i] -> dst[i]`, and i of each edge where `positions` is
+/// true.
 #[pyfunction]
 #[pyo3(signature = (src, dst, num_nodes, num_sources, positions, threads=None))]
 fn csc_from_edges<'py>(
@@ -125,8 +127,8 @@ fn csc_transpose<'py>(
     })
 }
 
-/// The graph with the reverse edges that it lacks, and the position of the edge that each
-/// comes from.
+/// The graph with the reverse edges that it lacks, and the position of the edge that
+/// each comes from.
 #[pyfunction]
 #[pyo3(signature = (indptr, indices, threads=None))]
 fn csc_symmetrize<'py>(

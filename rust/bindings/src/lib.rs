@@ -1,4 +1,5 @@
-//! `gnnkit._core`: NumPy arrays in, NumPy arrays out, the interpreter released in between.
+//! `gnnkit._core`: NumPy arrays in, NumPy arrays out, the interpreter released in
+//! between.
 
 use pyo3::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Batches sampled, and their rows gathered, ahead of their consumer on threads without the interpreter's lock.
+//! Batches sampled, and their rows gathered, ahead of their consumer on threads without
+//! the interpreter's lock.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,15 +30,16 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// The most batches that are made ahead.
 const MOST_AHEAD: usize = 1 << 16;
 
-/// Memory of a NumPy array to read, for threads that do not hold the interpreter's lock.
+/// Memory of a NumPy array to read, for threads that do not hold the interpreter's
+/// lock.
 struct Held<T> {
     start: *const T,
     len: usize,
     _array: Py<PyAny>,
 }
 
-// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and `_array`
-// keeps the array alive.
+// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and
+// `_array` keeps the array alive.
 unsafe impl<T: Sync> Send for Held<T> {}
 // SAFETY: as above. The memory is only read.
 unsafe impl<T: Sync> Sync for Held<T> {}
@@ -57,8 +59,8 @@ impl<T: Element> Held<T> {
     }
 
     fn as_slice(&self) -> &[T] {
-        // SAFETY: made from a slice of the array. Others may write to the array meanwhile.
-        // Ids of users are checked where they are read (`View`).
+        // SAFETY: made from a slice of the array. Others may write to the array
+        // meanwhile. Ids of users are checked where they are read (`View`).
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -70,8 +72,8 @@ struct Buffer {
     array: Py<PyAny>,
 }
 
-// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and `array`
-// keeps the array alive.
+// SAFETY: NumPy neither moves nor frees the memory of an array that is alive, and
+// `array` keeps the array alive.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -98,8 +100,8 @@ impl Buffer {
     }
 
     fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: made from a mutable slice of the array, of which nobody else has a view
-        // (`Buffers`).
+        // SAFETY: made from a mutable slice of the array, of which nobody else has a
+        // view (`Buffers`).
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -110,7 +112,7 @@ enum Edges {
     I64(Held<i64>),
 }
 
-/// What native samplers read of a graph.
+/// The arrays of a graph that native samplers read.
 struct Reading {
     indptr: Held<i64>,
     edges: Edges,
@@ -188,7 +190,8 @@ enum Draws {
         sampler: Sampler,
         reading: Box<Reading>,
     },
-    /// A sampler written in Python, and its graph: the thread takes the interpreter's lock for it.
+    /// A sampler written in Python, and its graph: the thread takes the interpreter's
+    /// lock for it.
     Python {
         sampler: Py<PyAny>,
         graph: Py<PyAny>,
@@ -209,7 +212,7 @@ struct Buffers {
     lent: Mutex<Vec<Buffer>>,
 }
 
-/// What all threads share.
+/// The inputs that all threads share.
 struct Plan {
     draws: Draws,
     seeds: Vec<i64>,
@@ -312,7 +315,8 @@ impl Buffers {
             return Ok(free.swap_remove(fits));
         }
         let too_small = free.pop(); // given up for the larger one
-        drop(free); // before the interpreter's lock: whoever has that one waits for this one
+        // A thread with the interpreter's lock may wait for this lock.
+        drop(free);
         drop(too_small);
         attached(|py| {
             let array = self.allocate.bind(py).call1((num_bytes + num_bytes / 8,))?;
@@ -320,7 +324,8 @@ impl Buffers {
         })
     }
 
-    /// The whole of `buffer` as an array; views of it keep it from being written to.
+    /// The whole of `buffer` as an array. A buffer with a view of it left is not
+    /// written.
     fn lend(&self, py: Python<'_>, buffer: Buffer) -> Py<PyAny> {
         let array = buffer.array.clone_ref(py);
         lock(&self.lent).push(buffer);
@@ -329,15 +334,16 @@ impl Buffers {
 
     /// Frees the lent buffers of which no view is left.
     fn recycle(&self, py: Python<'_>) {
-        // SAFETY: `array` is alive, and `py` says that nobody changes its count meanwhile.
+        // SAFETY: `array` is alive, and `py` says that nobody changes its count
+        // meanwhile.
         let unseen = |buffer: &mut Buffer| unsafe { ffi::Py_REFCNT(buffer.array.bind(py).as_ptr()) } == 1;
         let unseen: Vec<_> = lock(&self.lent).extract_if(.., unseen).collect();
         lock(&self.free).extend(unseen);
     }
 }
 
-/// The steps of an epoch. Step i has the seeds `seeds[offsets[i]..offsets[i + 1]]` and the
-/// key `derive(key, i)`.
+/// The steps of an epoch. Step i has the seeds `seeds[offsets[i]..offsets[i + 1]]` and
+/// the key `derive(key, i)`.
 struct Steps {
     seeds: Vec<i64>,
     offsets: Vec<usize>,
@@ -365,7 +371,8 @@ impl Steps {
     }
 }
 
-/// A batch as `Sampler.sample` of `gnnkit._core` or of a sampler in Python returns it, and the buffer that begins with its rows.
+/// A batch as `Sampler.sample` of `gnnkit._core` or of a sampler in Python returns it,
+/// and the buffer that begins with its rows.
 type PyMade = (Py<PyAny>, Option<Py<PyAny>>);
 
 /// An epoch's batches of one rank, in order.
@@ -425,9 +432,9 @@ impl PyLoader {
         })
     }
 
-    /// The next batch. Raises `RuntimeError` after the last one, after `close` and after a fork.
+    /// The next batch. Raises `RuntimeError` after the last one, after `close` and
+    /// after a fork.
     fn take(&self, py: Python<'_>) -> PyResult<PyMade> {
-        let ended = || PyRuntimeError::new_err("there are no more batches");
         let ahead = lock(&self.ahead).clone().ok_or_else(ended)?;
         if !ahead.is_own_process() {
             return Err(PyRuntimeError::new_err(
@@ -435,15 +442,10 @@ impl PyLoader {
             ));
         }
         self.plan.buffers.recycle(py);
-        let made = loop {
-            match py.detach(|| ahead.take(PATIENCE)) {
-                Taken::Next(Ok(made)) => break made?,
-                Taken::Next(Err(panic)) => resume_unwind(panic),
-                Taken::Pending => py.check_signals()?,
-                Taken::End => return Err(ended()),
-            }
-        };
+        let made = next(py, &ahead);
+        // The last reference waits for threads, which may need the interpreter's lock.
         py.detach(|| drop(ahead));
+        let made = made?;
         let batch = match made.batch {
             Drawn::I32(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
             Drawn::I64(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
@@ -456,6 +458,23 @@ impl PyLoader {
     fn close(&self, py: Python<'_>) {
         let ahead = lock(&self.ahead).take();
         py.detach(|| drop(ahead));
+    }
+}
+
+/// The error after the last batch.
+fn ended() -> PyErr {
+    PyRuntimeError::new_err("there are no more batches")
+}
+
+/// Waits for the next result of `ahead`, and looks for Ctrl-C meanwhile.
+fn next(py: Python<'_>, ahead: &MadeAhead) -> PyResult<Made> {
+    loop {
+        match py.detach(|| ahead.take(PATIENCE)) {
+            Taken::Next(Ok(made)) => return made,
+            Taken::Next(Err(panic)) => resume_unwind(panic),
+            Taken::Pending => py.check_signals()?,
+            Taken::End => return Err(ended()),
+        }
     }
 }
 

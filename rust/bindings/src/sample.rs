@@ -19,7 +19,8 @@ use crate::arg::{
 use crate::{UserError, user_error};
 
 thread_local! {
-    /// Tables that a thread's batches reuse. They live and die with the thread, so a fork inherits no lock.
+    /// Tables that a thread's batches reuse. They live and die with the thread, so a
+    /// fork inherits no lock.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -110,7 +111,7 @@ type PyBatch<'py> = (
     Option<Bound<'py, PyArray1<f32>>>,
 );
 
-/// What a native sampler draws; immutable, so that any number of threads may use it.
+/// A sampler of the core. It is immutable, so any number of threads may use it.
 #[pyclass(frozen, name = "Sampler", module = "gnnkit._core")]
 pub struct PySampler(pub Sampler);
 
@@ -304,7 +305,8 @@ pub(crate) fn batch_to_py<I: Id + Element>(py: Python<'_>, batch: Batch<I>) -> P
     ))
 }
 
-/// The list that an array shows; later batches use its memory when no view of the array is left.
+/// The list that an array shows. Later batches use its memory when no view of the array
+/// is left.
 #[pyclass(frozen, module = "gnnkit._core")]
 struct Memory {
     _list: Box<dyn Any + Send + Sync>,
@@ -313,11 +315,13 @@ struct Memory {
 fn list_to_py<T: Kept + Element>(py: Python<'_>, list: List<T>) -> PyResult<Bound<'_, PyArray1<T>>> {
     let (start, len) = (list.as_ptr(), list.len());
     let memory = Bound::new(py, Memory { _list: Box::new(list) })?.into_any();
-    // SAFETY: the elements stay where they are, and `memory` keeps them and lets nobody else reach them.
+    // SAFETY: the elements stay where they are, and `memory` keeps them and lets nobody
+    // else reach them.
     Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from_shape_ptr(len, start), memory) })
 }
 
-/// The nodes that walks stand on, [num_starts * num_walks * (length + 1)], the start first.
+/// The nodes that walks stand on, [num_starts * num_walks * (length + 1)], the start
+/// first.
 #[pyfunction]
 #[pyo3(signature = (reading, starts, walks, key))]
 fn visited<'py>(

@@ -1,7 +1,9 @@
-//! Milliseconds per sampled batch on an R-MAT graph, by one thread and by several together:
-//! `cargo run --release --example sampling [nodes] [edges] [batches] [threads]`.
+//! Milliseconds per sampled batch on an R-MAT graph, by one thread and by several
+//! together: `cargo run --release --example sampling [nodes] [edges] [batches]
+//! [threads]`.
 //!
-//! The default is the size of ogbn-products, 2,449,029 nodes and 123.7 M directed edges, more skewed, with permuted ids.
+//! The default is the size of ogbn-products, 2,449,029 nodes and 123.7 M directed
+//! edges, more skewed, with permuted ids.
 
 use std::time::Instant;
 
@@ -17,7 +19,8 @@ fn argument<T: std::str::FromStr>(position: usize, default: T) -> T {
         .unwrap_or(default)
 }
 
-/// Edge `index` of an R-MAT with quadrants .57/.19/.19/.05, endpoints scaled to `num_nodes` and permuted.
+/// Edge `index` of an R-MAT with quadrants .57/.19/.19/.05, endpoints scaled to
+/// `num_nodes` and permuted.
 fn edge(index: u64, num_nodes: u64) -> (usize, usize) {
     let stream = Stream::new(derive(1, index));
     let (mut source, mut target) = (0u64, 0u64);
@@ -42,7 +45,7 @@ fn rmat<I: Id>(num_nodes: usize, num_edges: u64) -> (Vec<i64>, Vec<I>) {
     let mut next = indptr.clone();
     let mut indices = vec![I::from_index(0); num_edges as usize];
     #[cfg(target_os = "linux")]
-    // SAFETY: whole pages of our own vector; advice only.
+    // SAFETY: whole pages of our own vector, and only advice.
     unsafe {
         let skip = indices.as_ptr().cast::<u8>().align_offset(4096);
         libc::madvise(

@@ -1,7 +1,8 @@
 //! Sums, maxima and dot products over the in-edges of each destination.
 //!
-//! A row of the result is computed by one thread, its edges in the order in which they are given, each product rounded
-//! before it is added: the bits depend neither on the number of threads nor on the instruction set.
+//! A row of the result is computed by one thread, its edges in the order in which they
+//! are given, each product rounded before it is added: the bits depend neither on the
+//! number of threads nor on the instruction set.
 
 use std::ops::Range;
 
@@ -18,11 +19,13 @@ use dot::EdgeDot;
 use reduce::{InOrder, Max, Placed, Sum, Unit};
 use rows::{Reduce, Rows, Split, plan};
 
-/// How many edges ahead the rows of x are asked for; 16 to 32 were equally good, 8 and 64 slower.
+/// Number of edges between prefetching a row of x and using the row. 16 to 32 were
+/// equally good, 8 and 64 slower.
 const AHEAD: usize = 24;
 /// Fewer operations than this are not worth a second thread.
 const TASK_OPERATIONS: usize = 1 << 16;
-/// More tasks than threads, so that a thread which lost its core does not keep the others waiting.
+/// More tasks than threads, so that a thread which lost its core does not keep the
+/// others waiting.
 const TASKS_PER_THREAD: usize = 8;
 /// How the columns of x and of the result divide into heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,17 +50,20 @@ impl Columns {
     }
 }
 
-/// The in-edges of a graph, ready to aggregate over: an own copy, validated, so that nobody can change it in between.
+/// The in-edges of a graph, ready to aggregate over: an own copy, validated, so that
+/// nobody can change it in between.
 #[derive(Debug, Clone)]
 pub struct Aggregator {
-    indptr: Box<[usize]>,         // [num_destinations + 1]
-    sources: Box<[u32]>,          // [num_edges]
-    position: Option<Box<[u32]>>, // [num_edges] which weight is the edge's own, where they are in another order
+    indptr: Box<[usize]>, // [num_destinations + 1]
+    sources: Box<[u32]>,  // [num_edges]
+    /// [num_edges] the weight of each edge, where weights are in another order.
+    position: Option<Box<[u32]>>,
     num_sources: usize,
 }
 
 impl Aggregator {
-    /// Copies the edges of `csc`; at most 2^32 - 1 sources, destinations and edges.
+    /// Copies the edges of `csc`. There are at most 2^32 - 1 sources, destinations and
+    /// edges.
     pub fn new<I: Id>(csc: Csc<'_, I>) -> Result<Self, Error> {
         for (name, actual) in [
             ("sources", csc.num_sources()),
@@ -95,8 +101,8 @@ impl Aggregator {
         self.sources.len()
     }
 
-    /// The same edges by source, each keeping its weight's place: what the backward pass aggregates over. The edges of a
-    /// source are in the order of their destinations here.
+    /// Turns the edges around for the backward pass. Each edge keeps the place of its
+    /// weight. The edges of a source are in the order of their destinations here.
     pub fn transpose(&self) -> Result<Self, Error> {
         let len = self.num_sources + 1; // at most 2^32
         let mut indptr = filled(0, Some(len), "num_sources", self.num_sources)?;
@@ -151,8 +157,9 @@ impl Aggregator {
         Ok(())
     }
 
-    /// `out[v, h] = sum of weight[e, h] * x[u, h]` over the edges e = u -> v, for each head h. `weight` [edges, heads] is in
-    /// the order of the edges that this aggregator, or the one it is the transpose of, was made from.
+    /// `out[v, h] = sum of weight[e, h] * x[u, h]` over the edges e = u -> v, for each
+    /// head h. `weight` [edges, heads] is in the order of the edges that this
+    /// aggregator, or the one it is the transpose of, was made from.
     pub fn weighted_sum<T: Float>(
         &self,
         columns: Columns,
@@ -215,7 +222,8 @@ impl Aggregator {
         Ok(())
     }
 
-    /// `out[e, h] = x[u, h] . grad[v, h]` over the edges e = u -> v: the gradient of the weights of [`Self::weighted_sum`].
+    /// `out[e, h] = x[u, h] . grad[v, h]` over the edges e = u -> v: the gradient of
+    /// the weights of [`Self::weighted_sum`].
     pub fn edge_dot<T: Float>(
         &self,
         columns: Columns,
@@ -256,8 +264,9 @@ impl Aggregator {
         Ok(())
     }
 
-    /// `out[v] = max of x[u]` over the edges u -> v, and in `arg[v]` the place of the first edge that has it, in the order of
-    /// [`Self::weighted_sum`]'s weights. Without edges: negative infinity and -1. NaN is larger than any number.
+    /// `out[v] = max of x[u]` over the edges u -> v, and in `arg[v]` the place of the
+    /// first edge that has it, in the order of [`Self::weighted_sum`]'s weights.
+    /// Without edges: negative infinity and -1. NaN is larger than any number.
     pub fn max<T: Float>(
         &self,
         width: usize,
@@ -285,8 +294,9 @@ impl Aggregator {
         Ok(())
     }
 
-    /// `out[u] = sum of grad[v]` over the edges e = u -> v, in the columns where `arg[v]` is e: the gradient of
-    /// [`Self::max`]. What is no edge in `arg` adds nothing.
+    /// `out[u] = sum of grad[v]` over the edges e = u -> v, in the columns where
+    /// `arg[v]` is e: the gradient of [`Self::max`]. An `arg` that names no edge adds
+    /// nothing.
     pub fn max_backward<T: Float>(
         &self,
         width: usize,
@@ -304,7 +314,8 @@ impl Aggregator {
         if width == 0 {
             return Ok(());
         }
-        // Each task reads all and adds to its own rows of `out`, so that every sum has the same order on any number of threads.
+        // Each task reads all and adds to its own rows of `out`, so that every sum has
+        // the same order on any number of threads.
         let count = (grad.len() / TASK_OPERATIONS).clamp(1, threads.max(1));
         let rows = self.num_sources.div_ceil(count).max(1);
         let tasks = out.chunks_mut(rows * width).enumerate().collect();
@@ -333,7 +344,8 @@ impl Aggregator {
         self.position.as_ref().map_or(edge, |position| position[edge] as usize)
     }
 
-    /// The columns from `start` on of the row of x that `edge` reads, as K heads of D; asks for those of a later edge.
+    /// Returns the columns from `start` on of the row of x that `edge` reads, as K
+    /// heads of D. Prefetches the same columns for a later edge.
     #[inline(always)]
     fn row<'a, T, const D: usize, const K: usize>(
         &self,
@@ -348,7 +360,8 @@ impl Aggregator {
         at(x, self.sources[edge] as usize * width + start)
     }
 
-    /// That `sources` has a row of `width` per source and `destinations` one per destination.
+    /// That `sources` has a row of `width` per source and `destinations` one per
+    /// destination.
     fn check<T>(
         &self,
         source_name: &'static str,
@@ -380,7 +393,8 @@ impl Aggregator {
         });
     }
 
-    /// Cuts the rows into ranges of about equal numbers of edges, and `out` with them: `offset` is where a row starts in it.
+    /// Cuts the rows into ranges of about equal numbers of edges, and `out` with them:
+    /// `offset` is where a row starts in it.
     fn tasks<O: Split>(
         &self,
         width: usize,
@@ -407,7 +421,8 @@ impl Aggregator {
         tasks
     }
 
-    /// The row at which `task` of `count` tasks of equal work ends; a row costs as much as an edge, besides its edges.
+    /// The row at which `task` of `count` tasks of equal work ends. A row costs as much
+    /// as an edge, besides its edges.
     fn row_after(&self, task: usize, count: usize) -> usize {
         let rows = self.num_destinations();
         let goal = ((self.num_edges() + rows) as u128 * task as u128).div_ceil(count as u128) as usize;

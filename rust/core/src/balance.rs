@@ -1,4 +1,5 @@
-//! Even work: what a seed costs, and splits of seeds into batches of equal size and equal cost.
+//! Even work: the cost of a seed, and splits of seeds into batches of equal size and
+//! equal cost.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +13,15 @@ use crate::rng::derive;
 /// The most workers that items are dealt out to.
 const MAX_WORKERS: usize = 1 << 20;
 
-/// Expected number of edges in the tree that is sampled for each of `roots`, before nodes that recur are merged.
+/// Computes the expected number of edges in the tree of each of `roots`, before nodes
+/// that recur are merged.
 ///
-/// A node at hop h draws `s_h(v) = min(fanouts[h], d_v)` of its in-edges uniformly, or `fanouts[h]` with replacement, and all
-/// of them where the fanout is `None`. So the tree below it has `t_h(v) = s_h(v) (1 + mean of t_{h+1}(u) over the in-edges
-/// u -> v)` edges, `t` being 0 after the last hop. One pass over the edges per hop but the first, which reads those of the
-/// roots, and the last, which reads degrees. The same bits on any number of threads.
+/// A node at hop h draws `s_h(v) = min(fanouts[h], d_v)` of its in-edges uniformly, or
+/// `fanouts[h]` with replacement, and all of them where the fanout is `None`. So the
+/// tree below it has `t_h(v) = s_h(v) (1 + mean of t_{h+1}(u) over the in-edges u ->
+/// v)` edges, `t` being 0 after the last hop. The first hop reads the edges of the
+/// roots, the last one only degrees, and each other hop takes one pass over the edges.
+/// The bits do not depend on the number of threads.
 pub fn tree_sizes<I: Id>(
     graph: &Csc<'_, I>,
     fanouts: &[Option<usize>],
@@ -71,7 +75,8 @@ fn tree_size<I: Id>(
     }
 }
 
-/// Fills `out[node] = value(node)`; each thread gets a range of nodes with as many edges as the others.
+/// Fills `out[node] = value(node)`. Each thread gets a range of nodes with equally many
+/// edges.
 fn in_parallel<I: Id>(graph: &Csc<'_, I>, out: &mut [f64], threads: usize, value: impl Fn(usize) -> f64 + Sync) {
     let threads = threads.clamp(1, 1 + (graph.num_edges() >> 20));
     let bound = |part: usize| {
@@ -98,12 +103,15 @@ fn in_parallel<I: Id>(graph: &Csc<'_, I>, out: &mut [f64], threads: usize, value
     pool::for_each(threads, tasks, |(nodes, out)| fill(nodes, out));
 }
 
-/// The part, `0..num_parts`, of each item: numbers of items differ by at most one, sums of `costs` are nearly equal.
+/// Returns the part, `0..num_parts`, of each item. Numbers of items differ by at most
+/// one, and sums of `costs` are nearly equal.
 ///
-/// Longest processing time first, among the parts that have room. Without room to mind the largest sum is at most
-/// 4/3 - 1/(3 `num_parts`) times the least possible (Graham, 1969), which the tests find to hold with it too; hundreds of items a
-/// part come within 1e-4 of the mean. Karmarkar-Karp differencing with equal counts (BLDM) left 10 % on heavy tails, as it gives
-/// each part one item of each size.
+/// Longest processing time first, among the parts that have room. If the room of the
+/// parts is ignored, the largest sum is at most 4/3 - 1/(3 `num_parts`) times the least
+/// possible (Graham, 1969). The tests find this bound to hold with room too. Hundreds
+/// of items a part come within 1e-4 of the mean. Karmarkar-Karp differencing with equal
+/// counts (BLDM) left 10 % on heavy tails, because each part gets one item of each
+/// size.
 pub fn split(costs: &[f64], num_parts: usize) -> Vec<usize> {
     let mut falling: Vec<usize> = (0..costs.len()).collect();
     falling.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
@@ -154,12 +162,14 @@ impl PartialEq for Part {
 
 impl Eq for Part {}
 
-/// An order of the items in which batches follow one another, step by step and in each step rank by rank, such that the
-/// batches of a window cost the same.
+/// An order of the items in which batches follow one another, step by step and in each
+/// step rank by rank, such that the batches of a window cost the same.
 ///
-/// A step takes `num_workers * batch_size` items, a window `window` steps. The items of each window stay the same and each of
-/// them is equally likely in each of its batches, so that items in random order stay in random order. What is too little for
-/// a whole step is one more step, a window of its own, the ranks' numbers of items differing by at most one.
+/// A step takes `num_workers * batch_size` items, a window `window` steps. The items of
+/// each window stay the same. Each item is equally likely in each batch of the window,
+/// so items in random order stay in random order. Items that do not fill a step form
+/// one more step, which is a window of its own. There the numbers of items of two ranks
+/// differ by at most one.
 pub fn even_order(
     costs: &[f64],
     num_workers: usize,
@@ -203,7 +213,8 @@ pub fn even_order(
         for (item, batch) in (first..).zip(split(&costs[items], num_batches)) {
             batches[batch].push(item);
         }
-        // The first parts hold the costliest items; a hash gives no batch a place of its own.
+        // The first parts hold the costliest items. A hash gives no batch a place of
+        // its own.
         let mut places: Vec<usize> = (0..num_batches).collect();
         places.sort_by_key(|&batch| (Reverse(batches[batch].len()), derive(key, (first + batch) as u64)));
         order.extend(places.into_iter().flat_map(|batch| std::mem::take(&mut batches[batch])));
@@ -211,8 +222,8 @@ pub fn even_order(
     Ok(order)
 }
 
-/// The positions of `ids` in an order that follows from `key` and the ids alone: that of a hash, which is a bijection, so
-/// distinct ids never tie.
+/// The positions of `ids` in an order that follows from `key` and the ids alone: the
+/// order of a hash. The hash is a bijection, so distinct ids never tie.
 pub fn shuffled_order<I: Id>(ids: &[I], key: u64) -> Vec<usize> {
     let hashes = ids.iter().map(|id| derive(key, id.signed() as u64));
     let mut order: Vec<(u64, usize)> = hashes.zip(0..).collect();
@@ -245,7 +256,8 @@ mod tests {
         values.iter().fold(f64::MIN, |a, &b| a.max(b))
     }
 
-    /// The least largest sum over all splits into parts whose sizes differ by at most one.
+    /// The least largest sum over all splits into parts whose sizes differ by at most
+    /// one.
     fn brute_force(costs: &[f64], room: &mut [usize], sums: &mut [f64]) -> f64 {
         let Some((&cost, rest)) = costs.split_first() else {
             return largest(sums);
@@ -268,7 +280,8 @@ mod tests {
             let (counts, sums) = sums(&costs, &split(&costs, num_parts), num_parts);
             let best = brute_force(&costs, &mut counts.clone(), &mut vec![0.0; num_parts]);
             assert!(counts.iter().all(|&count| count == costs.len() / num_parts));
-            // The widest group spreads by no more than the largest cost, which the best split holds too.
+            // The widest group spreads by no more than the largest cost, which the best
+            // split holds too.
             assert!(
                 largest(&sums) <= (2.0 - 1.0 / num_parts as f64) * best + 1e-9,
                 "{costs:?}"

@@ -1,15 +1,18 @@
-//! Moves nodes at the border of their region to the neighbouring region that lowers the words of an aggregation.
+//! Moves nodes at the border of their region to the neighbouring region that lowers the
+//! words of an aggregation.
 
 use crate::csc::{Id, check_ids};
 use crate::{Csc, Error, edges};
 
-/// Passes over the nodes at most; each is linear in the edges, and few nodes move after the first ones.
+/// The most passes over the nodes. A pass is linear in the edges, and few nodes move
+/// after the first passes.
 const MAX_PASSES: usize = 10;
 
 /// The most ranks of a grid.
 const MAX_RANKS: usize = 1 << 24;
 
-/// The process grid: `rank = cell * slices + slice`, cell i at row `i % rows`, column `i / rows`.
+/// The process grid: `rank = cell * slices + slice`, cell i at row `i % rows`, column
+/// `i / rows`.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
     /// Destinations are divided into this many rows.
@@ -46,14 +49,16 @@ impl Grid {
     }
 }
 
-/// Improves `node_rank` in place and returns the number of moves. A node moves only where this lowers the words that all
-/// ranks receive in one aggregation, counted exactly: for each node the other rows among its destinations (gather) and
-/// the other columns among its sources (reduce). No rank's nodes and no cell's edges grow beyond `max_imbalance` times
-/// the mean, or beyond the largest there was.
+/// Improves `node_rank` in place and returns the number of moves. A node moves only
+/// where this lowers the words that all ranks receive in one aggregation, counted
+/// exactly: for each node the other rows among its destinations (gather) and the other
+/// columns among its sources (reduce). No rank's nodes and no cell's edges grow beyond
+/// `max_imbalance` times the mean, or beyond the largest there was.
 ///
-/// This is size-constrained label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the gain in connectivity, as
-/// in Mt-KaHyPar (Gottesbueren et al., ALENEX 2021), but in order of node ids, so that there is one result.
-/// Takes O((rows + cols) * num_nodes) memory.
+/// This is size-constrained label propagation (Meyerhenke, Sanders, Schulz, SEA 2014)
+/// with the gain in connectivity, as in Mt-KaHyPar (Gottesbueren et al., ALENEX 2021),
+/// but in order of node ids, so that there is one result. Takes O((rows + cols) *
+/// num_nodes) memory.
 pub fn min_words<I: Id>(
     csc: Csc<'_, I>,
     grid: Grid,
@@ -82,11 +87,13 @@ pub fn min_words<I: Id>(
     Ok(moves)
 }
 
-/// One direction of the plane: rows with the out-edges of each node, or columns with its in-edges.
+/// One direction of the plane: rows with the out-edges of each node, or columns with
+/// its in-edges.
 struct Axis {
     width: usize,
     place: Vec<u32>, // [num_nodes] where on this axis each node is owned
-    count: Vec<u32>, // [num_nodes, width] edges of each node by the place of their other end
+    /// [num_nodes, width] edges of each node by the place of their other end.
+    count: Vec<u32>,
 }
 
 impl Axis {
@@ -110,8 +117,9 @@ impl Axis {
         &self.count[node * self.width..][..self.width]
     }
 
-    /// For each place `to`: how many more other places all nodes need if `node` goes there. `neighbours` are the nodes
-    /// that count its edges; its `loops` go with it.
+    /// For each place `to`: how many more other places all nodes need if `node` goes
+    /// there. `neighbours` are the nodes that count the edges of `node`. The `loops` of
+    /// `node` move with the node.
     fn changes<I: Id>(&self, node: usize, loops: u32, neighbours: &[I]) -> Vec<i32> {
         if self.width == 1 {
             return vec![0];
@@ -124,7 +132,8 @@ impl Axis {
             for (change, &edges) in changes.iter_mut().zip(counts) {
                 *change += i32::from(edges == 0);
             }
-            changes[place] -= i32::from(counts[place] == 0); // its own place costs nothing
+            // Its own place costs nothing.
+            changes[place] -= i32::from(counts[place] == 0);
             left -= i32::from(counts[from] == edges && place != from);
         }
         changes.iter_mut().for_each(|change| *change += left);
@@ -142,7 +151,7 @@ impl Axis {
     }
 }
 
-/// The current assignment with all counts that tell what a move changes.
+/// The current assignment, with the counts from which the change of a move follows.
 struct Regions<'a, I> {
     sources: Csc<'a, I>,
     destinations: Csc<'a, I>,
@@ -154,7 +163,8 @@ struct Regions<'a, I> {
     held: Vec<u64>,    // [cells] edges
     max_owned: usize,
     max_held: u64,
-    reached: Vec<usize>, // [cells] the last node + 1 that was found to have a neighbour there
+    /// [cells] the last node + 1 that was found to have a neighbour there.
+    reached: Vec<usize>,
 }
 
 impl<'a, I: Id> Regions<'a, I> {
@@ -261,7 +271,8 @@ impl<'a, I: Id> Regions<'a, I> {
         fits
     }
 
-    /// In-edges go to the new row, out-edges to the new column, self-loops with their node.
+    /// In-edges go to the new row, out-edges to the new column, self-loops with their
+    /// node.
     fn move_edges(&mut self, node: usize, from: usize, to: usize, loops: u32) {
         let own = self.grid.place(self.cell(node));
         let ((row, col), (new_row, new_col)) = (self.grid.place(from), self.grid.place(to));
@@ -319,7 +330,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Words by the definition: rows of other destinations and columns of other sources, for each node.
+    /// Words by the definition: rows of other destinations and columns of other
+    /// sources, for each node.
     fn words(csc: Csc<'_, i32>, grid: Grid, node_rank: &[i32]) -> usize {
         let place = |node: usize| grid.place(node_rank[node].index() / grid.slices);
         let mut needs = Vec::new();

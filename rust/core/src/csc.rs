@@ -5,7 +5,7 @@ use crate::memory::Kept;
 
 /// An unsigned reading of the two id widths that users have.
 pub trait Id: Kept + Sync + Ord + std::fmt::Debug + 'static {
-    /// As an index; a `Csc` has checked that it is not negative.
+    /// As an index. A `Csc` has checked that the id is not negative.
     fn index(self) -> usize;
     /// As a signed number, for errors.
     fn signed(self) -> i64;
@@ -46,7 +46,8 @@ pub struct Csc<'a, I> {
 }
 
 impl<'a, I: Id> Csc<'a, I> {
-    /// Checks that `indptr` runs from 0 to the number of edges without decreasing and that every source exists.
+    /// Checks that `indptr` runs from 0 to the number of edges without decreasing and
+    /// that every source exists.
     pub fn new(indptr: &'a [i64], indices: &'a [I], num_sources: usize) -> Result<Self, Error> {
         let (Some(&first), Some(&last)) = (indptr.first(), indptr.last()) else {
             return Err(Error::Length {
@@ -111,9 +112,10 @@ impl<'a, I: Id> Csc<'a, I> {
     }
 }
 
-/// Checks that every id is in `0..bound`; the error names the first that is not.
+/// Checks that every id is in `0..bound`. The error names the first one outside.
 pub fn check_ids<I: Id>(name: &'static str, ids: &[I], bound: usize, of: &'static str) -> Result<(), Error> {
-    // A negative id is huge as an index: one comparison, and a loop without exit vectorises.
+    // A negative id is huge as an index: one comparison, and a loop without exit
+    // vectorises.
     let bad = |id: &I| id.index() >= bound;
     if !ids
         .chunks(4096)

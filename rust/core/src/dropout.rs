@@ -1,9 +1,12 @@
-//! Dropout whose choices follow from a key, a row's id and a column: the same for any layout of the rows over ranks.
+//! Dropout whose choices follow from a key, a row's id and a column: the same for any
+//! layout of the rows over ranks.
 //!
-//! Element j of the row with id i is kept iff `lane >= threshold`, where `threshold = floor(65536 p + 1/2)` and `lane` is
-//! the (j mod 4)-th group of 16 bits, the lowest one first, of `Stream::new(derive(key, i)).word(j / 4)`; i is taken as
-//! 64 bits in two's complement. Kept elements are multiplied by `65536 / (65536 - threshold)`, rounded to their own type,
-//! so that the expected value is exact; all others become 0, infinities and NaN too.
+//! Element j of the row with id i is kept iff `lane >= threshold`, where `threshold =
+//! floor(65536 p + 1/2)` and `lane` is the (j mod 4)-th group of 16 bits, the lowest
+//! one first, of `Stream::new(derive(key, i)).word(j / 4)`. The id i is taken as 64
+//! bits in two's complement. Kept elements are multiplied by `65536 / (65536 -
+//! threshold)`, rounded to their own type, so that the expected value is exact. All
+//! others become 0, infinities and NaN too.
 
 use std::hint::select_unpredictable;
 
@@ -37,9 +40,10 @@ impl Dropout {
         Ok(Self { key, threshold })
     }
 
-    /// Writes the kept elements of `x` [ids, width], scaled, to `out`. Where `gate` is given, elements whose gate is 0 or
-    /// less become 0 too; so `gate = x` is a ReLU before the dropout. The gradient is the same function of the gradient,
-    /// with the same gate.
+    /// Writes the kept elements of `x` [ids, width], scaled, to `out`. Where `gate` is
+    /// given, elements whose gate is 0 or less become 0 too. So `gate = x` is a ReLU
+    /// before the dropout. The gradient is the same function of the gradient, with the
+    /// same gate.
     pub fn apply<T: Float, I: Id>(
         self,
         ids: &[I],
@@ -197,7 +201,7 @@ impl<T: Float, I: Id> Rows<'_, T, I> {
     }
 }
 
-/// Those of the columns from `column`, a multiple of `LANES`, on.
+/// The lanes of the columns from `column` on, a multiple of `LANES`.
 #[inline(always)]
 fn lanes_of<const D: usize>(stream: &Stream, column: usize) -> [u16; D] {
     let mut lanes = [0; D];

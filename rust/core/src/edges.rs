@@ -1,4 +1,5 @@
-//! Edge lists to CSC: one parallel sort whose result does not depend on the number of threads.
+//! Edge lists to CSC: one parallel sort whose result does not depend on the number of
+//! threads.
 
 use std::mem::take;
 use std::ops::Range;
@@ -12,10 +13,12 @@ use crate::pool::for_each;
 const MAX_BUCKETS: usize = 1 << 10;
 /// Edges per bucket to aim at: the bucket is then sorted within the cache.
 const BUCKET_EDGES: usize = 1 << 16;
-/// Below this many units of work per thread, starting the thread costs more than it saves.
+/// Below this many units of work per thread, starting the thread costs more than it
+/// saves.
 const MIN_WORK: usize = 1 << 14;
 
-/// What travels with an edge through the sort: its position, or `()`, which takes no memory.
+/// A value that travels with an edge through the sort: the position of the edge, or
+/// `()`, which takes no memory.
 pub trait Tag: Copy + Default + Ord + Send + Sync {
     /// The tag of the edge at `position`.
     fn at(position: usize) -> Self;
@@ -31,16 +34,19 @@ impl Tag for () {
     fn at(_: usize) -> Self {}
 }
 
-/// Edges that can be visited from any unit of work on, so that threads share them: two slices, a graph, a generator.
+/// Edges that can be visited from any unit of work on, so that threads share them: two
+/// slices, a graph, a generator.
 pub trait Edges<A>: Sync {
-    /// Number of units of work; a unit may yield any number of edges.
+    /// Number of units of work. A unit may yield any number of edges.
     fn num_units(&self) -> usize;
 
-    /// Calls `visit(source, destination, tag)` for each edge of the units, the same way every time.
+    /// Calls `visit(source, destination, tag)` for each edge of the units, the same way
+    /// every time.
     fn each(&self, units: Range<usize>, visit: impl FnMut(usize, usize, A));
 }
 
-/// A CSC with the tag of each edge. The in-edges of a destination are ordered by (source, tag).
+/// A CSC with the tag of each edge. The in-edges of a destination are ordered by
+/// (source, tag).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted<I, A> {
     /// Where the in-edges of each destination start and end.
@@ -53,7 +59,8 @@ pub struct Sorted<I, A> {
 
 type Record<I, A> = (I, I, A); // destination, source, tag: in the order of the sort
 
-/// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations are `0..num_nodes`.
+/// Sorts edges between nodes that the caller has checked: sources fit `I`, destinations
+/// are `0..num_nodes`.
 pub fn sort<I: Id, A: Tag>(edges: &impl Edges<A>, num_nodes: usize, threads: usize) -> Result<Sorted<I, A>, Error> {
     let mut indptr = filled(0i64, num_nodes.checked_add(1), "num_nodes", num_nodes)?;
     let units = edges.num_units();
@@ -111,7 +118,8 @@ fn count<A>(edges: &impl Edges<A>, parts: &[Range<usize>], buckets: usize, shift
     counts
 }
 
-/// Brings the edges into the order of their buckets. Each part has its own stretch of each bucket, so none waits.
+/// Brings the edges into the order of their buckets. Each part has its own stretch of
+/// each bucket, so none waits.
 fn scatter<I: Id, A: Tag>(
     edges: &impl Edges<A>,
     parts: Vec<Range<usize>>,
@@ -173,7 +181,8 @@ impl<I: Id, A: Tag> Edges<A> for Reversed<'_, I> {
     }
 }
 
-/// The edges of a graph and the reverse of those that have none, tagged by the position of the edge that they come from.
+/// The edges of a graph and the missing reverse edges, tagged by the position of the
+/// edge of the graph.
 struct Symmetric<'a, I, O> {
     csc: Csc<'a, I>,
     reversed: Csc<'a, O>, // sources of a destination ascend
@@ -195,7 +204,8 @@ impl<I: Id, O: Id, A: Tag> Edges<A> for Symmetric<'_, I, O> {
     }
 }
 
-/// Visits (source, destination, position) of the edges at the given positions of a graph.
+/// Visits (source, destination, position) of the edges at the given positions of a
+/// graph.
 fn each_edge<I: Id>(csc: &Csc<'_, I>, edges: Range<usize>, mut visit: impl FnMut(usize, usize, usize)) {
     let mut end = csc.indptr().partition_point(|&end| end as usize <= edges.start);
     for edge in edges {
@@ -237,22 +247,25 @@ pub fn from_edges<O: Id, A: Tag>(
     sort(&List { src, dst }, num_nodes, threads)
 }
 
-/// The graph with every edge turned around: its destinations are the sources of `csc`. Tagged by position in `csc`.
+/// The graph with every edge turned around: its destinations are the sources of `csc`.
+/// Tagged by position in `csc`.
 pub fn transpose<O: Id, A: Tag>(csc: Csc<'_, impl Id>, threads: usize) -> Result<Sorted<O, A>, Error> {
     sort(&Reversed(csc), csc.num_sources(), threads)
 }
 
-/// The graph and the reverse of each edge u -> v, u != v, where no edge v -> u exists. Tagged by the position in `csc` of
-/// the edge itself or of the one it reverses. As many parallel edges are added as there are; a pair that is joined in
-/// both directions stays as it is. `csc` must have as many sources as destinations.
+/// The graph and the reverse of each edge u -> v, u != v, where no edge v -> u exists.
+/// Tagged by the position in `csc` of the edge itself or of the one it reverses. As
+/// many parallel edges are added as there are. A pair that is joined in both directions
+/// stays unchanged. `csc` must have as many sources as destinations.
 pub fn symmetrize<O: Id, A: Tag>(csc: Csc<'_, impl Id>, threads: usize) -> Result<Sorted<O, A>, Error> {
     let Sorted { indptr, indices, .. } = transpose::<O, ()>(csc, threads)?;
     let reversed = Csc::new(&indptr, &indices, csc.num_nodes())?;
     sort(&Symmetric { csc, reversed }, csc.num_nodes(), threads)
 }
 
-/// The sum of the weights of each destination's in-edges and of each source's out-edges, added in the order of their
-/// positions. Without weights every edge counts 1.
+/// The sum of the weights of each destination's in-edges and of each source's
+/// out-edges, added in the order of their positions. Without weights every edge counts
+/// 1.
 pub fn degrees<I: Id, W: Copy + Into<f64>>(
     csc: Csc<'_, I>,
     weight: Option<&[W]>,

@@ -1,4 +1,4 @@
-//! What can be wrong with input, with the numbers inside.
+//! Errors of input, with the numbers inside.
 
 /// The first thing found wrong with the caller's arrays.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum Error {
         value: i64,
         /// Valid values are `0..bound`.
         bound: usize,
-        /// What the ids count: nodes, edges.
+        /// The things that the ids count: nodes, edges.
         of: &'static str,
     },
     /// A number is NaN or infinite.
@@ -82,7 +82,7 @@ pub enum Error {
     /// More than 32 bits can count.
     #[error("{actual} {name} are more than the limit of {limit}")]
     TooMany {
-        /// What is counted.
+        /// The things that are counted.
         name: &'static str,
         /// How many there are.
         actual: usize,

@@ -1,10 +1,11 @@
-//! Rows of a table picked by id: what fetches the features of a batch.
+//! Rows of a table picked by id. This fetches the features of a batch.
 
 use crate::Error;
 use crate::csc::{Id, check_ids};
 use crate::pool;
 
-/// Rows are requested this many bytes ahead of the copy: enough to hide a cache miss, not so many that they are evicted again.
+/// Rows are requested this many bytes ahead of the copy: enough to hide a cache miss,
+/// not so many that they are evicted again.
 const AHEAD_BYTES: usize = 4096;
 /// Below this many bytes of output one thread is faster than the start of a second.
 const BYTES_PER_THREAD: usize = 1 << 20;
@@ -28,7 +29,8 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Writes row `ids[i]` to row i of `out`, on `threads` threads. The error names the first id that is no row.
+    /// Writes row `ids[i]` to row i of `out`, on `threads` threads. The error names the
+    /// first id that is no row.
     pub fn gather<I: Id>(&self, ids: &[I], out: &mut [u8], threads: usize) -> Result<(), Error> {
         check_size("out", out.len(), ids.len(), self.row_bytes)?;
         check_ids("ids", ids, self.num_rows, "rows")?;
@@ -68,12 +70,13 @@ fn check_size(name: &'static str, actual: usize, num_rows: usize, row_bytes: usi
     }
 }
 
-/// Asks for the cache lines of `row`, at most as many as are worth having in flight; the processor streams the rest of a long row by itself.
+/// Prefetches the cache lines of `row`, at most as many as are worth having in flight.
+/// The processor streams the rest of a long row by itself.
 #[inline(always)]
 fn prefetch(row: &[u8]) {
     for line in row.chunks(64).take(AHEAD_BYTES / 64) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which reads nothing; SSE is part of x86_64.
+        // SAFETY: a hint, which reads nothing. SSE is part of x86_64.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());

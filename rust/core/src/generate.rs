@@ -1,4 +1,5 @@
-//! Graphs made from a key: every edge, label and feature is a hash of its number, so threads change nothing.
+//! Graphs made from a key: every edge, label and feature is a hash of its number, so
+//! threads change nothing.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use crate::memory::{filled, reserve};
 use crate::pool::{MOST_THREADS, for_each};
 use crate::rng::{Stream, derive};
 
-// What a key is for.
+// The purpose of a key.
 const EDGES: u64 = 0;
 const NODES: u64 = 1;
 const CLASSES: u64 = 2;
@@ -18,8 +19,8 @@ const FEATURES: u64 = 3;
 /// A lattice is a line, a square or a cube.
 const MAX_DIMS: usize = 3;
 
-/// A random order of `0..len` that needs no memory: three rounds of multiply and shift on the next power of two, repeated
-/// until the result is in range.
+/// A random order of `0..len` that needs no memory: three rounds of multiply and shift
+/// on the next power of two, repeated until the result is in range.
 #[derive(Debug, Clone, Copy)]
 pub struct Permutation {
     len: u64,
@@ -39,7 +40,7 @@ impl Permutation {
         }
     }
 
-    /// Where `index` goes; `index` must be below `len`.
+    /// The place of `index`, which must be below `len`.
     #[inline]
     pub fn apply(&self, index: usize) -> usize {
         let mask = (1 << self.bits) - 1;
@@ -56,7 +57,8 @@ impl Permutation {
     }
 }
 
-/// `0..num_nodes` in `num_blocks` ranges of nearly equal length; block b starts at `num_nodes * b / num_blocks`.
+/// `0..num_nodes` in `num_blocks` ranges of nearly equal length. Block b starts at
+/// `num_nodes * b / num_blocks`.
 #[derive(Debug, Clone, Copy)]
 struct Blocks {
     num_nodes: usize,
@@ -85,9 +87,11 @@ impl Blocks {
     }
 }
 
-/// Draws four levels of R-MAT at once: Walker's alias method over the 16 x 16 blocks that they divide the matrix into.
+/// Draws four levels of R-MAT at once: Walker's alias method over the 16 x 16 blocks
+/// that they divide the matrix into.
 struct Levels {
-    aliases: [(u32, u8); 256], // the share of 2^24 in which a block stands for itself, else the block to take
+    /// The share of 2^24 in which a block stands for itself, else the block to take.
+    aliases: [(u32, u8); 256],
 }
 
 impl Levels {
@@ -112,7 +116,8 @@ impl Levels {
         Self { aliases }
     }
 
-    /// A block from 32 random bits: four bits of the source above four of the destination.
+    /// A block from 32 random bits: four bits of the source above four of the
+    /// destination.
     #[inline]
     fn draw(&self, bits: u32) -> usize {
         let (share, alias) = self.aliases[bits as usize & 0xff];
@@ -124,7 +129,8 @@ impl Levels {
     }
 }
 
-/// R-MAT: each edge descends through the quarters of the adjacency matrix; a pair outside of it is drawn again.
+/// R-MAT: each edge descends through the quarters of the adjacency matrix. A pair
+/// outside of the matrix is drawn again.
 struct RMat {
     num_nodes: usize,
     num_edges: usize,
@@ -148,7 +154,8 @@ impl RMat {
     /// Source and destination, before ids are permuted.
     fn draw(&self, edge: usize) -> (usize, usize) {
         let mut stream = Stream::new(derive(self.key, edge as u64));
-        let surplus = self.order.bits.next_multiple_of(8) - self.order.bits; // levels drawn and not used
+        // Levels that are drawn and not used.
+        let surplus = self.order.bits.next_multiple_of(8) - self.order.bits;
         loop {
             let (mut source, mut destination) = (0, 0);
             for _ in 0..self.order.bits.div_ceil(8) {
@@ -179,7 +186,8 @@ impl Edges<()> for RMat {
     }
 }
 
-/// Block model: a uniform source, and a destination in its block with probability `in_block`, else in another one.
+/// Block model: a uniform source, and a destination in its block with probability
+/// `in_block`, else in another one.
 struct BlockModel {
     blocks: Blocks,
     num_edges: usize,
@@ -219,7 +227,8 @@ impl Edges<()> for BlockModel {
     }
 }
 
-/// A line, square or cube of `side` nodes along each axis, filled in the order of ids, the last row as far as they go.
+/// A line, square or cube of `side` nodes along each axis, filled in the order of ids.
+/// The last row may be shorter.
 struct Lattice {
     num_nodes: usize,
     side: usize,
@@ -250,15 +259,16 @@ impl Edges<()> for Lattice {
     }
 }
 
-/// R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 and permuted ids. Self-loops and parallel edges
-/// stay, so that there are `num_edges` edges.
+/// R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 and permuted
+/// ids. Self-loops and parallel edges stay, so that there are `num_edges` edges.
 pub fn rmat<I: Id>(num_nodes: usize, num_edges: usize, key: u64, threads: usize) -> Result<Sorted<I, ()>, Error> {
     check_edges(num_nodes, num_edges, 1)?;
     sort(&RMat::new(num_nodes, num_edges, key), num_nodes, threads)
 }
 
-/// A stochastic block model with a given number of edges, permuted ids and no self-loops; parallel edges stay. The block
-/// of a node is its label in [`labels`] of the same key.
+/// A stochastic block model with a given number of edges, permuted ids and no
+/// self-loops. Parallel edges stay. The block of a node is its label in [`labels`] of
+/// the same key.
 pub fn block_model<I: Id>(
     num_nodes: usize,
     num_edges: usize,
@@ -283,7 +293,8 @@ pub fn block_model<I: Id>(
     )
 }
 
-/// A lattice of `dims` axes, both directions of each edge; node ids run along the first axis first.
+/// A lattice of `dims` axes, both directions of each edge. Node ids run along the first
+/// axis first.
 pub fn lattice<I: Id>(num_nodes: usize, side: usize, dims: u32, threads: usize) -> Result<Sorted<I, ()>, Error> {
     for (name, value, high) in [("side", side, isize::MAX as usize), ("dims", dims as usize, MAX_DIMS)] {
         if !(1..=high).contains(&value) {
@@ -312,7 +323,8 @@ fn check_edges(num_nodes: usize, num_edges: usize, low: usize) -> Result<(), Err
     reserve(&mut Vec::<[i32; 2]>::new(), Some(num_edges), "num_edges", num_edges)
 }
 
-/// Classes of equal size: ranges of node ids, in the order that [`rmat`] and [`block_model`] give the ids if there is a key.
+/// Classes of equal size: ranges of node ids, in the order that [`rmat`] and
+/// [`block_model`] give the ids if there is a key.
 pub fn labels(num_nodes: usize, num_classes: usize, key: Option<u64>) -> Result<Vec<i64>, Error> {
     let mut labels = filled(0, Some(num_nodes), "num_nodes", num_nodes)?;
     let blocks = Blocks::new(num_nodes, num_classes)?;
@@ -323,7 +335,8 @@ pub fn labels(num_nodes: usize, num_classes: usize, key: Option<u64>) -> Result<
     Ok(labels)
 }
 
-/// Rows of features: the mean of the node's class, whose entries have variance 1, plus noise of variance `noise`^2.
+/// Rows of features: the mean of the node's class, whose entries have variance 1, plus
+/// noise of variance `noise`^2.
 pub fn features(labels: &[i64], width: usize, noise: f32, key: u64, threads: usize) -> Result<Vec<f32>, Error> {
     let mut features = filled(0.0, labels.len().checked_mul(width), "width", width)?;
     if width == 0 {
@@ -347,7 +360,8 @@ pub fn features(labels: &[i64], width: usize, noise: f32, key: u64, threads: usi
     Ok(features)
 }
 
-/// The sum of four uniform numbers, scaled to mean 0 and variance 1: near normal, and the same on every machine.
+/// The sum of four uniform numbers, scaled to mean 0 and variance 1: near normal, and
+/// the same on every machine.
 fn bell(word: u64) -> f32 {
     let sum: u32 = (0..4).map(|lane| (word >> (16 * lane)) as u32 & 0xffff).sum();
     const DEVIATION: f32 = 37_837.23; // of the sum: 65536 / sqrt(3)

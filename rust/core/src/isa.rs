@@ -1,12 +1,13 @@
-//! Instruction sets chosen at run time. Rust never fuses or reorders floating-point arithmetic by itself, so one generic
-//! body gives the same bits on each of them.
+//! Instruction sets chosen at run time. Rust never fuses or reorders floating-point
+//! arithmetic by itself, so one generic body gives the same bits on each of them.
 
 /// An instruction set that a [`Kernel`] is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isa {
-    /// What every machine of the target has.
+    /// The instructions that every machine of the target has.
     Portable,
-    /// AVX2, 256-bit registers, and what came with it to count and shift bits.
+    /// AVX2, 256-bit registers, and the instructions of its time that count and shift
+    /// bits.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// AVX-512 F, BW, DQ and VL, 512-bit registers.
@@ -14,10 +15,10 @@ pub enum Isa {
     Avx512,
 }
 
-/// A loop to be compiled once per instruction set. `run` and all that it calls must be `#[inline(always)]`, which closures and
-/// functions that are passed on are not.
+/// A loop to be compiled once per instruction set. `run` and all that it calls must be
+/// `#[inline(always)]`, which closures and functions that are passed on are not.
 pub trait Kernel {
-    /// What it returns.
+    /// The result of the loop.
     type Output;
 
     /// The loop.
@@ -25,7 +26,7 @@ pub trait Kernel {
 }
 
 impl Isa {
-    /// Those that this machine has, the best one last.
+    /// The instruction sets of this machine, the best one last.
     pub fn available() -> Vec<Self> {
         #[allow(unused_mut)]
         let mut sets = vec![Self::Portable];
@@ -50,7 +51,8 @@ impl Isa {
         Self::available().pop().unwrap_or(Self::Portable)
     }
 
-    /// Runs `kernel` compiled for this instruction set, or for `Portable` where the machine lacks it.
+    /// Runs `kernel` compiled for this instruction set, or for `Portable` where the
+    /// machine lacks it.
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -67,7 +69,8 @@ impl Isa {
         }
     }
 
-    /// Bytes of one row that fit into half of the registers, the other half being for loads.
+    /// Bytes of one row that fit into half of the registers, the other half being for
+    /// loads.
     #[inline(always)]
     pub const fn accumulator_bytes(self) -> usize {
         match self {
@@ -92,21 +95,23 @@ fn avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Isa::Avx512)
 }
 
-/// Asks for the cache lines of `items`; a hint without effect on results.
+/// Prefetches the cache lines of `items`, without effect on results.
 #[inline(always)]
 pub fn prefetch<T>(items: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in items.chunks(64 / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads no memory that the program sees and never faults; the pointer is a valid one anyway.
-        // Aggregating 128 columns of 4 M edges takes half the time with it (benchmarks/test_aggregate.py).
+        // SAFETY: a prefetch reads no memory that the program sees and never faults.
+        // The pointer is valid. Aggregating 128 columns of 4 M edges takes half the
+        // time with it (benchmarks/test_aggregate.py).
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = items;
 }
 
-/// The items of `x` from `start` on as K arrays of D: a slice of a length that the compiler knows.
+/// The items of `x` from `start` on as K arrays of D: a slice of a length that the
+/// compiler knows.
 #[inline(always)]
 pub fn at<T, const D: usize, const K: usize>(x: &[T], start: usize) -> &[[T; D]; K] {
     x[start..]

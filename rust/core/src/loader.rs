@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What `Pipeline::take` found.
+/// The result of `Pipeline::take`.
 #[derive(Debug)]
 pub enum Taken<T> {
     /// The next result, or the panic of the worker that should have made it.
@@ -20,11 +20,13 @@ pub enum Taken<T> {
     End,
 }
 
-/// Results of jobs, at most `depth` of them made or in the making and not yet taken. Which thread does a job, and when, never
-/// shows: results come in the order of the jobs.
+/// Results of jobs, at most `depth` of them made or in the making and not yet taken.
+/// Which thread does a job, and when, never shows: results come in the order of the
+/// jobs.
 ///
-/// Dropping it waits for the jobs that have begun. Threads do not survive a fork: in a forked child it takes nothing, and
-/// dropping it there touches neither threads nor locks.
+/// Dropping it waits for the jobs that have begun. Threads do not survive a fork: in a
+/// forked child it takes nothing, and dropping it there touches neither threads nor
+/// locks.
 #[derive(Debug)]
 pub struct Pipeline<T> {
     shared: Arc<Shared<T>>,
@@ -116,8 +118,9 @@ impl<T> Pipeline<T> {
 impl<T> Drop for Pipeline<T> {
     fn drop(&mut self) {
         if !self.is_own_process() {
-            // The threads do not exist here, and one of them may have held the lock at the fork. Theirs is also a count of
-            // `shared` each, which so is never freed.
+            // The threads do not exist here, and one of them may have held the lock at
+            // the fork. Theirs is also a count of `shared` each, which so is never
+            // freed.
             self.threads.drain(..).for_each(std::mem::forget);
             return;
         }
@@ -134,7 +137,8 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next job to do, as soon as there is room for its result; none when there are no more.
+    /// Waits for room for a result and returns the next job, or none when no job is
+    /// left.
     fn next_job(&self) -> Option<usize> {
         let full = |state: &mut State<T>| !state.to_do.is_empty() && state.to_do.start - state.to_take >= self.depth;
         let mut state = self

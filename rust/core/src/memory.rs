@@ -1,5 +1,5 @@
-//! Memory that is asked for without ending the process, tables on large pages, and lists
-//! whose memory later batches use again.
+//! Memory that is asked for without ending the process, tables on large pages, and
+//! lists whose memory later batches use again.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
@@ -12,20 +12,22 @@ const LEAST_BYTES: usize = 1 << 17;
 /// How many bytes of lists of one type are kept at most.
 const MOST_BYTES: usize = 1 << 26;
 
-/// A list whose memory the next batches use when it is dropped. Asking the system for pages anew, and giving them back, costs
-/// 15 % of a large batch and half of a small one.
+/// A list whose memory the next batches use when it is dropped. Asking the system for
+/// pages anew, and giving them back, costs 15 % of a large batch and half of a small
+/// one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct List<T: Kept>(Vec<T>);
 
 /// Elements of lists whose memory is kept.
 pub trait Kept: Copy + Send + 'static {
-    /// Where that of this type is.
+    /// The store of this element type.
     fn store() -> &'static Store<Self>;
 }
 
 /// Memory of lists that were dropped.
 ///
-/// A lock that is taken is not waited for: whoever has it may not exist, as threads do not survive a fork.
+/// A lock that is taken is not waited for: whoever has it may not exist, as threads do
+/// not survive a fork.
 #[derive(Debug)]
 pub struct Store<T>(Mutex<Vec<Vec<T>>>);
 
@@ -107,9 +109,10 @@ const MUCH_BYTES: usize = 1 << 28;
 
 /// Makes room for `additional` more elements of `list`.
 ///
-/// Their number follows from the count `name = value`, which the error names. `None`: the
-/// number is beyond `usize`. A system that promises more memory than it has ends the
-/// process later, so large requests are first compared with the memory of the machine.
+/// Their number follows from the count `name = value`, which the error names. `None`:
+/// the number is beyond `usize`. A system that promises more memory than it has ends
+/// the process later, so large requests are first compared with the memory of the
+/// machine.
 #[inline]
 pub(crate) fn reserve<T>(
     list: &mut Vec<T>,
@@ -129,7 +132,8 @@ pub(crate) fn reserve<T>(
         .map_err(|_| Error::TooLarge { name, value })
 }
 
-/// A vector of `len` times `fill`. Its length follows from `name = value` as in [`reserve`].
+/// A vector of `len` times `fill`. Its length follows from `name = value` as in
+/// [`reserve`].
 pub(crate) fn filled<T: Clone>(fill: T, len: Option<usize>, name: &'static str, value: usize) -> Result<Vec<T>, Error> {
     let mut list = Vec::new();
     reserve(&mut list, len, name, value)?;
@@ -151,8 +155,9 @@ fn machine_bytes() -> usize {
     isize::MAX as usize
 }
 
-/// A vector of zeros whose memory asks for 2 MiB pages where the system grants them on request: random access to pages of
-/// 4 KiB spends a fifth of a batch on address translation.
+/// A vector of zeros whose memory asks for 2 MiB pages where the system grants them on
+/// request: random access to pages of 4 KiB spends a fifth of a batch on address
+/// translation.
 pub(crate) fn zeroed<T: Default>(len: usize) -> Vec<T> {
     let mut vec: Vec<T> = Vec::with_capacity(len);
     advise(vec.as_mut_ptr().cast(), size_of::<T>() * len);
@@ -167,7 +172,8 @@ fn advise(start: *mut u8, bytes: usize) {
         return;
     }
     let skip = start.align_offset(PAGE);
-    // SAFETY: whole pages of memory that the caller owns; the advice changes their size, never their contents. -17 % of a batch.
+    // SAFETY: whole pages of memory that the caller owns. The advice changes their
+    // size, never their contents. -17 % of a batch.
     unsafe { libc::madvise(start.add(skip).cast(), bytes - skip, libc::MADV_HUGEPAGE) };
 }
 

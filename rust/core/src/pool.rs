@@ -19,7 +19,8 @@ struct Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // After a fork the threads of an inherited pool do not exist: waiting for them would never end.
+        // After a fork the threads of an inherited pool do not exist: waiting for them
+        // would never end.
         if self.pid == process::id() {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.pool) }
@@ -28,14 +29,16 @@ impl Drop for Pool {
 }
 
 thread_local! {
-    // Per calling thread, so that there is no lock which another thread could hold at the moment of a fork.
+    // Per calling thread, so that there is no lock which another thread could hold at
+    // the moment of a fork.
     static POOLS: RefCell<Vec<Rc<Pool>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `work` on each of `tasks`, on at most `threads` threads; on the calling one where one is enough.
+/// Calls `work` on each of `tasks` on at most `threads` threads. One thread is the
+/// calling one.
 ///
-/// Pools are made on first use, per calling thread and process. Where the system refuses more threads the calling one
-/// does the work.
+/// Pools are made on first use, per calling thread and process. Where the system
+/// refuses more threads the calling one does the work.
 pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync + Send) {
     let wanted = if tasks.len() > 1 { threads.min(MOST_THREADS) } else { 1 };
     match pool_of(wanted) {
@@ -46,8 +49,8 @@ pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync 
     }
 }
 
-/// Does `work` on one of at most `threads` threads, where [`with_help`] finds the others: the calling thread need not fall
-/// asleep and wake again each time.
+/// Does `work` on one of at most `threads` threads, where [`with_help`] finds the
+/// others: the calling thread need not fall asleep and wake again each time.
 pub fn enter<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
     match pool_of(threads.min(MOST_THREADS)) {
         Some(pool) => pool.pool.install(work),
@@ -55,7 +58,8 @@ pub fn enter<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
     }
 }
 
-/// Does `work` on the calling thread and, within [`enter`], the tasks of `helpers` beside it on the other threads.
+/// Does `work` on the calling thread and, within [`enter`], the tasks of `helpers`
+/// beside it on the other threads.
 pub fn with_help<R: Send>(helpers: Vec<impl FnOnce() + Send>, work: impl FnOnce() -> R + Send) -> R {
     if rayon::current_thread_index().is_none() {
         drop(helpers);
@@ -67,7 +71,7 @@ pub fn with_help<R: Send>(helpers: Vec<impl FnOnce() + Send>, work: impl FnOnce(
     })
 }
 
-/// The pool of this thread and process; none for a single thread.
+/// The pool of this thread and process, or none for a single thread.
 fn pool_of(threads: usize) -> Option<Rc<Pool>> {
     if threads <= 1 {
         return None;

@@ -1,8 +1,10 @@
-//! Counter-based randomness: every draw is a hash of what it is for, so it does not depend on threads or order.
+//! Counter-based randomness: every draw is a hash of its purpose, so no draw depends on
+//! threads or order.
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of splitmix64: a bijection of 64 bits in which every input bit moves every output bit.
+/// The finaliser of splitmix64: a bijection of 64 bits in which every input bit moves
+/// every output bit.
 #[inline(always)]
 pub const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +18,7 @@ pub const fn derive(key: u64, value: u64) -> u64 {
     mix(key ^ mix(value.wrapping_add(GOLDEN)))
 }
 
-/// The draws that belong to one key; splitmix64 by counter, so `word(i)` needs no history.
+/// The draws of one key. They are splitmix64 by counter, so `word(i)` needs no history.
 #[derive(Debug, Clone, Copy)]
 pub struct Stream {
     state: u64,
@@ -42,7 +44,8 @@ impl Stream {
         mix(self.state)
     }
 
-    /// Uniform in `0..bound`, exactly (Lemire's multiply-shift with rejection). `bound` must not be 0.
+    /// Uniform in `0..bound`, exactly (Lemire's multiply-shift with rejection). `bound`
+    /// must not be 0.
     #[inline(always)]
     pub const fn below(&mut self, bound: u64) -> u64 {
         let mut product = self.next_u64() as u128 * bound as u128;

@@ -5,10 +5,12 @@ use std::ops::Range;
 use crate::csc::Id;
 use crate::{Csc, Error};
 
-/// A CSC in memory that somebody else may write to while we read: a NumPy array, a mapped file.
+/// A CSC in memory that somebody else may write to while we read: a NumPy array, a
+/// mapped file.
 ///
-/// Making one looks at lengths only, so it costs nothing per batch. Each value is checked where it is read, so a corrupt graph,
-/// or one that changes after it was checked, ends in an error and never in a node or an address that does not exist.
+/// The constructor looks at lengths only, so a view costs nothing per batch. Each value
+/// is checked where it is read. So a corrupt graph, or a graph that changes after its
+/// check, ends in an error and never in a node or an address that does not exist.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a, I> {
     indptr: &'a [i64],
@@ -17,7 +19,7 @@ pub struct View<'a, I> {
     extra: Extra<'a>,
 }
 
-/// What some laws read beside the edges.
+/// The arrays that some laws read beside the edges.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extra<'a> {
     /// [num_edges] weights of edges.
@@ -73,7 +75,7 @@ fn check_weight(name: &'static str, position: usize, value: f64) -> Result<f64, 
 }
 
 impl<'a, I: Id> View<'a, I> {
-    /// Sources are `0..num_sources`; `indptr` must not be empty.
+    /// Sources are `0..num_sources`. `indptr` must not be empty.
     pub fn new(indptr: &'a [i64], indices: &'a [I], num_sources: usize) -> Result<Self, Error> {
         if indptr.is_empty() {
             return Err(Error::Length {
@@ -90,7 +92,7 @@ impl<'a, I: Id> View<'a, I> {
         })
     }
 
-    /// The same graph with what else its sampler reads.
+    /// The same graph with the other arrays of its sampler. Checks their lengths.
     pub fn with(self, extra: Extra<'a>) -> Result<Self, Error> {
         let length = |name, actual: Option<usize>, expected| match actual {
             Some(actual) if actual != expected => Err(Error::Length { name, actual, expected }),
@@ -105,7 +107,7 @@ impl<'a, I: Id> View<'a, I> {
         Ok(Self { extra, ..self })
     }
 
-    /// What else its sampler reads.
+    /// The other arrays that the sampler reads.
     pub fn extra(&self) -> &Extra<'a> {
         &self.extra
     }
@@ -182,7 +184,8 @@ impl<'a, I: Id> View<'a, I> {
         self.indices
     }
 
-    /// The positions of the in-edges of `node`, inside of `indices`. `node` must be one of the destinations.
+    /// The positions of the in-edges of `node`, inside of `indices`. `node` must be one
+    /// of the destinations.
     #[inline(always)]
     pub fn edges(&self, node: usize) -> Result<Range<usize>, Error> {
         let (start, end) = (load(&self.indptr[node]), load(&self.indptr[node + 1]));
@@ -209,7 +212,7 @@ impl<'a, I: Id> View<'a, I> {
         }
     }
 
-    /// Asks the memory for what `edges(node)` reads.
+    /// Prefetches the values that `edges(node)` reads.
     #[inline(always)]
     pub(crate) fn prefetch_node(&self, node: usize) {
         prefetch(self.indptr, node);
@@ -218,7 +221,7 @@ impl<'a, I: Id> View<'a, I> {
         }
     }
 
-    /// Asks the memory for the source of `edge`.
+    /// Prefetches the source of `edge`.
     #[inline(always)]
     pub(crate) fn prefetch_edge(&self, edge: usize) {
         prefetch(self.indices, edge);
@@ -236,18 +239,20 @@ impl<'a, I: Id> From<Csc<'a, I>> for View<'a, I> {
     }
 }
 
-/// Reads `value` once: what is checked is what is used, even if another process writes to it in between.
+/// Reads `value` once, so the value that is checked is the value that is used, even if
+/// another process writes meanwhile.
 #[inline(always)]
 pub(crate) fn load<T: Copy>(value: &T) -> T {
     // SAFETY: a reference is always valid for a read.
     unsafe { std::ptr::from_ref(value).read_volatile() }
 }
 
-/// A hint that `slice[at]` is read soon; any `at` is allowed.
+/// Prefetches `slice[at]`. Any `at` is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], at: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program can see and faults on no address. It is worth a factor of three.
+    // SAFETY: a prefetch reads nothing that the program can see and faults on no
+    // address. It is worth a factor of three.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(slice.as_ptr().wrapping_add(at).cast());

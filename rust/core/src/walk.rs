@@ -1,4 +1,5 @@
-//! Random walks of Metropolis and Hastings: they visit nodes by a law that does not favour hubs.
+//! Random walks of Metropolis and Hastings: they visit nodes by a law that does not
+//! favour hubs.
 
 use crate::Error;
 use crate::csc::Id;
@@ -8,9 +9,11 @@ use crate::view::View;
 
 /// Walks that start at every node.
 ///
-/// At u a neighbour v is proposed uniformly and taken with probability min(1, w(v) / w(u) (d(u) / d(v))^alpha); otherwise
-/// the walk stays, and u counts once more. On a graph in which every edge has its reverse, each component is visited in
-/// proportion to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with alpha = 0.
+/// At u a neighbour v is proposed uniformly and taken with probability min(1, w(v) /
+/// w(u) (d(u) / d(v))^alpha). Otherwise the walk stays, and u counts once more. On a
+/// graph in which every edge has its reverse, each component is visited in proportion
+/// to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with
+/// alpha = 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Walks {
     /// Steps of each walk.
@@ -77,10 +80,12 @@ impl Walks {
         })
     }
 
-    /// Calls `visit` with the node of each walk from `start` after every step, step by step and in each step walk by walk.
+    /// Calls `visit` with the node of each walk from `start` after every step, step by
+    /// step and in each step walk by walk.
     ///
-    /// All walks of a start take their steps together, so that they wait for memory together. `start` must be one of the
-    /// nodes of `graph`, of which sources and destinations are the same.
+    /// All walks of a start take their steps together, so that they wait for memory
+    /// together. `start` must be one of the nodes of `graph`, of which sources and
+    /// destinations are the same.
     pub(crate) fn run<I: Id>(
         &self,
         graph: &View<'_, I>,
@@ -130,7 +135,8 @@ impl Walks {
         Ok(())
     }
 
-    /// The acceptance before it is cut at 1. From a place where nobody wants to be, every way is out.
+    /// The acceptance before it is cut at 1. From a place where nobody wants to be,
+    /// every way is out.
     #[inline(always)]
     fn ratio(&self, from: &Place, to: &Place) -> f64 {
         if from.wanted == 0.0 {
@@ -145,7 +151,8 @@ impl Walks {
             }
     }
 
-    /// The nodes that the walks from each of `starts` stand on: [num_starts, num_walks, length + 1], the start first.
+    /// The nodes that the walks from each of `starts` stand on: [num_starts, num_walks,
+    /// length + 1], the start first.
     pub fn visited<I: Id>(&self, graph: &View<'_, I>, starts: &[I], key: u64) -> Result<Vec<I>, Error> {
         graph.check_square()?;
         crate::csc::check_ids("starts", starts, graph.num_nodes(), "nodes")?;

@@ -1,10 +1,13 @@
-//! Graphs, seeds, fanouts and weights that are wrong at random: whatever comes in, what comes out exists.
+//! Graphs, seeds, fanouts and weights that are wrong at random: results only name nodes
+//! and edges that exist.
 //!
 //! `cargo test` runs it for two seconds. To run it for minutes, from another case on:
 //!
-//!     GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000 cargo test --release -p gnnkit-core --test fuzz -- --nocapture
+//!     GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000 \
+//!         cargo test --release -p gnnkit-core --test fuzz -- --nocapture
 //!
-//! A failure names its case; `GNNKIT_FUZZ_SECONDS=0 GNNKIT_FUZZ_FIRST=case` runs that one alone.
+//! A failure names its case. `GNNKIT_FUZZ_SECONDS=0 GNNKIT_FUZZ_FIRST=case` runs that
+//! one alone.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +54,7 @@ impl Dice {
         self.stream.below(self.one_in) == 0
     }
 
-    /// `value`, or what sizes and places are often got wrong by.
+    /// `value`, or an odd number that sizes and places often get wrong.
     fn id(&mut self, value: usize) -> i64 {
         const ODD: [i64; 10] = [
             -1,
@@ -150,7 +153,8 @@ fn input<I: Id>(case: u64, narrow: impl Fn(i64) -> I) -> Input<I> {
     Dice { stream, one_in }.input(narrow)
 }
 
-/// Everything that reads arrays of users. An error is as good as a result; what must not be is asserted.
+/// Everything that reads arrays of users. An error is as good as a result. Impossible
+/// results are asserted against.
 fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
     gather(input)?;
     plan(input)?;

@@ -6,7 +6,7 @@ use super::{AHEAD, Aggregator, Columns};
 use crate::Float;
 use crate::isa::{Isa, Kernel, prefetch};
 
-/// Items of a row that are asked for; the rest follows by itself.
+/// Items of a row that are prefetched. The processor fetches the rest by itself.
 const PREFETCHED: usize = 128;
 
 /// The dot products of the edges into a range of rows.
@@ -53,7 +53,8 @@ impl<T: Float> EdgeDot<'_, T> {
     }
 }
 
-/// Column j is added to partial sum j % `LANES`, and these are added in halves: an order that no register size changes.
+/// Column j is added to partial sum j % `LANES`, and these are added in halves: an
+/// order that no register size changes.
 #[inline(always)]
 fn dot<T: Float, const LANES: usize>(a: &[T], b: &[T]) -> T {
     let (a, a_rest) = a.as_chunks::<LANES>();

@@ -5,7 +5,7 @@ use super::{AHEAD, Aggregator};
 use crate::Float;
 use crate::isa::{at_mut, prefetch};
 
-/// What an edge multiplies a row with.
+/// The factor of an edge.
 pub(super) trait Scale<T>: Sync {
     type Value: Copy;
 

@@ -5,15 +5,16 @@ use std::ops::Range;
 use super::Columns;
 use crate::isa::{Isa, Kernel};
 
-/// Columns that are worked through together are at most this many bytes of a row, so that the rows asked for stay in L1.
+/// Columns that are worked through together are at most this many bytes of a row, so
+/// that the rows asked for stay in L1.
 const PANEL_BYTES: usize = 512;
 /// The most columns of a pass.
 const MAX_WIDTH: usize = 128;
 /// The most columns of a pass over several heads.
 const MAX_HEADS_WIDTH: usize = 64;
 
-/// Columns that are accumulated in registers: `heads` heads of `each`, a power of two that may be a part of the head where
-/// there is one.
+/// Columns that are accumulated in registers: `heads` heads of `each`, a power of two
+/// that may be a part of the head where there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pass {
     pub(super) start: usize,
@@ -66,8 +67,8 @@ fn heads_of_pass(each: usize, left: usize, widest: usize) -> usize {
     }
 }
 
-/// The passes over one head. Columns left over at its end are covered by one that overlaps the one before, as a column's
-/// result is the same in any pass.
+/// The passes over one head. Columns left over at its end are covered by one that
+/// overlaps the one before, as a column's result is the same in any pass.
 fn parts(head: usize, each: usize, widest: usize, passes: &mut Vec<Pass>) {
     let mut next = 0;
     while next < each {
@@ -83,7 +84,8 @@ fn parts(head: usize, each: usize, widest: usize, passes: &mut Vec<Pass>) {
     }
 }
 
-/// The smallest power of two that covers the columns `left`, or the largest one that the head has room for.
+/// The smallest power of two that covers the columns `left`, or the largest one that
+/// the head has room for.
 fn part_width(left: usize, all: usize, widest: usize) -> usize {
     let cover = left.next_power_of_two();
     if cover <= all.min(widest) {
@@ -111,12 +113,13 @@ impl<A: Split, B: Split> Split for (A, B) {
     }
 }
 
-/// What becomes of the in-edges of a row.
+/// The reduction of the in-edges of a row.
 pub(super) trait Reduce: Sync {
     type Item;
     type Out<'o>: Split;
 
-    /// Writes the K heads of D columns of `pass` of `row` to `out`, whose item `at` is the first of them.
+    /// Writes the K heads of D columns of `pass` of `row` to `out`, whose item `at` is
+    /// the first of them.
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut Self::Out<'_>, at: usize);
 }
 

@@ -1,4 +1,5 @@
-//! As equal a number of neighbours per node as degrees allow, under the budget of a hop.
+//! As equal a number of neighbours per node as degrees allow, under the budget of a
+//! hop.
 
 use super::floyd::Bits;
 use super::law::{Law, Row};
@@ -10,14 +11,16 @@ use crate::view::{View, load};
 /// How many of a hop's draws a single node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// At least so many, as far as the degree allows, even if the budget is exceeded.
+    /// The least number of draws, even beyond the budget. Nodes of a smaller degree
+    /// draw all edges.
     pub least: usize,
-    /// At most so many.
+    /// The largest number of draws.
     pub most: usize,
 }
 
-/// Counts s_v <= min(d_v, most) that sum to `budget` with the least variance, or to less only if all are full: water-filling,
-/// s_v = min(d_v, most, level), with what then remains spread one each over the first nodes that have more.
+/// Counts s_v <= min(d_v, most) that sum to `budget` with the least variance, or to
+/// less only if all are full: water-filling, s_v = min(d_v, most, level). The remaining
+/// draws go one each to the first nodes that have more.
 pub fn water_fill(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize> {
     let Limits { least, most } = limits;
     let fill = |degree: usize, level: usize| degree.min(most).min(level.max(least));
@@ -26,7 +29,8 @@ pub fn water_fill(degrees: &[usize], budget: usize, limits: Limits) -> Vec<usize
             .iter()
             .fold(0usize, |sum, &degree| sum.saturating_add(fill(degree, level)))
     };
-    // The highest level whose sum is within the budget; level 0 may exceed it already, by the floor.
+    // The highest level whose sum is within the budget. Level 0 may exceed the budget
+    // already, by the floor.
     let (mut low, mut high) = (0, degrees.iter().copied().max().unwrap_or_default().min(most));
     while low < high {
         let level = low + (high - low).div_ceil(2);
@@ -126,7 +130,7 @@ mod tests {
         }
     }
 
-    /// All counts that sum to what the budget allows.
+    /// All counts that sum to `sum`.
     fn choices(full: &[usize], sum: usize) -> Vec<Vec<usize>> {
         let Some((&first, rest)) = full.split_first() else {
             return if sum == 0 { vec![vec![]] } else { vec![] };

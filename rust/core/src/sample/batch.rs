@@ -20,13 +20,14 @@ pub struct Hop<I: Id> {
 /// front of the list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch<I: Id> {
-    /// [num_nodes] global ids in the order in which they were found. The seeds come first.
+    /// [num_nodes] global ids in the order in which they were found. The seeds come
+    /// first.
     pub nodes: List<I>,
     /// [num_hops + 1] how many nodes were known when each hop began, and at the end.
     pub known: Vec<usize>,
-    /// [num_rows + 1] where the edges of each row begin. Where nodes draw once, hop h reads
-    /// rows `0..known[h]`. Where nodes draw anew at every hop, the rows of the hops follow
-    /// one another.
+    /// [num_rows + 1] where the edges of each row begin. Where nodes draw once, hop h
+    /// reads rows `0..known[h]`. Where nodes draw anew at every hop, the rows of the
+    /// hops follow one another.
     pub indptr: List<i64>,
     /// [num_edges] positions in `nodes` of the sources.
     pub indices: List<I>,

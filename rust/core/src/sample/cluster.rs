@@ -13,7 +13,8 @@ pub(crate) struct WithinClusters<'a, I> {
 }
 
 impl<'a, I: Id> WithinClusters<'a, I> {
-    /// `seeds` must be destinations of `graph`, of which sources and destinations are the same.
+    /// `seeds` must be destinations of `graph`, of which sources and destinations are
+    /// the same.
     pub fn new(graph: &'a View<'a, I>, seeds: &[I]) -> Result<Self, Error> {
         let cluster = graph.extra().cluster.ok_or(Error::Length {
             name: "cluster",

@@ -1,8 +1,8 @@
 //! One hop drawn by several threads, to the same bits as by one.
 //!
-//! Rows are cut into slices, and any thread may draw any slice. The calling thread takes the
-//! slices in order, so nodes are numbered as by one thread. While the next slice is missing,
-//! the calling thread draws slices too.
+//! Rows are cut into slices, and any thread may draw any slice. The calling thread
+//! takes the slices in order, so nodes are numbered as by one thread. While the next
+//! slice is missing, the calling thread draws slices too.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ use super::law::Law;
 use crate::csc::Id;
 use crate::{Error, pool};
 
-/// About how many edges a slice draws. Handing a slice over is cheap beside the draws, and
-/// nobody waits long for the last slice.
+/// About how many edges a slice draws. Handing a slice over is cheap beside the draws,
+/// and nobody waits long for the last slice.
 const SLICE: usize = 1 << 12;
 
 /// Fewer slices are drawn by one thread before other threads have woken.
@@ -87,7 +87,8 @@ impl Crew {
         result
     }
 
-    /// Whether there are several threads and, for that many draws, they are faster than one.
+    /// Whether there are several threads and, for that many draws, they are faster than
+    /// one.
     pub fn is_worth_it(&self, num_draws: usize) -> bool {
         self.threads > 1 && num_draws >= FEW_SLICES * SLICE
     }
@@ -140,7 +141,7 @@ impl Crew {
 struct Slices<'a, 't, I, L> {
     task: &'a Draw<'t, I>,
     law: &'a L,
-    /// Rows of a slice; the last one may have fewer.
+    /// Rows of a slice. The last slice may have fewer.
     size: usize,
     /// The first slice that nobody draws yet.
     unclaimed: AtomicUsize,
@@ -161,7 +162,7 @@ impl<'a, 't, I: Id, L: Law> Slices<'a, 't, I, L> {
         self.task.nodes.len().div_ceil(self.size)
     }
 
-    /// A slice to draw; each is given out once.
+    /// A slice to draw. Each is given out once.
     fn claim(&self) -> Option<usize> {
         let at = self.unclaimed.fetch_add(1, Ordering::Relaxed);
         (at < self.count()).then_some(at)

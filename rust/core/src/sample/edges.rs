@@ -1,7 +1,7 @@
 //! The edges that rows draw, and the loop that draws them.
 //!
-//! Random reads are most of the cost of a batch, so they are prefetched long before use.
-//! While the rows of a block draw, the sources that earlier blocks drew arrive.
+//! Random reads are most of the cost of a batch, so they are prefetched long before
+//! use. While the rows of a block draw, the sources that earlier blocks drew arrive.
 
 use std::ops::Range;
 
@@ -17,15 +17,15 @@ use crate::view::{View, load};
 /// which keep the memory busy.
 pub(crate) const BLOCK: usize = 8;
 
-/// Number of blocks between prefetching data and using the data. More keeps more reads in
-/// flight. Too many evicts lines from the nearest cache before use.
+/// Number of blocks between prefetching data and using the data. More keeps more reads
+/// in flight. Too many evicts lines from the nearest cache before use.
 pub(crate) const LAG: usize = 2;
 
 /// The estimate that importance weights keep unbiased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Importance {
-    /// The mean over all in-edges: 1 / (d_v E), where E is the expected number of draws of
-    /// the edge.
+    /// The mean over all in-edges: 1 / (d_v E), where E is the expected number of draws
+    /// of the edge.
     Mean,
     /// The sum over all in-edges: 1 / E.
     Sum,
@@ -148,8 +148,8 @@ pub(crate) struct Draw<'a, I> {
     pub importance: Option<Importance>,
 }
 
-/// Draws the rows of `task` into `edges`, which must be empty. The first one is row `first`
-/// of the hop. Unless there is an error, every source exists.
+/// Draws the rows of `task` into `edges`, which must be empty. The first one is row
+/// `first` of the hop. Unless there is an error, every source exists.
 pub(crate) fn draw_rows<I: Id, L: Law>(
     task: &Draw<'_, I>,
     law: &L,
@@ -182,7 +182,8 @@ impl<I: Id, L: Law> Kernel for DrawAll<'_, '_, I, L> {
     fn run(self, _: Isa) -> Result<(), Error> {
         let Draw { graph, nodes, .. } = *self.task;
         let edges = self.edges;
-        let mut ends = [edges.edge_ids.len(); LAG + 1]; // of the last blocks' edges, the newest last
+        // Where the edges of the last blocks end, the newest last.
+        let mut ends = [edges.edge_ids.len(); LAG + 1];
         let mut largest = 0;
         ask(graph, nodes, 0..LAG * BLOCK);
         for begin in (0..nodes.len() + LAG * BLOCK).step_by(BLOCK) {

@@ -43,7 +43,8 @@ impl<I: Id> Task<I> for DrawInto<'_, I> {
     }
 }
 
-/// Draws one hop for `nodes[rows]`, numbers the sources and appends new sources to `nodes`.
+/// Draws one hop for `nodes[rows]`, numbers the sources and appends new sources to
+/// `nodes`.
 pub(crate) struct Expand<'a, I: Id, T> {
     pub graph: &'a View<'a, I>,
     pub rows: Range<usize>,
@@ -113,7 +114,8 @@ impl<I: Id, T: Table, L: Law> Kernel for OnOne<'_, '_, I, T, L> {
             ..
         } = self.task;
         let mut room = crew.take_room::<L>();
-        let mut ends = [edges.edge_ids.len(); 2 * LAG + 1]; // of the last blocks' edges, the newest last
+        // Where the edges of the last blocks end, the newest last.
+        let mut ends = [edges.edge_ids.len(); 2 * LAG + 1];
         ask(graph, &nodes[..rows.end], rows.start..rows.start + LAG * BLOCK);
         for begin in (rows.start..rows.end + (2 * LAG - 1) * BLOCK).step_by(BLOCK) {
             let block = rows.end.min(begin)..rows.end.min(begin + BLOCK);

@@ -1,17 +1,18 @@
-//! Distinct numbers below a bound, every subset equally likely (Floyd; Bentley & Floyd, CACM 30(9), 1987).
+//! Distinct numbers below a bound, every subset equally likely (Floyd; Bentley & Floyd,
+//! CACM 30(9), 1987).
 
 use crate::rng::Stream;
 
 /// Numbers drawn at once without leaving the stack.
 pub(crate) const FEW: usize = 32;
 
-/// The sets of numbers seen during one draw; all bits are zero in between.
+/// The set of numbers seen during one draw. All bits are zero between draws.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     words: Vec<u64>,
 }
 
-/// Calls `emit` with `count` distinct numbers below `bound`; `count < bound`.
+/// Calls `emit` with `count` distinct numbers below `bound`, where `count < bound`.
 #[inline(always)]
 pub(crate) fn distinct(stream: Stream, bound: usize, count: usize, bits: &mut Bits, mut emit: impl FnMut(usize)) {
     if bound <= 64 {
@@ -25,7 +26,8 @@ pub(crate) fn distinct(stream: Stream, bound: usize, count: usize, bits: &mut Bi
     many(stream, bound, count, bits, &mut emit);
 }
 
-/// Two draws per 64-bit word, each uniform below its bound (Lemire's multiply-shift with rejection).
+/// Two draws per 64-bit word, each uniform below its bound (Lemire's multiply-shift
+/// with rejection).
 struct Halves {
     stream: Stream,
     rest: Option<u32>,
@@ -48,7 +50,8 @@ impl Halves {
         self.scale(half, bound)
     }
 
-    /// `half` as a number below `bound`; takes more of the stream where that would be uneven.
+    /// `half` as a number below `bound`. Takes more of the stream where the result
+    /// would be uneven.
     #[inline(always)]
     fn scale(&mut self, half: u32, bound: u32) -> u32 {
         let product = u64::from(half) * u64::from(bound);
@@ -81,7 +84,7 @@ fn in_word(stream: Stream, bound: u32, count: u32, mut emit: impl FnMut(usize)) 
     }
 }
 
-/// All draws first; they are the picks unless two are equal.
+/// Makes all draws first. The draws are the picks unless two are equal.
 #[inline(always)]
 fn few(stream: Stream, bound: u32, count: usize, picks: &mut [u32; FEW]) {
     let mut halves = Halves { stream, rest: None };

@@ -6,7 +6,8 @@ use crate::csc::Id;
 use crate::rng::Stream;
 use crate::view::{View, load};
 
-/// One number per source decides for all nodes of a hop: an edge is kept iff its source's is at most fanout / degree.
+/// One number per source decides for all nodes of a hop: an edge is kept iff its
+/// source's is at most fanout / degree.
 pub(crate) struct Labor<'a, I> {
     pub graph: &'a View<'a, I>,
     /// Of the hop.
@@ -24,7 +25,7 @@ impl<I: Id> Law for Labor<'_, I> {
             out.extend(edges.map(|edge| edge as i64));
             return Ok(());
         }
-        // Of 2^64 equally likely numbers, those that are kept: fanout / degree of them.
+        // The share fanout / degree of 2^64 equally likely numbers is kept.
         let kept = (((self.fanout as u128) << 64) / row.degree as u128) as u64;
         let number = Stream::new(self.key);
         for (edge, source) in edges.clone().zip(&self.graph.indices()[edges]) {

@@ -29,8 +29,8 @@ pub(crate) trait Law: Sync {
     /// Appends the positions of the edges drawn.
     fn draw(&self, row: &Row, room: &mut Self::Room, out: &mut Vec<i64>) -> Result<(), Error>;
 
-    /// 1 / the expected number of draws of `edge`, after `draw` of the same row appended
-    /// `drawn` edges.
+    /// 1 / the expected number of draws of `edge`, after `draw` of the same row
+    /// appended `drawn` edges.
     fn inverse_expectation(&self, row: &Row, edge: i64, drawn: usize, room: &Self::Room) -> Result<f64, Error> {
         let _ = (edge, room);
         Ok(row.degree as f64 / drawn as f64)

@@ -1,16 +1,17 @@
-//! Sampled neighbourhoods: seeds in, blocks out, the same bits on any number of threads.
+//! Sampled neighbourhoods: seeds in, blocks out, the same bits on any number of
+//! threads.
 //!
-//! Every draw is a hash of its purpose (see [`crate::rng`]): the key of the batch, the node
-//! that draws and the number of the draw.
+//! Every draw is a hash of its purpose (see [`crate::rng`]): the key of the batch, the
+//! node that draws and the number of the draw.
 //!
 //! The files build on each other in this order, and no file imports a later one:
 //!
 //! 1. `batch` holds the results, `table` finds local ids, `numbering` numbers nodes for
 //!    samplers in Python, and `floyd` draws distinct numbers.
-//! 2. `law` says what a law is. `uniform`, `weighted`, `labor`, `cluster` and `visits` are
-//!    laws, and `balanced` is one that draws as `uniform` does.
-//! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand` numbers
-//!    the nodes that a hop finds.
+//! 2. `law` says what a law is. `uniform`, `weighted`, `labor`, `cluster` and `visits`
+//!    are laws, and `balanced` is one that draws as `uniform` does.
+//! 3. `edges` draws rows by a law, `crew` does so on several threads, and `expand`
+//!    numbers the nodes that a hop finds.
 //! 4. This file chooses the law, and runs the hops of a batch.
 
 mod balanced;
@@ -55,7 +56,8 @@ use crate::view::View;
 use crate::walk::Walks;
 use crate::{Error, pool};
 
-/// As how many edges at most the draws of a row count when the work of a hop is divided: rows of more are few.
+/// The most edges that a row counts for when the work of a hop is divided. Rows with
+/// more draws are few.
 const TYPICAL_FANOUT: usize = 32;
 
 /// The most hops of a batch.
@@ -64,17 +66,17 @@ pub const MAX_HOPS: usize = 1 << 10;
 /// The largest fanout with replacement: such a fanout is not bounded by the degree.
 const MAX_REPLACED: i64 = 1 << 20;
 
-/// How many in-edges a node draws.
+/// The number of in-edges that a node draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fanout {
-    /// As many as there are.
+    /// All of them.
     All,
-    /// At most so many.
+    /// At most this number.
     Most(usize),
 }
 
 impl Fanout {
-    /// From the number that users write; -1 means all.
+    /// From the number that users write, where -1 means all.
     pub fn new(hop: usize, fanout: i64) -> Result<Self, Error> {
         match fanout {
             -1 => Ok(Self::All),
@@ -91,12 +93,13 @@ impl Fanout {
     }
 }
 
-/// By which law the nodes of a batch draw.
+/// The law by which the nodes of a batch draw.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     /// Every in-edge equally likely.
     Neighbor {
-        /// Draws are independent: an edge may come twice, and a node with in-edges always draws the whole fanout.
+        /// Whether draws are independent. Then an edge may come twice, and a node with
+        /// in-edges always draws the whole fanout.
         replace: bool,
     },
     /// In proportion to [`Extra::weight`] times [`Extra::wanted`] of the source.
@@ -104,33 +107,37 @@ pub enum Kind {
         /// As for `Neighbor`.
         replace: bool,
     },
-    /// Every in-edge equally likely, and as equal a number of them per node as degrees allow: together they draw the fanout
-    /// times the number of nodes that draw in the hop. What a node draws depends on these.
+    /// Every in-edge equally likely, in numbers per node as equal as degrees allow.
+    /// Together the nodes of a hop draw the fanout times their number. The draws of a
+    /// node depend on all these nodes.
     Balanced(Limits),
-    /// Edges kept with probability fanout / degree by one number per source and hop, so that nodes share sources.
+    /// Edges kept with probability fanout / degree by one number per source and hop, so
+    /// that nodes share sources.
     Labor,
-    /// The nodes that random walks visit most, towards [`Extra::wanted`]. Every edge must have its reverse.
+    /// The nodes that random walks visit most, towards [`Extra::wanted`]. Every edge
+    /// must have its reverse.
     MetropolisHastings(Walks),
-    /// All edges between the clusters ([`Extra::cluster`]) of the seeds; fanouts are not read.
+    /// All edges between the clusters ([`Extra::cluster`]) of the seeds. Fanouts are
+    /// not read.
     Cluster,
 }
 
-/// What a batch is to hold.
+/// The rule by which a batch is made.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampler {
     /// The law of the draws.
     pub kind: Kind,
     /// [num_hops] from the seeds outward.
     pub fanouts: Vec<Fanout>,
-    /// `false`: a node draws once, when it is first found, and every layer uses what it drew. `true`: all nodes found so far
-    /// draw anew at every hop, as in DGL.
+    /// `false`: a node draws once, when it is first found, and every layer uses the
+    /// same draws. `true`: all nodes found so far draw anew at every hop, as in DGL.
     pub redraw: bool,
     /// Importance weights to return.
     pub importance: Option<Importance>,
 }
 
-/// Memory that batches reuse, one for each batch that is made at a time, and the number of threads that make it. Neither ever
-/// reaches a result.
+/// Memory that batches reuse, and the number of threads that make a batch. One batch at
+/// a time uses a scratch. Neither ever reaches a result.
 #[derive(Debug, Default)]
 pub struct Scratch {
     dense: Dense,
@@ -139,7 +146,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// The same memory, for batches that `threads` threads make together; one unless this was called.
+    /// The same memory, for batches that `threads` threads make together. The default
+    /// is 1.
     pub fn on_threads(&mut self, threads: usize) -> &mut Self {
         self.crew.threads = threads.clamp(1, pool::MOST_THREADS);
         self

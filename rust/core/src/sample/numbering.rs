@@ -4,7 +4,7 @@ use super::table::{Hashed, Table};
 use crate::Error;
 use crate::csc::Id;
 
-/// The nodes of a batch that grows hop by hop; the seeds are its first ones.
+/// The nodes of a batch that grows hop by hop, the seeds first.
 #[derive(Debug)]
 pub struct Numbering {
     table: Hashed,
@@ -24,7 +24,7 @@ impl Numbering {
         })
     }
 
-    /// The local id of each of `ids`; those that are new come next.
+    /// The local id of each of `ids`. New ids get the next local ids.
     pub fn add(&mut self, ids: &[i64]) -> Result<Vec<i64>, Error> {
         self.table.reserve(ids.len());
         let mut locals = Vec::with_capacity(ids.len());

@@ -4,10 +4,11 @@ use std::hint::select_unpredictable;
 
 use crate::view::prefetch;
 
-/// Bits of a local id in the dense table; those that are left count batches.
+/// Bits of a local id in the dense table. The other bits count batches.
 const LOCAL_BITS: u32 = 25;
 
-/// The largest number of nodes for which a thread keeps the dense table (4 bytes a node, 128 MiB here); above it, the hashed one.
+/// The largest number of nodes for which a thread keeps the dense table (4 bytes a
+/// node, 128 MiB here). Larger graphs use the hashed table.
 pub const DENSE_NODES: usize = 1 << LOCAL_BITS;
 
 /// From ids of the graph to positions in the batch, in order of first occurrence.
@@ -15,15 +16,17 @@ pub(crate) trait Table {
     /// A hint that `id` is inserted soon.
     fn prefetch(&self, id: usize);
 
-    /// The local id of `id`, which becomes `next` if it has none yet. `None`: there is no such node.
+    /// The local id of `id`, which becomes `next` if it has none yet. `None`: there is
+    /// no such node.
     fn insert(&mut self, id: usize, next: u32) -> Option<u32>;
 
     /// Makes room for `additional` more nodes.
     fn reserve(&mut self, additional: usize);
 }
 
-/// One slot per node: batch << 25 | local id. A slot of an older batch counts as empty, so it is cleared only once in 127
-/// batches: slots of half the size, which miss the cache less often, are worth more than that.
+/// One slot per node: batch << 25 | local id. A slot of an older batch counts as empty,
+/// so it is cleared only once in 127 batches: slots of half the size, which miss the
+/// cache less often, are worth more than that.
 #[derive(Debug, Default)]
 pub(crate) struct Dense {
     slots: Vec<u32>,
@@ -65,7 +68,8 @@ impl Table for DenseBatch<'_> {
     fn insert(&mut self, id: usize, next: u32) -> Option<u32> {
         let slot = self.slots.get_mut(id)?;
         let held = *slot;
-        // Half of the nodes are new and nothing predicts which: a branch here costs a quarter of the batch.
+        // Half of the nodes are new and nothing predicts which: a branch here costs a
+        // quarter of the batch.
         let is_new = held >> LOCAL_BITS << LOCAL_BITS != self.epoch;
         let local = select_unpredictable(is_new, next, held ^ self.epoch);
         *slot = self.epoch | local;
@@ -76,7 +80,8 @@ impl Table for DenseBatch<'_> {
     fn reserve(&mut self, _additional: usize) {}
 }
 
-/// Open addressing for graphs too large for a slot per node; its size follows the batch.
+/// Open addressing for graphs too large for a slot per node. The size follows the
+/// batch.
 #[derive(Debug, Default)]
 pub(crate) struct Hashed {
     slots: Vec<Slot>,

@@ -39,7 +39,8 @@ fn skewed<I: Id>() -> (Vec<i64>, Vec<I>) {
 fn sampler(kind: Kind, redraw: bool) -> Sampler {
     Sampler {
         kind,
-        fanouts: [20, 8, 7].map(Fanout::Most).to_vec(), // in the largest first hop enough draws for 16 threads
+        // The largest first hop has enough draws for 16 threads.
+        fanouts: [20, 8, 7].map(Fanout::Most).to_vec(),
         redraw,
         importance: Some(Importance::Sum),
     }

@@ -35,7 +35,8 @@ pub(crate) fn draw_distinct(key: u64, count: usize, row: &Row, bits: &mut Bits, 
     }
 }
 
-/// `fanout` independent draws, each in-edge equally likely. A row without edges draws none.
+/// `fanout` independent draws, each in-edge equally likely. A row without edges draws
+/// none.
 pub(crate) struct UniformWithReplacement {
     pub key: u64,
     pub fanout: usize,

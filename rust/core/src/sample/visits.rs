@@ -24,7 +24,8 @@ pub(crate) struct Room {
     visits: Vec<Visits>,
 }
 
-/// The `fanout` nodes that walks from a node visit most, the start itself left out; of equals the one visited first.
+/// The `fanout` nodes that walks from a node visit most, without the start. Of nodes
+/// with equal visits the one visited first comes first.
 pub(crate) struct MostVisited<'a, I> {
     graph: &'a View<'a, I>,
     key: u64,

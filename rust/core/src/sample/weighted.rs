@@ -40,8 +40,9 @@ fn weight<I: Id>(graph: &View<'_, I>, edge: usize) -> Result<f64, Error> {
     Ok(own * graph.wanted(graph.source(edge)?)?)
 }
 
-/// The first `fanout` edges to arrive: without replacement, each draw in proportion to the weights that are left
-/// (Efraimidis and Spirakis, Information Processing Letters 97(5), 2006). Edges of weight 0 never arrive.
+/// The first `fanout` edges to arrive: without replacement, each draw in proportion to
+/// the weights that are left (Efraimidis and Spirakis, Information Processing Letters
+/// 97(5), 2006). Edges of weight 0 never arrive.
 pub(crate) struct Weighted<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
@@ -84,8 +85,9 @@ impl<I: Id> Law for Weighted<'_, I> {
         Ok(())
     }
 
-    /// Given when the first edge that was not drawn arrives, the others are independent: edge e was to arrive before it with
-    /// probability 1 - exp(-w time). So sums with its inverse are unbiased (Cohen and Kaplan, PODC 2007).
+    /// Given when the first edge that was not drawn arrives, the others are
+    /// independent: edge e was to arrive before it with probability 1 - exp(-w time).
+    /// So sums with its inverse are unbiased (Cohen and Kaplan, PODC 2007).
     fn inverse_expectation(&self, _row: &Row, edge: i64, _drawn: usize, room: &Arrivals) -> Result<f64, Error> {
         let weight = weight(self.graph, edge as usize)?;
         Ok(-1.0 / (-weight * room.next).exp_m1())
@@ -116,7 +118,8 @@ fn push_bounded(arrivals: &mut BinaryHeap<Arrival>, fanout: usize, uniform: f64,
     });
 }
 
-/// `fanout` independent draws in proportion to the weights; none where all of them are 0.
+/// `fanout` independent draws in proportion to the weights. A row of zero weights draws
+/// none.
 pub(crate) struct WeightedWithReplacement<'a, I> {
     pub graph: &'a View<'a, I>,
     pub key: u64,
@@ -142,7 +145,8 @@ impl<I: Id> Law for WeightedWithReplacement<'_, I> {
             let mut stream = Stream::new(derive(self.key, row.id));
             for _ in 0..self.fanout {
                 let mark = stream.next_f64() * total;
-                // Rounding may put the mark on the total itself: then the last edge of positive weight is meant.
+                // Rounding may put the mark on the total itself: then the last edge of
+                // positive weight is meant.
                 let at = sums.partition_point(|&sum| sum <= mark);
                 let at = if at < sums.len() {
                     at

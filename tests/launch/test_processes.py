@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gnnkit.training.launcher import RankError, external_ranks, launch, run_in_child
+
+from gnnkit.errors import UserError
+from gnnkit.launch.processes import RankError, launch, run_in_child
 
 
 def environment(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def meet(rank: int, world_size: int, listener: socket.socket | None) -> dict[str
 def test_a_crash_in_native_code_says_where_it_was() -> None:
     script = """
         import ctypes
-        from gnnkit.training.launcher import launch
+        from gnnkit.launch.processes import launch
 
         def crash_natively(rank, world_size, listener):
             return {"never": ctypes.string_at(0)}
@@ -67,14 +69,6 @@ def test_every_rank_knows_its_place() -> None:
     assert "MASTER_PORT" not in os.environ
 
 
-def test_ranks_started_by_others_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    assert external_ranks() is None
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert external_ranks() == (3, 8)
-
-
 def fail_on(rank: int, action: Callable[[], Any], others: Callable[[], Any] = lambda: time.sleep(60)) -> Any:
     def function(own: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
         (action if own == rank else others)()
@@ -100,7 +94,7 @@ def later(action: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def refuse() -> None:
-    raise ValueError("model.hidden=0 must be positive")
+    raise UserError("model.hidden=0 must be positive")
 
 
 def panic() -> None:
@@ -125,7 +119,7 @@ def test_the_rank_that_fails_is_named_at_once_and_the_others_are_ended(
     with pytest.raises(RankError, match=expected) as caught:
         launch(fail_on(1, action), 3)
     assert time.monotonic() - start < 2
-    assert "rank 0 was running" in str(caught.value)
+    assert "rank 0 was running, in its start" in str(caught.value)
 
 
 def test_the_message_shows_the_ranks_own_traceback() -> None:
@@ -139,10 +133,21 @@ def test_ranks_that_lost_a_peer_are_not_blamed(cause: Callable[[], Any]) -> None
         launch(fail_on(2, later(cause), others=lose_peer), 3)
 
 
-def test_what_the_user_can_mend_stays_a_value_error() -> None:
-    with pytest.raises(ValueError, match=r"^model\.hidden=0 must be positive$") as caught:
+def test_what_the_user_can_mend_stays_a_user_error() -> None:
+    with pytest.raises(UserError, match=r"^model\.hidden=0 must be positive$") as caught:
         launch(fail_on(0, refuse), 2)
     assert isinstance(caught.value.__cause__, RankError)
+
+
+def test_a_rank_that_is_a_thread_is_named() -> None:
+    def threads(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        error = ZeroDivisionError("division by zero")
+        error.add_note("on rank 2")
+        raise error
+
+    expected = r"^the process of all ranks failed: ZeroDivisionError: division by zero \(on rank 2\)"
+    with pytest.raises(RankError, match=expected):
+        launch(threads, 1, name="the process of all ranks")
 
 
 def test_results_larger_than_a_pipe_come_back() -> None:
@@ -156,7 +161,7 @@ def test_results_that_are_not_json_are_an_error_of_the_rank() -> None:
 
 def test_a_child_returns_its_result_or_its_error() -> None:
     assert run_in_child(divmod, 7, 3) == [2, 1]
-    with pytest.raises(ValueError, match=r"^model\.hidden=0 must be positive$"):
+    with pytest.raises(UserError, match=r"^model\.hidden=0 must be positive$"):
         run_in_child(refuse)
     with pytest.raises(RuntimeError, match="the process of kill was ended by SIGKILL"):
         run_in_child(kill)
@@ -164,6 +169,7 @@ def test_a_child_returns_its_result_or_its_error() -> None:
         run_in_child(divide)
 
 
+@pytest.mark.slow
 def test_ranks_may_use_openmp_after_their_parent_did() -> None:
     """Both in parallel; forked from the thread that has used it, the ranks would hang."""
     import torch
@@ -185,7 +191,7 @@ def start_program(tmp_path: Path, body: str, world_size: int = 3) -> tuple[subpr
     program = f"""
         import os, signal, sys, time
         from pathlib import Path
-        from gnnkit.training.launcher import launch
+        from gnnkit.launch.processes import launch
 
         def function(rank, world_size, listener):
             {body}
@@ -266,9 +272,10 @@ def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
     assert seconds < 3  # of which 0.3 to hear the others, and the end of an interpreter on a busy machine
 
 
+@pytest.mark.slow
 def test_twenty_runs_at_once_do_not_meet() -> None:
     """Each rank hears only from the ranks of its own run."""
-    imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.training.launcher import launch\n"
+    imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.launch.processes import launch\n"
     source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)['heard'] == [1, 2]"
     running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(20)]
     assert [process.wait(120) for process in running] == [0] * 20

@@ -1,0 +1,76 @@
+"""What a rank runs, for the comparison of ranks that were started one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from gnnkit import plugins
+from gnnkit.comm import Communicator
+from gnnkit.graph import Graph
+from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.start import to_yaml
+from gnnkit.leader.cut import fingerprint
+from gnnkit.leader.result import versions
+from gnnkit.settings import Choice, Settings
+
+OWN_KEYS = ("output", "threads", "trainer.progress_bar")  # in which ranks may differ
+
+
+def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str, str]:
+    """Returns what must be equal on all ranks, as text by configuration key or name.
+
+    Keys that look like secrets are left out, as in `config.yaml`.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        model: Instead of the configured model.
+    """
+    keys = dict(_flattened(yaml.safe_load(to_yaml(settings.composed))))
+    chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
+    chosen += [settings.comm, settings.sync, settings.model]
+    return {
+        **{key: value for key, value in keys.items() if key not in OWN_KEYS},
+        **{f"{each.kind}={each.name}": _origin(each) for each in chosen if each is not None},
+        **{f"version of {name}": version for name, version in versions().items()},
+        "build of torch": torch.__version__,
+        **({} if graph is None else {"graph": fingerprint(graph)}),
+        **({} if model is None else {"given model": ModelSource(settings.model, model).name}),
+        **{f"model.{name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in _state(model)},
+    }
+
+
+def share_state(comm: Communicator, model: nn.Module) -> None:
+    """Overwrites parameters and buffers with the values on the leader. Collective."""
+    for _, tensor in _state(model):
+        tensor.copy_(comm.broadcast(tensor.to(comm.device, copy=True), src=0))
+
+
+def _state(model: Given) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(model, nn.Module):
+        for name, value in model.state_dict().items():
+            if isinstance(value, Tensor) and not is_lazy(value):
+                yield name, value
+
+
+def _flattened(composed: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in composed.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value)
+
+
+def _origin(choice: Choice) -> str:
+    """Returns where a plugin comes from, or Python for a given graph or model."""
+    if choice.name not in plugins.names(choice.kind):
+        return "Python"
+    point = plugins.find(choice.kind, choice.name)
+    return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value

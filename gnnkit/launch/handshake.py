@@ -1,0 +1,73 @@
+"""Ranks that were started one by one compare what they run before they compute."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
+
+_LEADER = 0
+_MISSING = "nothing"
+_LONGEST = 200  # characters of a value in a message
+
+
+def agree(comm: Communicator, identity: Mapping[str, str]) -> None:
+    """Raises `UserError` on all ranks unless all have the same identity. Collective.
+
+    The leader compares. The message names the first key that differs, in alphabetical
+    order, with the ranks and their values.
+
+    Args:
+        comm: The ranks.
+        identity: What this rank runs, by configuration key or name.
+    """
+    text = json.dumps(dict(identity), sort_keys=True).encode()
+    gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)
+    found = [json.loads(bytes(each.tolist())) for each in gathered]
+    problem = comm.share(difference(found) if found else None, src=_LEADER)
+    if problem is not None:
+        _part(comm)
+        raise UserError(problem)
+
+
+def difference(identities: Sequence[Mapping[str, str]]) -> str | None:
+    """Names the first key in which ranks differ, with all values, or returns None.
+
+    Args:
+        identities: What each rank runs, by rank.
+    """
+    for key in sorted({key for identity in identities for key in identity}):
+        ranks: dict[str, list[int]] = {}
+        for rank, identity in enumerate(identities):
+            ranks.setdefault(identity.get(key, _MISSING), []).append(rank)
+        if len(ranks) > 1:
+            values = ", ".join(f"{_spelt(where)} {key}={_shortened(value)}" for value, where in ranks.items())
+            return f"{key} must be the same on all ranks: {values}"
+    return None
+
+
+def _part(comm: Communicator) -> None:
+    """Waits until every rank has heard the leader. Ranks that leave early are lost."""
+    with contextlib.suppress(RuntimeError):
+        comm.all_reduce(torch.zeros(1, device=comm.device))
+
+
+def _spelt(ranks: Sequence[int]) -> str:
+    """Spells ascending ranks such as `ranks 0-2, 5 have`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    listed = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"ranks {listed} have" if len(ranks) > 1 else f"rank {listed} has"
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."

@@ -1,0 +1,188 @@
+"""Signs of progress of started processes, and how long a launcher waits for one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+LEAST = 10.0  # seconds, the shortest patience
+MEDIANS = 20  # median times between two signs
+FEWEST = 5  # such times that make a median
+BUSY = 30  # times the patience with idle processes
+PERIOD = 1.0  # seconds between two looks
+_IDLE_SHARE = 0.002  # of one core, below which a process does nothing
+_IDLE_SECONDS = 0.02  # of CPU time, two ticks of the clock
+_PHASE_BYTES = 120
+
+
+class Board(ctypes.Structure):
+    """Where a process says how far it is. Lies in memory shared with the launcher."""
+
+    _fields_ = (("count", ctypes.c_uint64), ("phase", ctypes.c_char * _PHASE_BYTES))
+
+    count: int  # signs of progress so far
+    phase: bytes
+
+
+_own_board: Board | None = None
+
+
+def progress(phase: str) -> None:
+    """Tells the launcher that this process makes progress.
+
+    Costs a microsecond. Does nothing in a process that gnnkit has not started.
+
+    Args:
+        phase: What begins now, such as `step 12`. A report on a hang shows the phase.
+    """
+    if _own_board is not None:
+        thread = threading.current_thread()
+        place = "" if thread is threading.main_thread() else f"{thread.name}: "
+        _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
+        _own_board.count += 1
+
+
+def report_on(board: Board) -> None:
+    """Makes `board` the place of this process's signs."""
+    global _own_board  # noqa: PLW0603 - one per process
+    _own_board = board
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a launcher waits for a sign of progress, in seconds.
+
+    The bounds for idle and busy processes grow to `MEDIANS` and `BUSY * MEDIANS` times
+    the median time between two signs.
+    """
+
+    stopped: float = LEAST  # of a process that SIGSTOP holds
+    idle: float = 120.0  # while no process uses the CPU
+    busy: float = BUSY * 120.0  # while a process computes
+
+    @classmethod
+    def of(cls, timeout: float) -> Patience:
+        """Returns the patience that fits `comm.timeout` in seconds."""
+        idle = max(LEAST, timeout)
+        return cls(LEAST, idle, BUSY * idle)
+
+
+class Watched(Protocol):
+    """A running process under watch."""
+
+    name: str
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def phase(self) -> str: ...
+
+
+class Watchdog:
+    """Notices that a group of processes goes on no more.
+
+    One sign of any process is progress of the group, because processes wait for each other.
+    Time in which the launcher itself was stopped does not count.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._period = min(PERIOD, patience.stopped / 5, patience.idle / 5, patience.busy / 5)
+        self._last = time.monotonic()
+        self._silent = 0.0  # seconds since the last sign of progress
+        self._idle = 0.0  # seconds since a process last used the CPU
+        self._stopped: dict[int, float] = {}  # by process, seconds
+        self._counts: list[int] = []
+        self._cpu = 0.0  # seconds of all processes when one last used the CPU
+        self._intervals: deque[float] = deque(maxlen=101)  # seconds between signs
+
+    def look(self, processes: Sequence[Watched]) -> str | None:
+        """Returns what is wrong with the running processes, or None."""
+        now = time.monotonic()
+        if now - self._last < self._period or not processes:
+            return None
+        elapsed, self._last = min(now - self._last, 2 * self._period), now
+        self._note_progress([process.count for process in processes], elapsed)
+        self._note_cpu([process.pid for process in processes], elapsed)
+        self._note_stopped([process.pid for process in processes], elapsed)
+        return self._verdict(processes)
+
+    def _verdict(self, processes: Sequence[Watched]) -> str | None:
+        patience, steps = self._patience, 0.0
+        if len(self._intervals) >= FEWEST:
+            steps = MEDIANS * statistics.median(self._intervals)
+        places = ", ".join(f"{process.name} in {process.phase}" for process in processes)
+        for process in processes:
+            if (seconds := self._stopped.get(process.pid, 0.0)) > patience.stopped:
+                return f"{process.name} has been stopped for {seconds:.0f} s (SIGSTOP), in {process.phase}"
+        if self._idle > max(patience.idle, steps):
+            return f"no progress for {self._silent:.0f} s, and nothing computes: {places}"
+        if self._silent > max(patience.busy, BUSY * steps):
+            return (
+                f"no progress for {self._silent:.0f} s of computing, {BUSY} times comm.timeout, "
+                f"which a larger comm.timeout extends: {places}"
+            )
+        return None
+
+    def _note_progress(self, counts: list[int], elapsed: float) -> None:
+        self._silent += elapsed
+        if counts != self._counts:
+            if self._counts:
+                self._intervals.append(self._silent)
+            self._counts, self._silent, self._idle = counts, 0.0, 0.0
+
+    def _note_cpu(self, pids: list[int], elapsed: float) -> None:
+        self._idle += elapsed
+        seconds = [cpu_seconds(pid) for pid in pids]
+        used = sum(each for each in seconds if each is not None)
+        if None in seconds or abs(used - self._cpu) > _IDLE_SECONDS + _IDLE_SHARE * self._idle:
+            self._cpu, self._idle = used, 0.0
+
+    def _note_stopped(self, pids: list[int], elapsed: float) -> None:
+        self._stopped = {pid: self._stopped.get(pid, 0.0) + elapsed for pid in pids if is_stopped(pid)}
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP holds the process. False where the system does not say."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] == "T"
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Returns the CPU time of a process and its descendants in seconds.
+
+    Returns None where the system does not say.
+    """
+    fields = _stat(pid)
+    if not fields:
+        return None
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # of ended descendants too
+    return own + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
+
+
+def _stat(pid: int) -> list[Any]:
+    """Returns the fields of /proc/PID/stat from the third on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> Iterator[int]:
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            yield from map(int, file.read_text().split())
+        except OSError:  # the thread has ended
+            continue

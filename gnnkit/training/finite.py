@@ -1,0 +1,262 @@
+"""What a loss or gradient that is not finite does. All ranks come to one decision before the optimiser steps."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
+from gnnkit.settings import OnNan
+from gnnkit.strategy import Batch
+from gnnkit.training import resume
+from gnnkit.training.module import TrainingModule
+
+MAX_ROLLBACKS = 3
+_INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places; the modules of the model follow
+_LATE = 1 << 40  # the order of what comes after the forward pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where numbers of one rank ceased to be finite."""
+
+    step: int = 0  # of the run, the first is 1
+    epoch: int = 0
+    order: int = 0  # calls of modules before
+    place: int = 0  # 0: all were finite
+
+    def row(self) -> list[int]:
+        return [self.step, self.epoch, self.order, self.place]
+
+    def spelt(self, model: nn.Module) -> str:
+        if self.place >= _MODULES:
+            name = list(dict(model.named_modules()))[self.place - _MODULES]
+            return f"first in the output of {name or 'the model'}"
+        return {
+            _INPUT: "the input rows are not finite",
+            _LOSS: "first in the loss, the output of every layer is finite",
+            _BACKWARD: "first in the backward pass, the loss is finite",
+        }[self.place]
+
+
+class Guard(Callback):
+    """Lets the optimiser step on finite gradients only.
+
+    A step whose gradient is not finite is taken by no rank. `stop` ends the run. `skip`
+    goes on with the next step. `rollback` goes back to the parameters and the optimiser's
+    state of the last checkpoint, goes on with the next step at half the learning rate, and
+    ends the run at the fourth time. Ranks that do not synchronise in a step leave their
+    own step out, and `stop` and `rollback` follow at the next step that synchronises.
+    """
+
+    def __init__(self, on_nan: OnNan = "stop", path: Path | None = None, resumed: str | None = None) -> None:
+        """Keeps the rule.
+
+        Args:
+            on_nan: What a loss or gradient that is not finite does. Default: stop.
+            path: The checkpoint of this run. Default: the run saves none.
+            resumed: The checkpoint that the run goes on from. Default: none.
+        """
+        self.on_nan, self.path, self.resumed = on_nan, path, resumed
+        self.skipped_steps = self.rollbacks = 0
+        self._pending: _Place | None = None  # of a step without synchronisation
+        self._buffers: list[Tensor] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        if self.on_nan == "skip":
+            self._buffers = [buffer.clone() for buffer in module.buffers()]
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        if module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
+            self._decide(trainer, module, self._pending or _Place())
+
+    def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
+        """Says whether the optimiser steps. Collective in a step that synchronises.
+
+        Raises `UserError` where the run ends.
+
+        Args:
+            trainer: The trainer of this rank.
+            module: The module of this rank.
+            own: Whether loss and gradient of this rank are finite.
+            lockstep: Whether ranks step together. Otherwise this rank decides alone.
+        """
+        comm = module.worker.comm
+        if not lockstep:
+            return own or self._leave_out(trainer, module, [comm.rank])
+        if not module.batch.synchronise:
+            return own or self._postpone(trainer, module)
+        return self._together(trainer, module, _flags(not own or self._pending is not None, comm))
+
+    def allows_sum(self, trainer: L.Trainer, module: TrainingModule, own: bool, total: Sequence[Tensor]) -> bool:
+        """As `allows`, where the gradients of all ranks are added up already. Collective where the sum is not finite.
+
+        Args:
+            trainer: The trainer of this rank.
+            module: The module of this rank.
+            own: Whether loss and gradient of this rank were finite.
+            total: The sums, equal on all ranks.
+        """
+        return are_finite(total) or self._together(trainer, module, _flags(not own, module.worker.comm), all_bad=True)
+
+    def _together(self, trainer: L.Trainer, module: TrainingModule, flags: list[bool], all_bad: bool = False) -> bool:
+        """Decides from what all ranks know. `all_bad`: the sum is not finite, whoever caused it."""
+        if not (any(flags) or all_bad):
+            return True
+        if self.on_nan == "skip":
+            return self._leave_out(trainer, module, [rank for rank, flag in enumerate(flags) if flag])
+        place = self._place(trainer, module, flags[module.worker.comm.rank])
+        self._decide(trainer, module, self._pending or place)
+        return False
+
+    def _leave_out(self, trainer: L.Trainer, module: TrainingModule, ranks: list[int]) -> bool:
+        """Goes on without this step. Returns False."""
+        if self.on_nan != "skip":
+            raise UserError(self._message(module, [(ranks[0], self._place(trainer, module, True))]))
+        self.skipped_steps += 1
+        for buffer, before in zip(module.buffers(), self._buffers, strict=True):
+            buffer.copy_(before)
+        _tell(module, f"trainer.on_nan=skip: step {trainer.global_step + 1} is left out, not finite on {_names(ranks)}")
+        return False
+
+    def _postpone(self, trainer: L.Trainer, module: TrainingModule) -> bool:
+        """Leaves out a step that other ranks know nothing of. Returns False."""
+        if self.on_nan == "skip":
+            return self._leave_out(trainer, module, [module.worker.comm.rank])
+        self._pending = self._pending or self._place(trainer, module, True)
+        return False
+
+    def _place(self, trainer: L.Trainer, module: TrainingModule, bad: bool) -> _Place:
+        """Finds out where numbers of this rank cease to be finite, by a second forward pass.
+
+        Collective in a step that synchronises, also for ranks whose numbers are finite.
+        """
+        batch: Batch = module.batch
+        if module.strategy.drifts:  # its batches note how far a pass has come, so that each serves one pass only
+            batch = next(module.strategy.batches(trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx))
+        order, place = _first_not_finite(module, batch)
+        if not bad:
+            order = place = 0
+        elif not place:
+            order, place = _LATE, _BACKWARD if bool(torch.isfinite(module.local_loss)) else _LOSS
+        return _Place(trainer.global_step + 1, trainer.current_epoch, order, place)
+
+    def _decide(self, trainer: L.Trainer, module: TrainingModule, own: _Place) -> None:
+        """Rolls back, or raises `UserError`. Collective."""
+        self._pending = None
+        comm = module.worker.comm
+        rows = torch.zeros(comm.world_size, 4, dtype=torch.int64, device=module.worker.device)
+        rows[comm.rank] = torch.tensor(own.row())
+        places = [_Place(*row) for row in comm.all_reduce(rows).tolist()]
+        found = [(rank, place) for rank, place in enumerate(places) if place.place]
+        if self.on_nan != "rollback" or self.rollbacks == MAX_ROLLBACKS or self.last is None:
+            raise UserError(self._message(module, found or list(enumerate(places))))
+        self.rollbacks += 1
+        _roll_back(resume.load(str(self.last)), trainer, module)
+        ranks = _names([rank for rank, _ in found])
+        _tell(module, f"trainer.on_nan=rollback: not finite on {ranks}, back to {self.last} at half the learning rate")
+
+    @property
+    def last(self) -> Path | None:
+        """The last checkpoint, whose numbers are finite."""
+        if self.path is not None and self.path.exists():
+            return self.path
+        return None if self.resumed is None else Path(self.resumed)
+
+    def _message(self, module: TrainingModule, found: list[tuple[int, _Place]]) -> str:
+        _, first = min(found, key=lambda each: (each[1].step, each[1].order))
+        where = first.spelt(module.model) if first.place else "their sum overflows"
+        many = f" after {self.rollbacks} rollbacks" if self.rollbacks else ""
+        kept = f"the last finite checkpoint is {self.last}" if self.last else "no checkpoint was saved before"
+        return (
+            f"trainer.on_nan={self.on_nan}{many}: loss or gradient of step {first.step} (epoch {first.epoch}) is not "
+            f"finite on {_names([rank for rank, _ in found])}: {where}. The step was not taken, {kept}. "
+            "Lower trainer.lr, or see trainer.on_nan"
+        )
+
+
+def are_finite(gradients: Sequence[Tensor]) -> bool:
+    """Says whether all numbers are finite, with one look at the device where they are."""
+    if not gradients:
+        return True
+    total = float(torch.stack([gradient.detach().sum().double() for gradient in gradients]).sum())
+    return math.isfinite(total) or all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+
+
+def _flags(flag: bool, comm: Communicator) -> list[bool]:
+    """Returns the flag of every rank. Collective."""
+    if comm.world_size == 1:
+        return [flag]
+    flags = torch.zeros(comm.world_size, device=comm.device)
+    flags[comm.rank] = flag
+    return [bool(each) for each in comm.all_reduce(flags).tolist()]
+
+
+def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
+    """Returns how many modules were called before, and the place. Zeros where all is finite."""
+    if not bool(torch.isfinite(batch.x).all()):
+        return 0, _INPUT
+    calls: list[int] = []  # place of each call whose output is not finite, else 0
+
+    def watch(place: int) -> Any:
+        return lambda _module, _inputs, output: calls.append(0 if _is_finite(output) else place)
+
+    modules = list(module.model.modules())
+    hooks = [each.register_forward_hook(watch(_MODULES + i)) for i, each in enumerate(modules)]
+    try:
+        with torch.no_grad(), module.strategy.tally.paused():
+            module.model(batch.x, batch.adjacencies)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return next(((order, place) for order, place in enumerate(calls, 1) if place), (0, 0))
+
+
+def _is_finite(output: Any) -> bool:
+    if isinstance(output, Tensor):
+        return not output.is_floating_point() or bool(torch.isfinite(output).all())
+    return all(_is_finite(each) for each in output) if isinstance(output, list | tuple) else True
+
+
+def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
+    """Restores parameters, the optimiser's state and the strategy's.
+
+    Schedules go on, from half the learning rate.
+    """
+    own = resume.own_state(saved, module)
+    module.load_state_dict(own["state_dict"])
+    for optimizer, state in zip(trainer.optimizers, own["optimizer_states"], strict=True):
+        rates: list[dict[str, Any]] = [
+            {key: group[key] / 2 for key in ("lr", "initial_lr") if key in group} for group in optimizer.param_groups
+        ]
+        optimizer.load_state_dict(state)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group.update(rate)
+    for config in trainer.lr_scheduler_configs:
+        scheduler: Any = config.scheduler
+        if hasattr(scheduler, "base_lrs"):
+            scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
+    if own["strategy"]:
+        module.strategy.load_state_dict(own["strategy"])
+
+
+def _tell(module: TrainingModule, text: str) -> None:
+    if module.worker.comm.rank == 0 or not module.batch.synchronise:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _names(ranks: list[int]) -> str:
+    """Spells ranks."""
+    if not ranks:
+        return "no rank alone"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,81 @@
+"""Checks a user's loss before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from gnnkit.errors import UserError
+from gnnkit.strategy import Batch
+from gnnkit.training.module import TrainingModule
+
+_TOLERANCE = 1e-3  # relative: a mean is wrong by half
+
+
+class LossCheck(Callback):
+    """Refuses a `training_step` whose loss is not a sum over `batch.rows` divided by `batch.total`.
+
+    The gradients of ranks are added up. A mean over the rows of each rank would come out
+    as many times too large as there are ranks. Before the first step, the model computes
+    the loss of the batch in evaluation mode, then with twice the total. A right loss
+    halves. Nothing is said of a loss that draws at random.
+    """
+
+    def __init__(self) -> None:
+        self._checked = False
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        step = module.own_training_step
+        if self._checked or step is None or module.worker.comm.world_size == 1 or module.strategy.drifts:
+            return
+        self._checked = True
+        with _quiet(module):
+            _check(module, step, batch, batch_idx)
+
+
+def _check(module: TrainingModule, step: Callable[..., Tensor], batch: Batch, index: int) -> None:
+    """Raises `UserError` on all ranks where the loss of one is wrong. Collective."""
+
+    def loss(total: int) -> float:
+        module.batch = replace(batch, total=total)
+        return float(step(module.batch, index))
+
+    once, twice = loss(batch.total), loss(2 * batch.total)
+    suspect = abs(2 * twice - once) > _TOLERANCE * abs(once)
+    if not _anywhere(suspect, module):
+        return
+    repeated = abs(loss(batch.total) - once) <= _TOLERANCE * abs(once)
+    if _anywhere(suspect and repeated, module):
+        raise UserError(
+            f"model={type(module.model).__name__}: training_step must return a sum over batch.rows divided by "
+            "batch.total, because gradients of ranks are added up, but the loss does not halve when batch.total "
+            'doubles: use reduction="sum" and divide by batch.total'
+        )
+
+
+def _anywhere(flag: bool, module: TrainingModule) -> bool:
+    """Says whether the flag is set on any rank. Collective."""
+    flags = torch.tensor([float(flag)], device=module.worker.device)
+    return bool(module.worker.comm.all_reduce(flags) > 0)
+
+
+@contextmanager
+def _quiet(module: TrainingModule) -> Iterator[None]:
+    """Evaluates in its body: nothing is logged, counted, drawn or kept for a backward pass."""
+    training = {part: part.training for part in module.modules()}
+    module.muted = True
+    module.model.eval()
+    try:
+        with torch.no_grad(), module.strategy.tally.paused():
+            yield
+    finally:
+        module.muted = False
+        for part, mode in training.items():
+            part.training = mode

@@ -1,0 +1,179 @@
+"""Exact evaluation: the full pass, in memory that is bounded as configured."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.evaluation import Evaluation, accuracies
+from gnnkit.evaluation.logits import MIB, chunks
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.strategy import Worker
+from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, WIDTH, check_graph
+
+GRAPH = check_graph(60)
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": functools.partial(GAT, heads=2, edge_width=EDGE_WIDTH),
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+}
+
+
+class Wrapped(nn.Module):
+    """A model without layers that can be called one by one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.num_layers, self.self_loops = model, model.num_layers, getattr(model, "self_loops", False)
+
+    def forward(self, x: Tensor, adjacencies: list[object]) -> Tensor:
+        logits: Tensor = self.model(x, adjacencies)
+        return logits
+
+
+def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
+    """Logits of all nodes, [num_nodes, CLASSES]; the last of several ranks owns nothing."""
+    owner = np.random.default_rng(0).integers(0, max(ranks - 1, 1), GRAPH.num_nodes).astype(np.int32)
+    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
+
+    def work(comm: Threads) -> tuple[Tensor, Tensor]:
+        worker, own = Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH if whole else None), copy.deepcopy(model)
+        return torch.tensor(worker.owned), Evaluation.of(worker, own, memory, scratch).logits(own)
+
+    parts = Threads.run(work, ranks)
+    order = torch.argsort(torch.cat([nodes for nodes, _ in parts]))
+    return torch.cat([logits for _, logits in parts])[order]
+
+
+@pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])
+@pytest.mark.parametrize("name", MODELS)
+def test_chunks_of_any_size_give_the_logits_of_the_full_pass(name: str, layerwise: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=4, num_layers=3).double()
+    expected = evaluated(model, 1, whole=False, memory=1)
+    tested = model if layerwise else Wrapped(model)
+    for ranks, kilobytes in ((1, 1000), (1, 1), (3, 4), (4, 0.01)):
+        found = evaluated(tested, ranks, whole=True, memory=kilobytes / 1024, scratch=tmp_path)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert not list(tmp_path.iterdir()), "the rows between layers are gone"
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_evaluation_is_without_noise_and_leaves_the_mode_of_the_model_as_it_was(mode: bool) -> None:
+    model = GCN(WIDTH, CLASSES, dropout=0.9).double().train(mode)
+    (shard,) = cut_all(GRAPH, Partition(np.zeros(GRAPH.num_nodes, np.int32), None, Grid(1, 1, 1)))
+    worker = Worker(Threads.connect(0, 1, device=torch.device("cpu"), timeout=1), shard, torch.float64, 0)
+    first, second = (Evaluation.of(worker, model, 1).logits(model) for _ in range(2))
+    assert torch.equal(first, second)
+    assert model.training == mode
+
+
+def test_chunks_cover_the_nodes_in_order_within_the_budget() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        nodes, costs = np.arange(rng.integers(0, 30)), rng.integers(1, 9, 30).astype(float)
+        parts = list(chunks(nodes, costs[: len(nodes)], 12.0))
+        assert np.array_equal(np.concatenate(parts), nodes)
+        assert all(len(part) == 1 or costs[part].sum() <= 12 for part in parts if len(part))
+        assert len(parts) >= 1
+
+
+MEMORY, NODES, HIDDEN = 12, 250_000, 128  # MiB, and a layer's rows take 122 MiB
+
+MEASURE = f"""
+import json, sys, threading, numpy as np, torch
+from pathlib import Path
+from gnnkit.comm.threads import Threads
+from gnnkit.evaluation import Evaluation
+from gnnkit.graph import Graph
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.strategy import Worker
+from gnnkit.testing.graphs import check_graph
+
+torch.set_num_threads(1)
+
+def prepared(graph, folder):
+    whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
+    comm = Threads.connect(0, 1, device=torch.device("cpu"), timeout=1)
+    worker = Worker(comm, next(iter(cut_all(graph, whole))), torch.float32, 0, graph)
+    model = GraphSAGE(graph.features.shape[1], 4, hidden={HIDDEN}, num_layers=3)
+    evaluation = Evaluation.of(worker, model, {MEMORY}, folder)
+    return lambda: evaluation.logits(model)
+
+def megabytes():
+    \"\"\"Memory that is no file's. Pages of mapped files are the system's to take back.\"\"\"
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:"))
+
+def watch(peak, ended):
+    while not ended.wait(0.001):
+        peak[0] = max(peak[0], megabytes())
+
+folder = Path(sys.argv[1])
+prepared(check_graph(), folder)()  # the code that is used is in memory from now on
+graph = Graph.load(folder / "graph")
+evaluate = prepared(graph, folder)
+peak, ended, before = [0.0], threading.Event(), megabytes()
+watcher = threading.Thread(target=watch, args=(peak, ended))
+watcher.start()
+logits = evaluate()
+ended.set()
+watcher.join()
+print(json.dumps(dict(grown=peak[0] - before, finite=bool(logits.isfinite().all()))))
+"""
+
+
+@pytest.mark.slow
+def test_the_peak_of_memory_is_bounded_where_activations_are_ten_times_as_large(tmp_path: Path) -> None:
+    from gnnkit.graph import Graph
+
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, NODES, (2, 3 * NODES))
+    features = rng.standard_normal((NODES, 8), np.float32)
+    Graph.from_edges(src, dst, NODES, features=features, labels=np.zeros(NODES, np.int64)).save(tmp_path / "graph")
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
+    assert found["finite"]
+    assert NODES * HIDDEN * 4 / MIB > 10 * MEMORY
+    by_node = NODES * (3 * 8 + 2 * 16 + 4) / MIB  # offsets, costs of nodes twice, logits twice, the sampler's table
+    assert found["grown"] < MEMORY + by_node
+
+
+def test_accuracies_count_labelled_nodes_of_all_ranks() -> None:
+    owner = (np.arange(GRAPH.num_nodes) % 3).astype(np.int32)
+    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(3, 1, 1))))
+    right = torch.nn.functional.one_hot(torch.tensor(GRAPH.labels).clamp(min=0), CLASSES).double()
+    right[5] = right[5].roll(1)
+
+    def work(comm: Threads) -> dict[str, float]:
+        return accuracies(right[shards[comm.rank].owned], Worker(comm, shards[comm.rank], torch.float64, 0))
+
+    counts = {
+        name: int(((GRAPH.split == i + 1) & (GRAPH.labels >= 0)).sum())
+        for i, name in enumerate(("train", "val", "test"))
+    }
+    expected = {name: (count - (GRAPH.split[5] == i + 1)) / count for i, (name, count) in enumerate(counts.items())}
+    assert Threads.run(work, 3) == [expected] * 3

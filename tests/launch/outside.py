@@ -1,0 +1,141 @@
+"""A launcher that knows nothing of gnnkit: forks ranks with an environment and a command line each.
+
+Run as a program, it imports what ranks need once, and then obeys one line of JSON after
+the other. Each answer is a line of JSON with the exit code, output and seconds of each rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOREIGN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "SLURM_", "GNNKIT_", "GLOO_", "TORCHELASTIC_")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank ended."""
+
+    code: int
+    output: str  # stdout and stderr
+    seconds: float  # from the start of all ranks
+
+
+class Outside:
+    """The launcher, as tests see it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(
+        self,
+        folder: Path,
+        argvs: Sequence[Sequence[str]],
+        environments: Sequence[Mapping[str, str]],
+        *,
+        sites: Sequence[Path] = (),
+        kill: Mapping[int, float] | None = None,
+        timeout: float = 60.0,
+    ) -> list[Ended]:
+        """Runs the command once per rank.
+
+        Args:
+            folder: Working directory.
+            argvs: Arguments of the command, by rank.
+            environments: Environment variables, by rank.
+            sites: Folders with installed plugins.
+            kill: Seconds after which a rank gets SIGKILL, by rank. Default: none.
+            timeout: Seconds after which ranks that still run get SIGKILL.
+        """
+        request = {
+            "folder": str(folder),
+            "ranks": [[list(argv), dict(environment)] for argv, environment in zip(argvs, environments, strict=True)],
+            "sites": [str(site) for site in sites],
+            "kill": {str(rank): seconds for rank, seconds in (kill or {}).items()},
+            "timeout": timeout,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answers = json.loads(self._process.stdout.readline())
+        return [
+            Ended(code, (folder / f"out{rank}").read_text(), seconds) for rank, (code, seconds) in enumerate(answers)
+        ]
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def by_hand(world_size: int) -> list[dict[str, str]]:
+    """Returns the environments of ranks that somebody starts in `world_size` shells of one host."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{"RANK": str(rank), **place} for rank in range(world_size)]
+
+
+def main() -> None:
+    import torch.utils.tensorboard  # noqa: F401
+
+    import gnnkit.jobs.dispatch  # noqa: F401
+
+    for line in sys.stdin:
+        print(json.dumps(obey(json.loads(line))), flush=True)
+
+
+def obey(request: dict[str, Any]) -> list[tuple[int, float]]:
+    start = time.monotonic()
+    pids = [fork(request, rank, *part) for rank, part in enumerate(request["ranks"])]
+    ended: dict[int, tuple[int, float]] = {}
+    while len(ended) < len(pids):
+        seconds = time.monotonic() - start
+        for rank, pid in enumerate(pids):
+            if rank in ended:
+                continue
+            if seconds > request["kill"].get(str(rank), request["timeout"]):
+                os.kill(pid, signal.SIGKILL)
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                ended[rank] = os.waitstatus_to_exitcode(status), seconds
+        time.sleep(0.01)
+    return [ended[rank] for rank in range(len(pids))]
+
+
+def fork(request: dict[str, Any], rank: int, argv: list[str], environment: dict[str, str]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        become_rank(request, rank, argv, environment)
+    return pid
+
+
+def become_rank(request: dict[str, Any], rank: int, argv: list[str], environment: dict[str, str]) -> None:
+    os.chdir(request["folder"])
+    output = os.open(f"out{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for name in list(os.environ):
+        if name.startswith(FOREIGN):
+            del os.environ[name]
+    os.environ.update(environment)
+    sys.path[:0] = request["sites"]
+    from gnnkit.__main__ import program
+
+    sys.argv = ["gnnkit", *argv]
+    program()
+
+
+if __name__ == "__main__":
+    main()

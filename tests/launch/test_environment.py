@@ -1,0 +1,151 @@
+"""Environments of launchers that start the ranks themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gnnkit.errors import UserError
+from gnnkit.launch.environment import StartedRank, hosts, started_rank, tasks_per_node
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "host0",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+SBATCH = {  # a batch script without srun
+    "SLURM_JOB_ID": "4711",
+    "SLURM_NTASKS": "8",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_JOB_NODELIST": "gpu[08-10]",
+    "SLURM_NODELIST": "gpu[08-10]",
+}
+SRUN = SBATCH | {
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_TASKS_PER_NODE": "3(x2),2",
+    "SLURM_STEP_NODELIST": "gpu[09-10],big1",
+    "SLURM_PROCID": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+}
+ONE_NODE = SRUN | {"SLURM_STEP_TASKS_PER_NODE": "8", "SLURM_LOCALID": "7", "SLURM_NODEID": "0"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "prterun-host-77@1",
+}
+
+
+def place(started: StartedRank | None) -> tuple[int, int, int, int] | None:
+    return started and (started.rank, started.world_size, started.local_rank, started.local_world_size)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        (TORCHRUN, (5, 8, 1, 4)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8, 3, 8)),
+        (SBATCH, None),
+        (SRUN, (7, 8, 1, 2)),
+        (ONE_NODE, (7, 8, 7, 8)),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        (SRUN | TORCHRUN, (5, 8, 1, 4)),
+        (OPEN_MPI, (3, 4, 3, 4)),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}, (1, 2, 0, 1)),
+        (SRUN | OPEN_MPI, (3, 4, 3, 4)),
+    ],
+)
+def test_a_launchers_rank_is_recognised(environment: dict[str, str], expected: Any) -> None:
+    assert place(started_rank(environment)) == expected
+
+
+def test_a_step_without_a_count_of_its_own_has_the_tasks_of_the_job() -> None:
+    environment = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_NUM_TASKS"}
+    assert place(started_rank(environment)) == (7, 8, 1, 2)
+
+
+def test_a_step_meets_at_its_first_host_and_on_a_port_of_its_own() -> None:
+    started, other = started_rank(SRUN), started_rank(SRUN | {"SLURM_STEP_ID": "3"})
+    assert started is not None
+    assert other is not None
+    assert started.variables()["MASTER_ADDR"] == "gpu09"
+    assert 12000 <= int(started.variables()["MASTER_PORT"]) < 32000
+    assert started.master_port != other.master_port
+    assert all(started.master_port == started_rank(SRUN | {"SLURM_PROCID": str(rank)}).master_port for rank in range(8))  # type: ignore[union-attr]
+    assert "GNNKIT_LOCAL" not in started.variables()
+
+
+def test_a_step_on_one_host_stays_on_loopback() -> None:
+    started = started_rank(ONE_NODE)
+    assert started is not None
+    variables = started.variables()
+    assert variables["MASTER_ADDR"] == "127.0.0.1"
+    assert variables["GNNKIT_LOCAL"] == "1"
+    assert variables["GLOO_SOCKET_IFNAME"] in ("lo", "lo0")
+
+
+def test_a_meeting_point_in_the_environment_is_taken() -> None:
+    started = started_rank(SRUN | {"MASTER_ADDR": "head", "MASTER_PORT": "1234"})
+    assert started is not None
+    assert (started.master_addr, started.master_port) == ("head", 1234)
+
+
+def test_an_unknown_meeting_point_is_asked_for() -> None:
+    started = started_rank({"RANK": "0", "WORLD_SIZE": "2"})
+    assert started is not None
+    with pytest.raises(UserError, match=r"^MASTER_ADDR and MASTER_PORT are not set"):
+        started.variables()
+
+
+def test_only_torchrun_holds_the_meeting_point_itself() -> None:
+    local = TORCHRUN | {"MASTER_ADDR": "127.0.0.1"}
+    by_hand = {key: value for key, value in local.items() if key != "TORCHELASTIC_RUN_ID"}
+    assert [started_rank(each).on_loopback for each in (local, by_hand)] == [False, True]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x must be a whole number"),
+        ({"SLURM_PROCID": "8"}, "rank 8 of 8"),
+        ({"SLURM_LOCALID": "2"}, "2 of 2"),
+        ({"SLURM_NODEID": "3"}, "SLURM_NODEID=3: SLURM_STEP_TASKS_PER_NODE has 3 nodes"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x"}, r"SLURM_STEP_TASKS_PER_NODE=4\(x must be counts"),
+        ({"SLURM_STEP_NODELIST": "gpu[1-"}, r"SLURM_STEP_NODELIST=gpu\[1- is no list of hosts"),
+        ({"SLURM_STEP_NODELIST": "gpu[a-b]"}, r"SLURM_STEP_NODELIST: gpu\[a-b\] is no range"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT=http must be a whole number"),
+    ],
+)
+def test_what_a_launcher_cannot_mean_is_refused(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        started_rank(SRUN | changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("solo", ["solo"]),
+        ("node[01-03,7],other", ["node01", "node02", "node03", "node7", "other"]),
+        ("a-1,b[9-11]-ib", ["a-1", "b9-ib", "b10-ib", "b11-ib"]),
+        ("r[1-2]n[08-09]", ["r1n08", "r1n09", "r2n08", "r2n09"]),
+        ("n[1],n[3]", ["n1", "n3"]),
+    ],
+)
+def test_node_lists_are_expanded(text: str, expected: list[str]) -> None:
+    assert hosts(text) == expected
+
+
+def test_counts_of_tasks_are_expanded() -> None:
+    assert tasks_per_node("4(x2),3") == [4, 4, 3]

@@ -1,0 +1,170 @@
+"""Ranks that somebody else has started: how they meet, compare what they run, and wait for the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnnkit.launch.handshake import difference
+from tests.conftest import Install
+from tests.launch.outside import Outside, by_hand
+
+RUN = ("+strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "trainer.max_epochs=2", "threads=1")
+SLOW_DATA = """
+import time
+from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.synthetic import Synthetic
+
+class Slow(Dataset):
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.seconds = seconds
+
+    def load(self):
+        time.sleep(self.seconds)
+        return Synthetic(num_nodes=200).load()
+"""
+
+
+@pytest.fixture(scope="module")
+def outside() -> Iterator[Outside]:
+    launcher = Outside()
+    yield launcher
+    launcher.close()
+
+
+def step_of_slurm(rank: int, world_size: int, job: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_NTASKS": str(world_size),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": str(world_size),
+        "SLURM_STEP_TASKS_PER_NODE": str(world_size),
+        "SLURM_STEP_NODELIST": "node[07]",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_NODEID": "0",
+    }
+
+
+@pytest.mark.slow
+def test_the_tasks_of_a_slurm_step_are_one_job(outside: Outside, tmp_path: Path) -> None:
+    environments = [step_of_slurm(rank, 2, os.getpid()) for rank in range(2)]
+    ended = outside.run(tmp_path, [[*RUN, "output=run"]] * 2, environments)
+    assert [each.code for each in ended] == [0, 0], ended
+    assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out0", "out1", "run"]
+    assert not (tmp_path / "run/prepared").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("seed=3", "seed must be the same on all ranks: rank 0 has seed=0, rank 1 has seed=3"),
+        ("trainer.lr=0.5", "rank 0 has trainer.lr=0.01, rank 1 has trainer.lr=0.5"),
+        ("model.dropout=0.9", "rank 0 has model.dropout=0.5, rank 1 has model.dropout=0.9"),
+        ("trainer.optimizer=sgd", 'rank 0 has trainer.optimizer="adam", rank 1 has trainer.optimizer="sgd"'),
+        ("trainer.precision=64", "rank 0 has trainer.precision=32, rank 1 has trainer.precision=64"),
+    ],
+)
+def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: Path, other: str, message: str) -> None:
+    ended = outside.run(tmp_path, [[*RUN, "output=run"], [*RUN, "output=run", other]], by_hand(2))
+    assert [each.code for each in ended] == [2, 2], ended
+    for each in ended:
+        assert message in each.output
+        assert each.output.count("\n") == 1
+    assert max(each.seconds for each in ended) < 6  # from the start of the processes, on a busy machine
+    assert not (tmp_path / "run/prepared").exists()
+
+
+@pytest.mark.slow
+def test_ranks_may_differ_in_what_changes_no_result(outside: Outside, tmp_path: Path) -> None:
+    argvs = [[*RUN, "output=run"], [*RUN, "output=elsewhere", "threads=2", "trainer.progress_bar=true"]]
+    ended = outside.run(tmp_path, argvs, by_hand(2))
+    assert [each.code for each in ended] == [0, 0], ended
+
+
+def test_the_first_key_that_differs_is_named_with_all_values() -> None:
+    same, other = {"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}
+    assert difference([same, same]) is None
+    found = difference([same, other, same, same, other])
+    assert found == "b must be the same on all ranks: ranks 0, 2-3 have b=2, ranks 1, 4 have b=3"
+    assert difference([same, {**same, "c": "4"}]) == (
+        "c must be the same on all ranks: rank 0 has c=nothing, rank 1 has c=4"
+    )
+
+
+@pytest.mark.slow
+def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
+    outside: Outside, tmp_path: Path, install: Install
+) -> None:
+    site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
+    argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=4.0", "comm.timeout=2", "output=run"]
+    ended = outside.run(tmp_path, [[*argv, "trainer.max_epochs=2", "threads=1"]] * 2, by_hand(2), sites=[site])
+    assert [each.code for each in ended] == [0, 0], ended
+    assert min(each.seconds for each in ended) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dead", "left"), [(0, 1), (1, 0)])
+def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
+    outside: Outside, tmp_path: Path, install: Install, dead: int, left: int
+) -> None:
+    site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
+    argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=40.0", "output=run", "threads=1"]
+    ended = outside.run(tmp_path, [argv] * 2, by_hand(2), sites=[site], kill={dead: 4.0})
+    assert ended[dead].code == -signal.SIGKILL
+    assert ended[left].code == 1
+    assert f"lost its peer rank {dead}" in ended[left].output
+    assert ended[left].seconds - ended[dead].seconds < 3
+
+
+def running(marker: str) -> list[int]:
+    """Process ids of the commands that have `marker` among their arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if marker.encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_ranks_of_torchrun_end_with_it(tmp_path: Path) -> None:
+    marker = f"output={tmp_path}/run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "gnnkit"]
+    argv = [*torchrun, *RUN, "trainer.max_epochs=1000000", "comm=gloo", "workers=2", marker]
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    process = subprocess.Popen(
+        argv, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while not (tmp_path / "run/workers.jsonl").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        ranks = [pid for pid in running(marker) if pid != process.pid]
+        assert len(ranks) == 2
+        process.kill()
+        process.wait()
+        killed = time.monotonic()
+        while running(marker):
+            assert time.monotonic() - killed < 2, "a rank outlives torchrun"
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        for pid in running(marker):
+            os.kill(pid, signal.SIGKILL)

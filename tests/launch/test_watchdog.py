@@ -1,0 +1,218 @@
+"""Processes that go on no more: stopped, asleep, looping, or waiting for one that is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gnnkit
+from gnnkit.comm.process import Gloo
+from gnnkit.launch.processes import RankError, launch, progress, run_in_child
+from gnnkit.launch.watchdog import Patience, cpu_seconds
+from gnnkit.model.gcn import GCN
+
+NEVER = 1e6  # seconds
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def loop(seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def work_in_steps(seconds: float) -> str:
+    end, step = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        progress(f"step {step}")
+        step += 1
+        time.sleep(0.05)
+    return "done"
+
+
+def run_a_program(seconds: float) -> int:
+    """Waits for a descendant that computes."""
+    return os.system(f"timeout {seconds} sh -c 'sh -c \"while :; do :; done\"; :'")
+
+
+@pytest.mark.parametrize(
+    ("function", "patience", "message"),
+    [
+        (stop, Patience(0.5, NEVER, NEVER), r"the process of stop has been stopped for \d s \(SIGSTOP\), in its start"),
+        (loop, Patience(NEVER, 0.3, 1.0), r"no progress for \d s of computing, .* the process of loop in its start"),
+        (lambda: time.sleep(60), Patience(NEVER, 0.5, NEVER), r"no progress for \d s, and nothing computes"),
+    ],
+)
+def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
+    function: Callable[[], None], patience: Patience, message: str
+) -> None:
+    start = time.monotonic()
+    with pytest.raises(RankError, match=message) as caught:
+        run_in_child(function, patience=patience)
+    assert time.monotonic() - start < 4
+    assert f"in {function.__name__}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("function", "result"), [(work_in_steps, "done"), (loop, None), (run_a_program, 31744)])
+def test_a_child_that_reports_or_computes_is_left_alone(function: Callable[[float], Any], result: Any) -> None:
+    assert run_in_child(function, 1.5, patience=Patience(0.3, 0.5, NEVER)) == result
+
+
+def test_a_bound_grows_with_the_time_between_two_signs() -> None:
+    def slow_at_last() -> str:
+        for step in range(8):
+            progress(f"step {step}")
+            time.sleep(0.15)
+        time.sleep(1.5)  # more than idle, less than 20 steps
+        return "done"
+
+    assert run_in_child(slow_at_last, patience=Patience(NEVER, 0.5, NEVER)) == "done"
+
+
+def test_what_is_done_meanwhile_can_end_the_child() -> None:
+    calls = []
+
+    def meanwhile() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("nobody waits any more")
+
+    with pytest.raises(RuntimeError, match=r"^nobody waits any more$"):
+        run_in_child(time.sleep, 60, meanwhile=meanwhile)
+
+
+def test_progress_outside_of_started_processes_does_nothing() -> None:
+    progress("step 1")
+
+
+def test_cpu_time_is_unknown_for_a_process_that_is_gone() -> None:
+    assert cpu_seconds(2**22 + 1) is None
+
+
+def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *, before: bool = False) -> str:
+    """Runs three ranks that add up for ever, and returns the error when rank 1 does something else."""
+
+    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        progress("the meeting")
+        if rank == 0 and before:
+            action()
+        comm = Gloo.connect(rank, world_size, device=torch.device("cpu"), timeout=timeout, listener=listener)
+        for step in range(10_000):
+            progress(f"step {step}")
+            if rank == 1 and step == 3:
+                action()
+            comm.all_reduce(torch.ones(2))
+        return {}
+
+    with pytest.raises(RankError) as caught:
+        launch(function, 3, patience=patience)
+    return str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", [stop, loop, lambda: time.sleep(60)])
+def test_a_silent_rank_is_blamed_and_not_the_ranks_that_waited_for_it(action: Callable[[], None]) -> None:
+    message = rank_that(action, Patience(), timeout=1.5)
+    first, *others = message.splitlines()
+    assert first.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")
+    assert ("(stopped by SIGSTOP)" in first) == (action is stop)
+    assert any(line.startswith("rank 0 failed: RuntimeError: ") for line in others)
+    assert "stacks of rank 1, in step 3" in message
+    assert f"in {action.__name__}" in message
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_named_before_the_others_give_up() -> None:
+    message = rank_that(stop, Patience(0.8, NEVER, NEVER), timeout=60)
+    assert message.startswith("rank 1 has been stopped for 1 s (SIGSTOP), in step 3")
+    assert "rank 0 was running, in step 3" in message
+    assert "stacks of rank 0, in step 3" in message
+    assert "in all_reduce" in message
+
+
+@pytest.mark.slow
+def test_ranks_that_all_wait_for_ever_are_ended() -> None:
+    message = rank_that(lambda: time.sleep(60), Patience(NEVER, 1.0, NEVER), timeout=60)
+    assert message.startswith("no progress for 1 s, and nothing computes: rank 0 in step 3, rank 1 in step 3")
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_stopped_before_the_ranks_meet_is_named() -> None:
+    message = rank_that(stop, Patience(1.0, NEVER, NEVER), timeout=60, before=True)
+    assert message.startswith("rank 0 has been stopped for 1 s (SIGSTOP), in the meeting")
+
+
+def test_a_fork_that_fails_is_the_error_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, calls = os.fork, []
+
+    def failing() -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", failing)
+    with pytest.raises(RankError, match=r"^cannot start rank 1: .*Resource temporarily unavailable; ulimit -u"):
+        launch(lambda *_: time.sleep(60), 3)
+
+
+def test_too_many_open_files_are_the_error_that_is_shown() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    launch(lambda *_: {}, 1)  # opens what stays open
+    with socket.socket() as probe:
+        lowest = probe.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 6, hard))
+    try:
+        with pytest.raises(
+            RankError, match=r"^cannot start rank \d: .*Too many open files; ulimit -u .* -n open files"
+        ):
+            launch(lambda *_: time.sleep(60), 3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls: int) -> GCN:
+    """Makes a model that hangs on rank 1 when it is called for the nth time."""
+
+    class Hanging(GCN):
+        left = calls
+
+        def forward(self, *arguments: Any) -> torch.Tensor:
+            self.left -= 1
+            if self.left == 0 and os.environ["RANK"] == "1":
+                hang()
+            return super().forward(*arguments)
+
+    return Hanging(in_features, num_classes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hang", [stop, loop])
+def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[], None], tmp_path: Path) -> None:
+    with pytest.raises(RankError) as caught:
+        gnnkit.train(
+            strategy="vertex_centric",
+            dataset={"name": "synthetic", "num_nodes": 100},
+            model=functools.partial(own_gcn, hang=hang, calls=4),
+            workers=2,
+            comm={"name": "gloo", "timeout": 2.0},
+            trainer={"max_epochs": 8, "checkpoint": False},
+            folder=tmp_path / "run",
+        )
+    message = str(caught.value)
+    assert message.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")
+    assert f"in {hang.__name__}" in message
+    assert not (tmp_path / "run/prepared").exists()

@@ -1,0 +1,93 @@
+"""What makes a model inexact on several ranks is known before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as pyg
+
+from gnnkit.engine import Adjacency
+from gnnkit.model.exactness import inexact
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.pyg import PyG
+from gnnkit.model.sage import GraphSAGE
+
+WIDTH = 6
+
+
+class Own(nn.Module):
+    """A model that works on rows after an aggregation."""
+
+    num_layers = 1
+
+    def __init__(self, part: nn.Module | None = None, function: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.linear, self.part = nn.Linear(WIDTH, 4), part or nn.Identity()
+        self.function = function or (lambda x: x)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        x = self.linear(adjacencies[0].dropout(adjacencies[0].aggregate(x), 0.5, training=self.training))
+        return self.function(self.part(x))
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.ReLU(), nn.Dropout(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Own(nn.Dropout(0.5)), "part: torch's own Dropout "),
+        (Own(Nested()), "part.inner.1: torch's own Dropout "),
+        (Own(None, lambda x: F.dropout(x, 0.3)), "the model: torch's own Dropout "),
+        (Own(None, lambda x: x + torch.rand_like(x)), "the model: torch's own draw (rand_like)"),
+        (Own(None, lambda x: x[torch.randperm(len(x))]), "the model: torch's own draw (randperm)"),
+        (Own(nn.BatchNorm1d(4)), "part: BatchNorm1d takes its statistics over the rows of one rank"),
+        (Own(pyg.GraphNorm(4)), "part: GraphNorm takes its statistics over the rows of one rank"),
+        (Own(None, lambda x: F.batch_norm(x, None, None, training=True)), "the model: batch normalisation takes"),
+        (PyG([pyg.GATConv(WIDTH, 4, dropout=0.5)]), "layers.0: torch's own Dropout "),
+        (PyG([pyg.SAGEConv(WIDTH, 4, aggr="lstm")]), "layers.0.aggr_module: LSTMAggregation reads neighbours in an"),
+    ],
+)
+def test_what_is_not_exact_is_named(model: nn.Module, expected: str) -> None:
+    (reason,) = inexact(model, WIDTH)
+    assert reason.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GCN(WIDTH, 3, dropout=0.5),
+        GAT(WIDTH, 3),
+        GIN(WIDTH, 3),
+        GraphSAGE(WIDTH, 3),
+        GINE(WIDTH, 3, edge_width=2),
+        PyG([pyg.GATConv(WIDTH, 4), nn.Dropout(0.5), nn.ReLU()]),
+        Own(nn.Dropout(0.0)),
+        Own(nn.LayerNorm(4)),
+        Own(None, lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4))),
+        Own(None, lambda x: x.view(7, 7)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_nothing_is_said_of_a_model_that_is_exact_or_cannot_be_tried(model: nn.Module) -> None:
+    assert inexact(model, WIDTH, 2) == []
+
+
+def test_the_random_generator_stays_as_it_is() -> None:
+    model = Own(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    generator = torch.get_rng_state()
+    assert len(inexact(model, WIDTH)) == 2
+    assert torch.equal(torch.get_rng_state(), generator)

@@ -1,0 +1,229 @@
+"""Individual-sample mini-batches: what ranks compute together, and what full-graph training computes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.sampler import (
+    BalancedSampler,
+    ClusterSampler,
+    FullSampler,
+    LaborSampler,
+    MetropolisHastingsSampler,
+    NeighborSampler,
+    Sampler,
+    WeightedSampler,
+)
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.individual_sample import IndividualSample, weighing_sums
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, WIDTH, check_graph
+
+GRAPH = check_graph(48)
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": functools.partial(GAT, heads=2, edge_width=EDGE_WIDTH),
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+}
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "neighbor": lambda: NeighborSampler([3, 3]),
+    "weighted": lambda: WeightedSampler([3, 3]),
+    "balanced": lambda: BalancedSampler([3, 2]),
+    "labor": lambda: LaborSampler([3, 2], redraw=True),
+    "metropolis_hastings": lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4),
+    "cluster": lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
+    "full": FullSampler,
+}
+ALONE = ("balanced", "cluster")  # what a node draws depends on its batch, so no single rank draws the same
+
+
+class Numbered(Threads):
+    """One of several ranks, computed without the others: nothing in a batch may need them."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+
+
+def make_model(name: str) -> nn.Module:
+    torch.manual_seed(1)
+    return MODELS[name](WIDTH, CLASSES, hidden=4, dropout=0.3).double()
+
+
+def worker(comm: Any, sampler: Sampler | None) -> Worker:
+    owner = (np.arange(GRAPH.num_nodes) % comm.world_size).astype(np.int32)
+    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(comm.world_size, 1, 1))))
+    return Worker(comm, shards[comm.rank], torch.float64, 3, GRAPH, sampler)
+
+
+def step(batch: Batch, model: nn.Module) -> Tensor:  # [1 + num_parameters]
+    """This rank's part of loss and gradient."""
+    model.zero_grad()
+    logits = model(batch.x, batch.adjacencies)
+    loss = nn.functional.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / batch.total
+    loss.backward()
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    return torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)])
+
+
+def steps(strategy: ExecutionStrategy, model: nn.Module, own: Worker, epochs: int = 1) -> Tensor:
+    """Of every batch of some epochs, [num_batches, 1 + num_parameters]."""
+    strategy, model = copy.copy(strategy), copy.deepcopy(model)
+    strategy.setup(own, model)
+    return torch.stack([step(batch, model) for epoch in range(epochs) for batch in strategy.batches(epoch)])
+
+
+# Walks end at nodes, and no edge with features leads there.
+PAIRS = [(name, model) for name in SAMPLERS for model in MODELS if (name, model) != ("metropolis_hastings", "gine")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "model"), PAIRS)
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_one_to_eight_ranks_compute_together_what_one_computes(name: str, model: str) -> None:
+    size, module = 2, make_model(model)
+    for ranks in range(1, 9):
+        strategy = IndividualSample(batch_size=size)
+        found = sum(steps(strategy, module, worker(Numbered(r, ranks), SAMPLERS[name]())) for r in range(ranks))
+        alone = strategy.on_one_rank(ranks, SAMPLERS[name]())
+        assert (alone is None) == (name in ALONE)
+        if alone is None:  # the same batches, by threads that meet
+            work = lambda comm: steps(strategy, module, worker(comm, SAMPLERS[name]()))  # noqa: E731, B023
+            expected = sum(Threads.run(work, ranks))
+        else:
+            expected = steps(alone, module, worker(Numbered(0, 1), SAMPLERS[name]()))
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_model_that_needs_edges_is_refused_where_nodes_are_drawn() -> None:
+    own = worker(Numbered(0, 1), SAMPLERS["metropolis_hastings"]())
+    with pytest.raises(UserError, match="model=gine needs edge features, and the edges of this batch have none"):
+        steps(IndividualSample(), make_model("gine"), own)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_neighbours_in_one_batch_are_full_graph_training_noise_included(model: str, ranks: int) -> None:
+    module, sampler = make_model(model), NeighborSampler([-1, -1])
+
+    def full(comm: Threads) -> Tensor:
+        own = worker(comm, None)
+        return steps(VertexCentric(), module, Worker(comm, own.shard, torch.float64, 3), epochs=3)
+
+    def sampled(comm: Threads) -> Tensor:
+        return steps(IndividualSample(batch_size=1000), module, worker(comm, sampler), epochs=3)
+
+    expected, found = (sum(Threads.run(work, ranks)) for work in (full, sampled))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["neighbor", "weighted", "labor"])
+def test_sums_over_drawn_edges_estimate_the_sums_over_all(name: str) -> None:
+    """The mean of one layer's sums over many draws is the sum over all in-edges."""
+    samplers = {"neighbor": NeighborSampler([2]), "weighted": WeightedSampler([2]), "labor": LaborSampler([2])}
+    x, nodes, draws = torch.tensor(GRAPH.features), np.arange(GRAPH.num_nodes), 1000
+    strategy = IndividualSample()
+    strategy.setup(worker(Numbered(0, 1), samplers[name]), make_model("sage"))
+
+    def sums(sampler: Sampler, key: int) -> Tensor:
+        (block,) = sampler.sample(GRAPH.csc, nodes, key=key).blocks
+        (adjacency,) = strategy.layers.layers([block], key=0)
+        return adjacency.aggregate(x[block.src_nodes])
+
+    found = torch.stack([sums(weighing_sums(samplers[name]), key) for key in range(draws)])
+    errors = found.mean(0) - sums(FullSampler(num_hops=1), 0)
+    scores = errors / (found.std(0) / draws**0.5 + 1e-9)
+    assert scores.abs().max() < 5, "off by more than chance"
+    assert found.std(0).max() > 0.1, "the draws differ"
+
+
+def test_an_epoch_covers_the_training_nodes_once_and_ranks_out_of_seeds_join_with_nothing() -> None:
+    ranks, seen, counts = 5, [], []
+    for rank in range(ranks):
+        own = worker(Numbered(rank, ranks), NeighborSampler([2, 2]))
+        strategy = IndividualSample(batch_size=3)
+        strategy.setup(own, make_model("sage"))
+        batches = list(strategy.batches(0))
+        counts.append(len(batches))
+        seen += [node for b in batches for node in b.adjacencies[-1].src_nodes[: len(b.rows)].tolist()]
+        assert all(len(batch.rows) <= 3 for batch in batches)
+    assert len(set(counts)) == 1
+    assert sorted(seen) == np.flatnonzero(GRAPH.split == 1).tolist()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_empty_batches_isolated_seeds_and_batches_of_one_are_no_special_case(model: str) -> None:
+    module = make_model(model)
+    for ranks, size in ((3, 1), (40, 4)):
+        parts = [
+            steps(IndividualSample(batch_size=size), module, worker(Numbered(r, ranks), FullSampler()))
+            for r in range(ranks)
+        ]
+        assert all(part.isfinite().all() for part in parts)
+        expected = steps(IndividualSample(batch_size=size * ranks), module, worker(Numbered(0, 1), FullSampler()))
+        torch.testing.assert_close(sum(parts), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
+        ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
+        ({"batching": "even"}, r"^strategy\.batching=even must be plain or balanced"),
+        ({"topology": "partitioned"}, r"^strategy\.topology=partitioned must be shared"),
+    ],
+)
+def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        IndividualSample(**keys)
+
+
+def test_a_sampler_that_does_not_fit_the_model_is_refused() -> None:
+    with pytest.raises(UserError, match=r"3 hops, but model\.num_layers=2"):
+        IndividualSample().check(NeighborSampler([3, 2, 1]), 2)
+    with pytest.raises(UserError, match=r"sampler\.importance=mean"):
+        IndividualSample().setup(worker(Numbered(0, 1), NeighborSampler([3, 3], importance="mean")), make_model("gcn"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sync", "comm", "overrides"),
+    [
+        ("all_reduce", "gloo", ["sampler.fanouts=[4,4]"]),
+        ("leader", "gloo", ["sampler=labor", "sampler.fanouts=[4,3]", "sampler.redraw=true"]),
+        ("leader", "threads", ["sampler=balanced", "strategy.batching=balanced"]),
+    ],
+)
+def test_whole_runs_are_verified(tmp_path: Path, sync: str, comm: str, overrides: list[str]) -> None:
+    import gnnkit
+
+    result = gnnkit.train(
+        GRAPH,
+        strategy={"name": "individual_sample", "batch_size": 3},
+        model="sage",
+        sync=sync,
+        comm=comm,
+        workers=3,
+        overrides=["job=verify", *overrides],
+        folder=tmp_path / "run",
+    )
+    assert result["verified"], dict(result)
+    assert result["reference"].startswith("3 ranks" if "sampler=balanced" in overrides else "one rank")

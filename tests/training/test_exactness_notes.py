@@ -1,0 +1,58 @@
+"""A run on several workers says before training what is not exact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+from torch_geometric import nn as pyg
+
+import gnnkit
+from gnnkit.graph import CSC, Graph
+from gnnkit.model.pyg import PyG
+
+
+def make_graph() -> Graph:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 40, (2, 160))
+    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
+    features = rng.standard_normal((40, 8)).astype(np.float32)
+    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
+
+
+def run(folder: Path, **keys: Any) -> Any:
+    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
+    return gnnkit.train(make_graph(), folder=folder, trainer={"max_epochs": 1}, **given)
+
+
+def attention(in_features: int, num_classes: int) -> nn.Module:
+    return PyG([pyg.GATConv(in_features, num_classes, dropout=0.5)])
+
+
+def test_what_is_not_exact_is_said_before_training_and_in_the_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path / "run", model=attention)
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "not exact" in line]
+    assert line.startswith("not exact on 2 workers: model layers.0: torch's own Dropout ")
+    assert result["exact"] is False
+    assert result["inexact"] == [line.removeprefix("not exact on 2 workers: ")]
+    assert json.loads((tmp_path / "run/result.json").read_text())["exact"] is False
+
+
+@pytest.mark.parametrize("keys", [{"model": attention, "workers": 1}, {"model": "gcn"}, {"sync": "leader"}], ids=str)
+def test_nothing_is_said_of_an_exact_run(
+    tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path / "run", **keys)
+    assert (result["exact"], result["inexact"]) == (True, [])
+    assert "not exact" not in capfd.readouterr().err
+
+
+def test_a_strategy_that_drifts_is_not_exact(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", strategy={"name": "vertex_centric", "local_iterations": 2})
+    assert result["inexact"] == ["strategy=vertex_centric: its steps depend on the number of workers"]

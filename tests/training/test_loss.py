@@ -1,0 +1,99 @@
+"""A user's loss must be a sum over the rows divided by the total of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph
+from gnnkit.model.gcn import GCN
+from gnnkit.strategy import Batch
+
+
+def make_graph() -> Graph:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 40, (2, 160))
+    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
+    features = rng.standard_normal((40, 8)).astype(np.float32)
+    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
+
+
+class Own(L.LightningModule):
+    """A network with a loss of its own: right, or wrong in one of the ways that people choose."""
+
+    num_layers, self_loops = 2, True
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.gcn, self.norm, self.kind, self.calls = GCN(8, 3, hidden=4), nn.BatchNorm1d(3), kind, 0
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        logits: Tensor = self.norm(self.gcn(x, adjacencies))
+        return logits
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        self.calls += self.training
+        logits = self(batch.x, batch.adjacencies)[batch.rows]
+        self.log("calls", float(self.calls))
+        total = F.cross_entropy(logits, batch.labels, reduction="sum") / batch.total
+        if self.kind == "mean":
+            return F.cross_entropy(logits, batch.labels)
+        if self.kind == "penalty":
+            return total + 0.1 * self.gcn.convs[0].weight.square().sum()
+        if self.kind == "share":
+            return total + 0.1 * self.gcn.convs[0].weight.square().sum() * len(batch.rows) / batch.total
+        if self.kind == "random":
+            return total * (1 + torch.rand(()))
+        return total
+
+
+def run(folder: Path, kind: str, **keys: Any) -> Any:
+    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
+    return gnnkit.train(make_graph(), folder=folder, model=Own(kind), trainer={"max_epochs": 2}, **given)
+
+
+SAMPLED = {
+    "strategy": {"name": "individual_sample", "batch_size": 40},
+    "sampler": {"name": "neighbor", "fanouts": [3, 3]},
+}
+
+
+@pytest.mark.parametrize("kind", ["mean", "penalty"])
+@pytest.mark.parametrize("keys", [{}, {"comm": "gloo"}, {"sync": "leader", "workers": 3}, SAMPLED], ids=str)
+def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r'^model=Own: training_step .* use reduction="sum" and divide by batch.total$'):
+        run(tmp_path / "run", kind, **keys)
+
+
+@pytest.mark.parametrize("kind", ["sum", "share", "random"])
+@pytest.mark.parametrize("keys", [{}, SAMPLED], ids=str)
+def test_a_loss_that_is_right_or_random_trains(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
+    assert run(tmp_path / "run", kind, **keys)["epochs"] == 2
+
+
+def test_one_worker_may_take_the_mean(tmp_path: Path) -> None:
+    assert run(tmp_path / "run", "mean", workers=1)["epochs"] == 2
+
+
+def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
+    """Not in what was logged, nor in the words that were counted."""
+    own = run(tmp_path / "own", "sum")
+    built_in = gnnkit.train(
+        make_graph(), strategy="vertex_centric", workers=2, comm="threads", threads=1, partition="1d",
+        model=lambda a, b: GCN(a, b, hidden=4), trainer={"max_epochs": 2}, folder=tmp_path / "gcn",
+    )  # fmt: skip
+    assert own["words_gathered"] == built_in["words_gathered"] > 0
+    metrics = (tmp_path / "own/csv/metrics.csv").read_text().splitlines()
+    column = metrics[0].split(",").index("calls")
+    assert [float(line.split(",")[column]) for line in metrics[1:] if line.split(",")[column]] == [1.0, 2.0]

@@ -1,0 +1,208 @@
+"""A loss or gradient that is not finite: one decision on all ranks, and nothing of it is saved."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.engine.dropout import derive
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.training import checkpoint
+from gnnkit.training.ddp import SyncMeter
+
+FILE = "checkpoints/last.json"
+
+
+def make_graph() -> Graph:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 40, (2, 160))
+    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
+    features = rng.standard_normal((40, 8)).astype(np.float32)
+    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
+
+
+GRAPH = make_graph()
+NODE = int(np.flatnonzero(GRAPH.split == Split.TRAIN)[-1])  # of the last rank
+
+
+class Breaking(nn.Module):
+    """Multiplies some rows."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        if self.how == "layer":
+            return x * torch.where(rows[:, None], math.inf, 1.0)
+        if self.how == "loss":  # the difference of two logits overflows
+            far = torch.full((3,), -3e38)
+            far[(GRAPH.labels[NODE] + 1) % 3] = 3e38
+            return torch.where(rows[:, None], far + 0 * x, x)
+        # The root of 0 is 0, its slope is infinite.
+        return x + torch.sqrt((x * torch.where(rows[:, None], 0.0, 1.0)) ** 2 + torch.where(rows[:, None], 0.0, 1.0))
+
+
+class Net(nn.Module):
+    """A layer that breaks in some steps, for one node or for all."""
+
+    num_layers = 1
+
+    def __init__(self, steps: Sequence[int], how: str = "layer", node: int | None = NODE, norm: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.bad = nn.Linear(8, 3), Breaking(how)
+        self.norm = nn.BatchNorm1d(3) if norm else nn.Identity()
+        self.keys, self.node = {derive(0, step, 0) for step in steps}, node
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        adjacency = adjacencies[0]
+        x = self.first(adjacency.aggregate(x, reduce="mean"))
+        if self.training and adjacency.key in self.keys:
+            nodes = adjacency.src_nodes[: adjacency.num_dst]
+            x = self.bad(x, torch.ones_like(nodes, dtype=torch.bool) if self.node is None else nodes == self.node)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def run(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
+    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
+    settings = {"max_epochs": 6, "checkpoint_every": 1, **(trainer or {})}
+    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **given)
+
+
+def stopped(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
+    """Returns the message with which a run ends."""
+    with pytest.raises(UserError) as error:
+        run(folder, model, trainer, **keys)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def parameters(folder: Path) -> Tensor:
+    state = checkpoint.load(folder / FILE)["state_dict"]
+    return torch.cat([value.flatten().double() for value in state.values()])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"comm": "gloo"},
+        {"comm": "gloo", "sync": "leader"},
+        {"comm": "threads"},
+        {"comm": "threads", "sync": "leader", "workers": 3},
+    ],
+    ids=str,
+)
+def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path: Path, keys: dict[str, Any]) -> None:
+    message = stopped(tmp_path / "run", Net([3]), **keys)
+    last = keys.get("workers", 2) - 1
+    expected = f"loss or gradient of step 4 (epoch 3) is not finite on rank {last}: first in the output of bad. "
+    assert message.startswith(f"trainer.on_nan=stop: {expected}")
+    assert f"the last finite checkpoint is {tmp_path / 'run' / FILE}" in message
+    saved = checkpoint.load(tmp_path / "run" / FILE)
+    assert (saved["epoch"], saved["global_step"]) == (3, 3)
+    assert torch.isfinite(parameters(tmp_path / "run")).all()
+    assert not (tmp_path / "run/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("layer", "on rank 1: first in the output of bad. "),
+        ("loss", "on rank 1: first in the loss, the output of every layer is finite. "),
+        ("backward", "on rank 1: first in the backward pass, the loss is finite. "),
+    ],
+)
+def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
+    message = stopped(tmp_path / "run", Net([0], how), {"checkpoint": False})
+    assert f"step 1 (epoch 0) is not finite {expected}" in message
+    assert "no checkpoint was saved before" in message
+
+
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
+def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
+    model = Net([4], node=None)
+    strategy = {"name": "individual_sample", "batch_size": 4}
+    message = stopped(
+        tmp_path / "run", model, strategy=strategy, sampler={"name": "neighbor", "fanouts": [3]}, comm=comm
+    )
+    assert "is not finite on ranks 0, 1: first in the output of bad" in message
+    assert "of step 5 " in message
+
+
+@pytest.mark.parametrize(("epochs", "step"), [(6, 3), (5, 4)], ids=["found at the next exchange", "found at the end"])
+@pytest.mark.parametrize("keys", [{}, {"sync": "leader"}, {"comm": "gloo"}], ids=str)
+def test_a_local_iteration_is_found_by_all_ranks_later(
+    tmp_path: Path, epochs: int, step: int, keys: dict[str, Any]
+) -> None:
+    strategy = {"name": "vertex_centric", "local_iterations": 3}
+    message = stopped(tmp_path / "run", Net([step]), {"max_epochs": epochs}, strategy=strategy, **keys)
+    assert f"of step {step + 1} (epoch {step}) is not finite on rank 1: first in the output of bad. " in message
+    assert torch.isfinite(parameters(tmp_path / "run")).all()
+
+
+@pytest.mark.parametrize("keys", [{"comm": "gloo"}, {"comm": "threads"}, {"sync": "leader"}], ids=str)
+def test_skipped_steps_are_taken_by_no_rank(tmp_path: Path, keys: dict[str, Any]) -> None:
+    result = run(tmp_path / "skips", Net([2, 3, 4, 5], norm=True), {"on_nan": "skip"}, **keys)
+    run(tmp_path / "short", Net([], norm=True), {"max_epochs": 2}, **keys)
+    assert (result["skipped_steps"], result["rollbacks"]) == (4, 0)
+    assert math.isfinite(result["train_loss"])
+    assert torch.equal(parameters(tmp_path / "skips"), parameters(tmp_path / "short"))
+    lines = (tmp_path / "skips/workers.jsonl").read_text().splitlines()
+    assert [json.loads(line, parse_constant=pytest.fail)["loss"] for line in lines][-1] is None
+
+
+def test_a_local_iteration_is_skipped_by_its_rank_alone(tmp_path: Path) -> None:
+    strategy = {"name": "vertex_centric", "local_iterations": 3}
+    result = run(tmp_path / "run", Net([3]), {"on_nan": "skip"}, strategy=strategy)
+    assert (result["skipped_steps"], result["final_drift"]) == (1, 0)
+    assert math.isfinite(result["train_loss"])
+
+
+@pytest.mark.parametrize("keys", [{"comm": "gloo"}, {"comm": "threads"}, {"sync": "leader"}], ids=str)
+def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
+    tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path / "run", Net([4]), {"on_nan": "rollback", "checkpoint_every": 3, "lr": 0.25}, **keys)
+    assert (result["rollbacks"], result["skipped_steps"]) == (1, 0)
+    assert "not finite on rank 1, back to" in capfd.readouterr().err
+    saved = checkpoint.load(tmp_path / "run" / FILE)
+    optimizer = saved["optimizer_states"][0]
+    assert [group["lr"] for group in optimizer["param_groups"]] == [0.125]
+    # Steps 1 to 3 lead to the checkpoint, step 4 is lost, step 5 is not taken, step 6 is.
+    assert {float(state["step"]) for state in optimizer["state"].values()} == {4.0}
+
+
+def test_a_rollback_of_the_first_step_goes_back_to_the_start(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", Net([0]), {"on_nan": "rollback", "checkpoint_every": 100})
+    assert result["rollbacks"] == 1
+
+
+def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
+    message = stopped(tmp_path / "run", Net([1, 2, 3, 4]), {"on_nan": "rollback"})
+    assert message.startswith("trainer.on_nan=rollback after 3 rollbacks: loss or gradient of step 5 (epoch 4)")
+
+
+def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
+    message = stopped(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
+    assert message == "trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false"
+
+
+def test_a_large_finite_gradient_is_finite() -> None:
+    meter = SyncMeter()
+    meter.look(torch.tensor([1e30]))
+    assert meter.finite
+    assert meter.square_norm == math.inf
+    meter.look(torch.tensor([math.inf]))
+    assert not meter.finite

@@ -1,0 +1,291 @@
+"""A resumed run takes every step that an unbroken one takes, to the same bits."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import ExponentialLR, StepLR
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
+from gnnkit.evaluation import Evaluation
+from gnnkit.graph import CSC, Graph
+from gnnkit.model.gcn import GCN
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import cut_all
+from gnnkit.sampler import NeighborSampler
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.training import checkpoint, resume
+from gnnkit.training.ddp import SyncMeter
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.trainer import make_trainer
+from tests.comm.processes import run_gloo
+
+pytestmark = pytest.mark.filterwarnings("error:.*resum")
+EPOCHS = 8
+IDENTITY = resume.Identity({"seed": 7}, {"workers": 2})
+
+
+class Scheduled(L.LightningModule):
+    """A network whose learning rate changes with every epoch, or with every second step."""
+
+    num_layers, self_loops = 2, True
+
+    def __init__(self, interval: str, hidden: int) -> None:
+        super().__init__()
+        self.gcn, self.interval = GCN(8, 3, hidden=hidden), interval
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        logits: Tensor = self.gcn(x, adjacencies)
+        return logits
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
+        if self.interval == "epoch":
+            return {"optimizer": optimizer, "lr_scheduler": ExponentialLR(optimizer, 0.8)}
+        schedule = {"scheduler": StepLR(optimizer, 1, 0.9), "interval": "step", "frequency": 2}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny training run."""
+
+    strategy: Callable[[], ExecutionStrategy]
+    interval: str = "epoch"
+    check_val: int = 1
+    epochs: int = EPOCHS
+    steps: int | None = None  # between checkpoints within an epoch
+    hidden: int = 4
+
+
+class KeepAll(resume.PeriodicCheckpoint):
+    """Writes each checkpoint to a file of its own."""
+
+    def __init__(self, folder: Path, steps: int | None) -> None:
+        super().__init__(folder, IDENTITY, 1, steps)
+        self.folder = folder
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        self.path = self.folder / f"{trainer.current_epoch}.json"
+        super().on_train_epoch_start(trainer, module)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.path = self.folder / f"{trainer.current_epoch}-{batch_idx + 1}.json"
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+
+
+def make_graph() -> Graph:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 30, (2, 120))
+    split = rng.choice(np.array([1, 2, 3], np.int8), 30, p=[0.6, 0.2, 0.2])
+    features = rng.standard_normal((30, 8)).astype(np.float32)
+    return Graph(CSC.from_edges(src, dst, 30), features, rng.integers(0, 3, 30), split)
+
+
+GRAPH = make_graph()
+
+
+def train(
+    case: Case, comm: Communicator, folder: Path | None = None, resumed: Path | None = None
+) -> tuple[Tensor, int, list[int]]:
+    """Returns the parameters of this rank, its steps, and the number of the batch at each of them."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = "0"  # for Lightning's DDP
+    strategy = case.strategy()
+    owner = (np.arange(GRAPH.num_nodes) * comm.world_size // GRAPH.num_nodes).astype(np.int32)
+    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(comm.world_size, 1, 1))))
+    reads = {"graph": GRAPH, "sampler": NeighborSampler([3, 3])} if strategy.reads_graph else {}
+    worker = Worker(comm, shards[comm.rank], torch.float32, 7, **reads)  # type: ignore[arg-type]
+    model = Scheduled(case.interval, case.hidden)
+    for number, parameter in enumerate(model.parameters()):
+        torch.nn.init.uniform_(parameter, -0.5, 0.5, generator=torch.Generator().manual_seed(number))
+    strategy.setup(worker, model)
+    module = TrainingModule(
+        model, strategy, worker, Evaluation.of(worker, model, 100.0), optimizer="adam", lr=0.1, weight_decay=0.0
+    )
+    batches = Batches()
+    callbacks: list[Any] = [batches] + ([KeepAll(folder, case.steps)] if folder else [])
+    again = [resume.Resume(resume.load(str(resumed)), IDENTITY)] if resumed else []
+    keys = {"max_epochs": case.epochs, "check_val_every_n_epoch": case.check_val, "logger": False}
+    trainer = make_trainer(module, AllReduce(), SyncMeter(), callbacks=[*callbacks, *again], **keys)
+    for callback in again:
+        callback.place(trainer, module)
+    trainer.fit(module)
+    values = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    return values.clone(), trainer.global_step, batches.numbers
+
+
+class Batches(L.Callback):
+    """Notes the number that Lightning gives each batch."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.numbers.append(batch_idx)
+
+
+def assert_same(actual: list[Any], expected: list[Any], skipped: int) -> None:
+    """All ranks have the parameters and steps of the unbroken run, of which some were not repeated."""
+    for (values, steps, numbers), (wanted, all_steps, all_numbers) in zip(actual, expected, strict=True):
+        assert torch.equal(values, wanted)
+        assert steps == all_steps
+        assert numbers == all_numbers[skipped:]
+
+
+FULL = {
+    "one": functools.partial(VertexCentric, 1),
+    "three": functools.partial(VertexCentric, 3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check_val", [1, 2, 3, 10])
+@pytest.mark.parametrize(("name", "interval", "workers"), [("one", "step", 1), ("three", "epoch", 2)])
+def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
+    tmp_path: Path, name: str, interval: str, workers: int, check_val: int
+) -> None:
+    case = Case(FULL[name], interval, check_val)
+    expected = Threads.run(functools.partial(train, case, folder=tmp_path), workers)
+    assert [steps for _, steps, _ in expected] == [EPOCHS] * workers
+    for epoch in range(1, EPOCHS):
+        resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
+        assert_same(Threads.run(resumed, workers), expected, epoch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_a_chain_of_three_resumed_runs_ends_where_an_unbroken_one_does(tmp_path: Path, name: str) -> None:
+    case = Case(FULL[name], "epoch", 1)
+    expected = Threads.run(functools.partial(train, case), 2)
+    Threads.run(functools.partial(train, case, folder=tmp_path / "a"), 2)
+    Threads.run(functools.partial(train, case, folder=tmp_path / "b", resumed=tmp_path / "a/2.json"), 2)
+    Threads.run(functools.partial(train, case, folder=tmp_path / "c", resumed=tmp_path / "b/5.json"), 2)
+    assert not (tmp_path / "b/2.json").exists()
+    actual = Threads.run(functools.partial(train, case, resumed=tmp_path / "c/7.json"), 2)
+    assert_same(actual, expected, 7)
+
+
+SAMPLED = Case(functools.partial(IndividualSample, batch_size=3), "step", 2, epochs=3, steps=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [Threads.run, run_gloo], ids=["threads", "gloo"])
+def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does(
+    tmp_path: Path, run: Callable[..., list[Any]]
+) -> None:
+    expected = run(functools.partial(train, SAMPLED, folder=tmp_path), 2)
+    in_epoch = max(expected[0][2]) + 1
+    assert in_epoch >= 3
+    steps = range(1, in_epoch) if run is Threads.run else [2]
+    for epoch in (0, 1, 2) if run is Threads.run else [1]:
+        for step in steps:
+            resumed = functools.partial(train, SAMPLED, resumed=tmp_path / f"{epoch}-{step}.json")
+            assert_same(run(resumed, 2), expected, epoch * in_epoch + step)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A checkpoint after 3 epochs."""
+    Threads.run(functools.partial(train, Case(FULL["one"], epochs=4), folder=tmp_path), 1)
+    return tmp_path / "3.json"
+
+
+def test_a_run_that_has_done_all_its_epochs_is_refused(saved: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^trainer.max_epochs=3: the checkpoint .*3.json has done 3 epochs, ask for more"
+    ):
+        Threads.run(functools.partial(train, Case(FULL["one"], epochs=3), resumed=saved), 1)
+
+
+def test_another_optimiser_of_the_model_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Scheduled, "configure_optimizers", lambda self: [torch.optim.SGD(self.gcn.convs[0].parameters())]
+    )
+    with pytest.raises(UserError, match="optimizer or schedule is not that of the checkpoint"):
+        Threads.run(functools.partial(train, Case(FULL["one"]), resumed=saved), 1)
+
+
+def test_other_widths_are_refused(saved: Path) -> None:
+    expected = r"^model: gcn.convs.0.weight has shape \[8, 5\], but \[8, 4\] in the checkpoint .*3.json"
+    with pytest.raises(UserError, match=expected):
+        Threads.run(functools.partial(train, Case(FULL["one"], hidden=5), resumed=saved), 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "layout", "saved", "expected"),
+    [
+        (
+            {"trainer.lr": 0.5},
+            {},
+            {},
+            "trainer.lr=0.5 differs from 0.01 in the checkpoint last.json: leave it, or start",
+        ),
+        ({"dataset": "b"}, {}, {}, "trainer.resume: the graph is not the graph of the checkpoint last.json"),
+        ({"sampler.fanouts": [2]}, {}, {}, "sampler.fanouts=[2] differs from null"),
+        ({}, {"workers": 3}, {"step": 1}, "workers=3 differs from 2"),
+        ({}, {"workers": 3}, {"workers": []}, "workers=3 differs from 2"),
+        ({}, {"workers": 3}, {}, None),
+    ],
+)
+def test_what_may_not_change_is_named(
+    run: dict[str, Any], layout: dict[str, Any], saved: dict[str, Any], expected: str | None
+) -> None:
+    kept = {"trainer.lr": 0.01, "dataset": "a"}
+    identity = {"run": kept, "layout": {"workers": 2}}
+    state = {"path": "last.json", "step": 0, "workers": None, "identity": identity, **saved}
+    given = resume.Identity(kept | run, {"workers": 2} | layout)
+    if expected is None:
+        resume.check_identity(state, given)
+        return
+    with pytest.raises(UserError) as error:
+        resume.check_identity(state, given)
+    assert str(error.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "No such file"),
+        (b"{}", "is not whole"),
+        (b"\xff\x00", "is not whole"),
+        ({"some": "state"}, "is not the checkpoint of a run"),
+        ([1, 2], "is not the checkpoint of a run"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, content: Any, expected: str) -> None:
+    path = tmp_path / "last"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        checkpoint.save(content, path)
+    with pytest.raises(UserError, match=expected) as error:
+        resume.load(str(path))
+    assert str(error.value).startswith(f"trainer.resume={path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_part_of_a_checkpoint_is_named(saved: Path) -> None:
+    state = checkpoint.load(saved)
+    checkpoint.save(state | {"epoch": "three"}, saved)
+    with pytest.raises(UserError, match="is not the checkpoint of a run: epoch is wrong"):
+        resume.load(str(saved))
+    assert json.loads(saved.read_text())

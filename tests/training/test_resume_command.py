@@ -1,0 +1,116 @@
+"""Resuming as users do: by a key of the command, from what another run has left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph
+from gnnkit.training import checkpoint
+
+FILE = "checkpoints/last.json"
+
+
+def make_graph(seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    src, dst = rng.integers(0, 40, (2, 160))
+    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
+    features = rng.standard_normal((40, 8)).astype(np.float32)
+    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
+
+
+def run(folder: Path, graph: Graph | None = None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
+    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, **keys}
+    return gnnkit.train(graph or make_graph(), folder=folder, trainer={"max_epochs": 2, **(trainer or {})}, **given)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two epochs."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    run(folder)
+    return folder
+
+
+def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, first: Path) -> None:
+    keys = {"max_epochs": 4, "resume": str(first), "checkpoint_every": 1, "log_every_n_steps": 2}
+    run(tmp_path / "more", trainer=keys, threads=2, workers=3, partition="random")
+    saved = checkpoint.load(tmp_path / "more" / FILE)
+    assert (saved["epoch"], saved["global_step"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "keys", "expected"),
+    [
+        ({"lr": 0.5}, {}, "trainer.lr=0.5 differs from 0.01 in the checkpoint "),
+        ({"weight_decay": 0.1}, {}, "trainer.weight_decay=0.1 differs from 0 in the checkpoint "),
+        ({"optimizer": "adamw"}, {}, "trainer.optimizer=adamw differs from adam in the checkpoint "),
+        ({"precision": 64}, {}, "trainer.precision=64 differs from 32 in the checkpoint "),
+        ({}, {"seed": 1}, "seed=1 differs from 0 in the checkpoint "),
+        ({}, {"model": {"name": "gcn", "dropout": 0.1}}, "model.dropout=0.1 differs from 0.5 in the checkpoint "),
+        ({}, {"model": {"name": "gcn", "hidden": 5}}, "model.hidden=5 differs from 64 in the checkpoint "),
+        ({}, {"model": "sage"}, "model=sage differs from gcn in the checkpoint "),
+        ({}, {"sync": "leader"}, "sync=leader differs from all_reduce in the checkpoint "),
+        ({}, {"strategy": "individual_sample"}, "strategy=individual_sample differs from vertex_centric in the"),
+        ({}, {"graph": make_graph(1)}, "trainer.resume: the graph is not the graph of the checkpoint "),
+        ({"max_epochs": 2}, {}, "trainer.max_epochs=2: the checkpoint "),
+        ({"max_epochs": 1}, {}, "trainer.max_epochs=1: the checkpoint "),
+        ({"resume": "last"}, {}, "trainer.resume=last: checkpoint last: No such file or directory"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(
+    tmp_path: Path, first: Path, trainer: dict[str, Any], keys: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        run(tmp_path / "more", trainer={"max_epochs": 4, "resume": str(first / FILE), **trainer}, **keys)
+    assert str(error.value).startswith(expected)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "more" / FILE).exists()
+
+
+class Net(nn.Module):
+    """Takes the place of the configured model."""
+
+    num_layers = 1
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, width), nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor, adjacencies: Any) -> torch.Tensor:
+        logits: torch.Tensor = self.second(self.first(adjacencies[0].aggregate(x, reduce="mean")))
+        return logits
+
+
+def test_a_given_model_of_another_shape_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "first", model=Net(4))
+    resumed = {"max_epochs": 4, "resume": str(tmp_path / "first")}
+    with pytest.raises(UserError, match=r"model: first.weight has shape \[5, 8\], but \[4, 8\] in the checkpoint"):
+        run(tmp_path / "wider", model=Net(5), trainer=resumed)
+    result = run(tmp_path / "same", model=Net(4), trainer=resumed)
+    assert result["epochs"] == 2
+
+
+def test_adamw_trains_another_model_than_adam(tmp_path: Path) -> None:
+    for optimizer in ("adam", "adamw"):
+        run(tmp_path / optimizer, trainer={"optimizer": optimizer, "weight_decay": 0.5})
+    states = [checkpoint.load(tmp_path / name / FILE)["state_dict"] for name in ("adam", "adamw")]
+    assert not torch.equal(states[0]["model.convs.0.weight"], states[1]["model.convs.0.weight"])
+
+
+def test_a_run_says_how_long_it_took_and_when_it_was_accurate(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", trainer={"max_epochs": 6, "check_val_every_n_epoch": 1})
+    assert 0 < result["time_to_accuracy"] < result["seconds_total"]
+    assert json.loads((tmp_path / "run/result.json").read_text())["seconds_total"] == result["seconds_total"]
+
+
+def test_without_a_validation_no_time_to_accuracy_is_known(tmp_path: Path) -> None:
+    assert run(tmp_path / "run")["time_to_accuracy"] is None
