@@ -17,6 +17,9 @@ from gnnkit.plugins import KINDS, conf_folders, names, options
 from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
+_NO_NAME = re.compile(
+    r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
+)  # Hydra's values
 
 
 def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
@@ -89,6 +92,8 @@ def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
         if missing := sorted(OmegaConf.missing_keys(config)):
             raise _missing(missing[0])
         return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
+    except UserError:
+        raise
     except OverrideParseException as error:
         raise UserError(
             f"cannot read {shown(error.override)!r}: write KEY=VALUE ({shown(_first_line(error))})"
@@ -100,7 +105,7 @@ def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
         raise (_unknown_key(overrides, folders) or UserError(_first_line(error))) from error
     except RecursionError as error:
         raise UserError("the configuration is nested too deeply to be read") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # too long a name, a choice of options that is no name
         raise UserError(f"the configuration cannot be read: {shown(error)}") from error
 
 
@@ -165,7 +170,7 @@ def _check_choice(text: str) -> None:
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
         raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
-    if key.lstrip("+") in SECTIONS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
+    if key.lstrip("+") in SECTIONS and _NO_NAME.fullmatch(value):
         raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
 
 
