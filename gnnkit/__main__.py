@@ -102,7 +102,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _print_failure(error: Exception) -> None:
     """Prints a failed rank's own report, or the traceback of any other error."""
-    launcher: Any = sys.modules.get("gnnkit.launch.processes")
+    launcher: Any = sys.modules.get("gnnkit.launch.group")
     if launcher is not None and isinstance(error, launcher.RankError):
         print(f"gnnkit: error: {error}", file=sys.stderr)
     else:

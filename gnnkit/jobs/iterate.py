@@ -22,7 +22,7 @@ from gnnkit.evaluation import accuracies
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
 from gnnkit.jobs.train import chosen, circumstances
-from gnnkit.launch.processes import progress
+from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program

@@ -22,9 +22,11 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.identity import identity, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.say import say
+from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.handshake import agree
-from gnnkit.launch.processes import die_with_parent, launch, progress, run_in_child
+from gnnkit.launch.processes import launch, run_in_child
+from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import PREPARED, Needs, Prepared, load_graph, load_shard, prepare

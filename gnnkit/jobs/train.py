@@ -20,7 +20,7 @@ from gnnkit.graph import Split
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
-from gnnkit.launch.processes import progress
+from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch

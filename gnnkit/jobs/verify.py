@@ -22,7 +22,7 @@ from gnnkit.graph import Split
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rows import by_node
 from gnnkit.jobs.run import Job
-from gnnkit.launch.processes import progress
+from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import WHOLE
 from gnnkit.model.exactness import inexact

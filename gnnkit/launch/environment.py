@@ -34,7 +34,7 @@ class StartedRank:
         return self.master_addr in (LOOPBACK, "localhost") and not self.by_torchrun
 
     def variables(self) -> dict[str, str]:
-        """Returns the environment variables by which torch and gnnkit know this rank.
+        """Returns the environment variables that tell torch and gnnkit of this rank.
 
         Raises `UserError` where the meeting point is unknown.
         """
@@ -57,11 +57,11 @@ def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | 
     """Finds the rank that the environment names, or None where gnnkit starts the ranks.
 
     Reads the variables of torchrun, else of Open MPI or Hydra, else of SLURM. MPI comes
-    before SLURM, because `mpirun` in a SLURM job starts its helpers as a step. A step or
-    an MPI run of one task starts its own ranks.
+    before SLURM, because `mpirun` in a SLURM job starts helpers as a step. A step or an
+    MPI run of one task gives None.
 
     Args:
-        environment: Environment variables. Default: those of this process.
+        environment: Environment variables. Default: `os.environ`.
     """
     environment = os.environ if environment is None else environment
     if "RANK" in environment and "WORLD_SIZE" in environment:
@@ -152,13 +152,14 @@ def _checked(
     """Makes the rank. Raises `UserError` for numbers that do not fit together.
 
     Args:
-        environment: Its MASTER_ADDR and MASTER_PORT take the place of `host` and `job`.
+        environment: Environment variables. MASTER_ADDR and MASTER_PORT take the place
+            of `host` and `job`.
         rank: This rank.
         world_size: Number of ranks.
         local_rank: This rank among the ranks of this host.
         local_world_size: Number of ranks on this host.
         host: Host of rank 0. Default: unknown.
-        job: Name of the run, from which the port follows. Default: unknown.
+        job: Name of the run. The port follows from the name. Default: unknown.
         by_torchrun: Whether torchrun is the launcher. Default: no.
     """
     if not 0 <= rank < world_size or not 0 <= local_rank < local_world_size <= world_size:

@@ -1,4 +1,4 @@
-"""Ranks that were started one by one compare what they run before they compute."""
+"""The comparison, before the first step, of ranks that were started one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def agree(comm: Communicator, identity: Mapping[str, str]) -> None:
 
     Args:
         comm: The ranks.
-        identity: What this rank runs, by configuration key or name.
+        identity: The values of this rank, by configuration key or name.
     """
     text = json.dumps(dict(identity), sort_keys=True).encode()
     gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)
@@ -36,10 +36,10 @@ def agree(comm: Communicator, identity: Mapping[str, str]) -> None:
 
 
 def difference(identities: Sequence[Mapping[str, str]]) -> str | None:
-    """Names the first key in which ranks differ, with all values, or returns None.
+    """Names the first key with different values, or returns None.
 
     Args:
-        identities: What each rank runs, by rank.
+        identities: The values of each rank, by configuration key or name.
     """
     for key in sorted({key for identity in identities for key in identity}):
         ranks: dict[str, list[int]] = {}

@@ -1,11 +1,9 @@
-"""Signs of progress of started processes, and how long a launcher waits for one."""
+"""Notices that processes make no more progress, and how long a launcher waits."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,42 +16,8 @@ MEDIANS = 20  # median times between two signs
 FEWEST = 5  # such times that make a median
 BUSY = 30  # times the patience with idle processes
 PERIOD = 1.0  # seconds between two looks
-_IDLE_SHARE = 0.002  # of one core, below which a process does nothing
+_IDLE_SHARE = 0.002  # of one core; a process that uses less does nothing
 _IDLE_SECONDS = 0.02  # of CPU time, two ticks of the clock
-_PHASE_BYTES = 120
-
-
-class Board(ctypes.Structure):
-    """Where a process says how far it is. Lies in memory shared with the launcher."""
-
-    _fields_ = (("count", ctypes.c_uint64), ("phase", ctypes.c_char * _PHASE_BYTES))
-
-    count: int  # signs of progress so far
-    phase: bytes
-
-
-_own_board: Board | None = None
-
-
-def progress(phase: str) -> None:
-    """Tells the launcher that this process makes progress.
-
-    Costs a microsecond. Does nothing in a process that gnnkit has not started.
-
-    Args:
-        phase: What begins now, such as `step 12`. A report on a hang shows the phase.
-    """
-    if _own_board is not None:
-        thread = threading.current_thread()
-        place = "" if thread is threading.main_thread() else f"{thread.name}: "
-        _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
-        _own_board.count += 1
-
-
-def report_on(board: Board) -> None:
-    """Makes `board` the place of this process's signs."""
-    global _own_board  # noqa: PLW0603 - one per process
-    _own_board = board
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +57,8 @@ class Watched(Protocol):
 class Watchdog:
     """Notices that a group of processes goes on no more.
 
-    One sign of any process is progress of the group, because processes wait for each other.
-    Time in which the launcher itself was stopped does not count.
+    One sign of any process is progress of the group, because processes wait for each
+    other. Time while the launcher itself was stopped does not count.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -109,7 +73,7 @@ class Watchdog:
         self._intervals: deque[float] = deque(maxlen=101)  # seconds between signs
 
     def look(self, processes: Sequence[Watched]) -> str | None:
-        """Returns what is wrong with the running processes, or None."""
+        """Returns a message on processes that hang, or None while all is well."""
         now = time.monotonic()
         if now - self._last < self._period or not processes:
             return None
@@ -155,13 +119,13 @@ class Watchdog:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP holds the process. False where the system does not say."""
+    """Says whether SIGSTOP holds the process. False where the system does not tell."""
     fields = _stat(pid)
     return bool(fields) and fields[0] == "T"
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Returns the CPU time of a process and its descendants in seconds.
+    """Returns the CPU time of a process with all descendants, in seconds.
 
     Returns None where the system does not say.
     """

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from gnnkit.errors import UserError
-from gnnkit.launch.processes import RankError, launch, run_in_child
+from gnnkit.launch.group import RankError
+from gnnkit.launch.processes import launch, run_in_child
 
 
 def environment(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:

@@ -17,7 +17,9 @@ import torch
 
 import gnnkit
 from gnnkit.comm.process import Gloo
-from gnnkit.launch.processes import RankError, launch, progress, run_in_child
+from gnnkit.launch.group import RankError
+from gnnkit.launch.processes import launch, run_in_child
+from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience, cpu_seconds
 from gnnkit.model.gcn import GCN
 

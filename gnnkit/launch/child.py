@@ -1,0 +1,158 @@
+"""A started process, seen from the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any, Literal
+
+from gnnkit.launch.entry import enter
+from gnnkit.launch.progress import Board
+from gnnkit.launch.signals import HANDLED
+
+StartMethod = Literal["fork", "spawn"]
+
+_SIGNALS = {-number: number.name for number in signal.Signals} | {128 + number: number.name for number in HANDLED}
+_LOST_PEER = re.compile(
+    r"(RuntimeError|Dist\w*Error|PeerLost|DeadlineExceeded|Connection\w*Error|BrokenPipeError): .*"
+    r"(connection (closed|reset|refused|was closed)|broken pipe|timed out|timeout|peer|aborted)",
+    re.IGNORECASE | re.DOTALL,
+)
+_TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
+
+
+class Child:
+    """One process, with its report, exit and progress."""
+
+    def __init__(
+        self,
+        name: str,
+        start_method: StartMethod,
+        environment: Mapping[str, str],
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+    ) -> None:
+        """Describes a process that `start` begins.
+
+        Args:
+            name: Name of the process in messages.
+            start_method: fork or spawn.
+            environment: Further environment variables.
+            function: The work of the process.
+            arguments: Arguments of the function.
+        """
+        self.name = name
+        self.report: dict[str, Any] | None = None  # {"result"} or {"error", "message", "mendable", "traceback"}
+        self.exitcode: int | None = None
+        self.failed_at = math.inf  # monotonic seconds
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._board: Any = self._context.RawValue(Board)
+        self._board.phase = b"its start"
+        self._work = (environment, function, arguments)
+        self._process: Any = None
+        self._reader: connection.Connection | None = None
+        self._stacks: connection.Connection | None = None
+
+    def start(self) -> None:
+        """Starts the process. Raises `OSError` where the system has no room for one."""
+        self._reader, writer = self._context.Pipe(duplex=False)
+        self._stacks, stacks_writer = self._context.Pipe(duplex=False)
+        with writer, stacks_writer:  # afterwards only the child holds these ends
+            channels = (writer, stacks_writer, self._board)
+            process = self._context.Process(target=enter, args=(*channels, os.getpid(), *self._work))
+            process.start()
+            self._process = process
+
+    def events(self) -> list[Any]:
+        """Returns the handles that become ready when there is news."""
+        return [self._process.sentinel, *([self._reader] if self._reader else [])]
+
+    def look(self) -> None:
+        """Takes in the exit and the report, if there are any."""
+        self.exitcode = self._process.exitcode  # before the pipe: a report is written before the end
+        if self._reader is not None and self._reader.poll():
+            with self._reader, contextlib.suppress(EOFError, OSError):
+                self.report = json.loads(self._reader.recv_bytes())
+            self._reader = None
+        if self.failed:
+            self.failed_at = min(self.failed_at, time.monotonic())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal, if the process has started and not ended."""
+        if self._process is not None and self._process.exitcode is None:
+            os.kill(self._process.pid, number)
+
+    def ended_within(self, deadline: float) -> bool:
+        """Waits for the end until `deadline`, monotonic seconds. Says if there is one."""
+        if self._process is None:
+            return True
+        self._process.join(max(deadline - time.monotonic(), 0.0))
+        return self._process.exitcode is not None
+
+    def stacks(self, deadline: float) -> str:
+        """Returns the stacks that SIGUSR1 asked for, written by `deadline`."""
+        text = b""
+        while self._stacks is not None and connection.wait([self._stacks], max(deadline - time.monotonic(), 0.0)):
+            part = os.read(self._stacks.fileno(), 2**16)
+            if not part:
+                break
+            text += part
+        return text.decode(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        pid: int = self._process.pid
+        return pid
+
+    @property
+    def count(self) -> int:
+        """Number of signs of progress so far."""
+        return int(self._board.count)
+
+    @property
+    def phase(self) -> str:
+        """The work that the process named last."""
+        return bytes(self._board.phase).decode(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        return self.exitcode is None
+
+    @property
+    def working(self) -> bool:
+        """Whether the process runs and has not reported yet."""
+        return self.running and self.report is None
+
+    @property
+    def failed(self) -> bool:
+        if self.report is not None and "error" in self.report:
+            return True
+        return not self.running and (self.exitcode != 0 or self.report is None)
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether the failure looks like the consequence of another failure."""
+        return self.report is not None and _LOST_PEER.match(self.report.get("error", "")) is not None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the process gave up waiting for another."""
+        return self.lost_peer and self.report is not None and _TIMED_OUT.search(self.report["error"]) is not None
+
+    def __str__(self) -> str:
+        if self.report is not None and "error" in self.report:
+            return f"{self.name} failed: {self.report['error']}"
+        if self.exitcode in _SIGNALS:
+            hint = " (the system may have run out of memory)" if self.exitcode == -signal.SIGKILL else ""
+            return f"{self.name} was ended by {_SIGNALS[self.exitcode]}{hint}"
+        if self.failed:
+            return f"{self.name} ended with exit code {self.exitcode} and no result"
+        return f"{self.name} was running, in {self.phase}" if self.working else f"{self.name} ended well"

@@ -1,0 +1,85 @@
+"""The first function that runs in a started process, up to the report to the parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.launch.progress import Board, report_on
+from gnnkit.launch.signals import HANDLED, exit_by_signal
+
+_PR_SET_PDEATHSIG = 1
+
+
+def enter(
+    writer: connection.Connection,
+    stacks: connection.Connection,
+    board: Board,
+    parent: int,
+    environment: Mapping[str, str],
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+) -> None:
+    """Runs the function in the started process, and reports to the parent in JSON.
+
+    Args:
+        writer: Takes the report.
+        stacks: Takes the stacks of all threads at each SIGUSR1.
+        board: Shows the progress.
+        parent: Process id of the parent.
+        environment: Further environment variables.
+        function: The work of the process.
+        arguments: Arguments of the function.
+    """
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
+    signal.signal(signal.SIGTERM, exit_by_signal)  # so that half-done work is cleared away
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    os.environ.update(environment)
+    report_on(board)
+    faulthandler.register(signal.SIGUSR1, file=stacks.fileno())
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # where there is no stderr
+        faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # shows where native code crashed
+    try:
+        text = json.dumps({"result": function(*arguments)})
+    except SystemExit:
+        raise
+    except BaseException as error:  # also the panics of native code
+        text = json.dumps(_describe(error))
+    writer.send_bytes(text.encode())
+    writer.close()
+    sys.exit(0 if text.startswith('{"result"') else 1)
+
+
+def die_with_parent() -> None:
+    """Lets the kernel kill this process when the parent dies, on Linux."""
+    _die_with(os.getppid())
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # died in between
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """Returns an error as the report of a process."""
+    own = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ else None)
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", []))  # a thread's rank
+    return {
+        "error": f"{type(error).__name__}: {error}{notes}",
+        "message": str(error),
+        "mendable": isinstance(error, UserError),
+        "traceback": "".join(traceback.format_exception(own)),
+    }

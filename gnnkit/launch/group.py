@@ -1,0 +1,188 @@
+"""Processes that live and end together, seen from the launcher."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.launch.child import Child
+from gnnkit.launch.signals import HANDLED, no_interruption, sigterm_as_exit
+from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
+
+# Seconds between looks. A death wakes the watch, unless a grandchild holds the pipe.
+POLL = 0.2
+GRACE = 0.3  # seconds for other reports, after a rank has failed of itself
+GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
+TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
+LINGER = 10.0  # seconds from a rank's result to the rank's end
+STACKS = 0.5  # seconds for all processes to write their stacks
+
+
+class RankError(RuntimeError):
+    """Failure of a process that gnnkit started.
+
+    The message names the process, the exit and the error, and how the others ended.
+    """
+
+
+class Group:
+    """Processes that live and end together."""
+
+    def __init__(
+        self,
+        children: list[Child],
+        patience: Patience,
+        *,
+        after_first_start: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Makes the group. Starts nothing yet.
+
+        Args:
+            children: The processes.
+            patience: How long to wait for a sign of progress.
+            after_first_start: Called when the first process has begun.
+            meanwhile: Called whenever the group is looked at.
+        """
+        self._children = children
+        self._watchdog = Watchdog(patience)
+        self._after_first_start, self._meanwhile = after_first_start, meanwhile
+        self._cancelled = False
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        self._starter = threading.Thread(target=self._start_and_stay, name="gnnkit-launcher", daemon=True)
+
+    def run(self) -> list[Any]:
+        """Starts the processes and returns the results. Ends all processes always."""
+        try:
+            with sigterm_as_exit():
+                self._starter.start()
+                self._started.wait()
+                if self._error is not None:
+                    raise self._error
+                self._watch()
+            return [child.report["result"] for child in self._children if child.report is not None]
+        finally:
+            with no_interruption():
+                self._end()
+
+    def _start_and_stay(self) -> None:
+        """Starts the processes from a thread that stays until all have ended.
+
+        A process that is forked from a thread that has used OpenMP hangs in the first
+        parallel region. The thread stays, because the kernel takes the end of the
+        thread that forked for the death of the parent.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the child has set handlers
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", category=DeprecationWarning)  # "is multi-threaded": see above
+                for child in self._children:
+                    if not self._cancelled:
+                        self._start(child)
+                        self._after_first_start()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._started.set()
+        self._ended.wait()
+
+    def _start(self, child: Child) -> None:
+        try:
+            child.start()
+        except OSError as error:
+            raise RankError(
+                f"cannot start {child.name}: {error}; ulimit -u bounds processes, ulimit -n open files"
+            ) from error
+
+    def _watch(self) -> None:
+        """Returns when all have ended well, or linger after their results.
+
+        Raises when a process has failed or none goes on.
+        """
+        linger = math.inf
+        while any(child.running for child in self._children) and time.monotonic() < linger:
+            self._look(POLL)
+            self._meanwhile()
+            if any(child.failed for child in self._children):
+                self._hear_others()
+                raise self._failure()
+            if stuck := self._watchdog.look([child for child in self._children if child.working]):
+                raise self._stuck(stuck)
+            if all(child.report is not None for child in self._children):
+                linger = min(linger, time.monotonic() + LINGER)
+
+    def _hear_others(self) -> None:
+        """Waits a moment for the other ranks' reports.
+
+        Waits longer if the cause is not among the failures yet.
+        """
+        start = time.monotonic()
+        while any(child.running for child in self._children):
+            caused = any(child.failed and not child.lost_peer for child in self._children)
+            left = start + (GRACE if caused else GRACE_FOR_CAUSE) - time.monotonic()
+            if left <= 0:
+                return
+            self._look(min(left, POLL))
+
+    def _look(self, seconds: float) -> None:
+        """Waits at most `seconds` for news, and takes the news in."""
+        connection.wait([event for child in self._children if child.running for event in child.events()], seconds)
+        for child in self._children:
+            child.look()
+
+    def _failure(self) -> Exception:
+        """Returns the error of the rank whose failure no other one explains."""
+        failed = [child for child in self._children if child.failed]
+        silent = [child for child in self._children if child.working]
+        if silent and all(child.lost_peer for child in failed) and any(child.timed_out for child in failed):
+            return self._stuck(_blamed(silent))
+        cause = min(failed, key=lambda child: (child.lost_peer, child.failed_at))
+        report = cause.report or {}
+        others = [str(child) for child in self._children if child is not cause]
+        error = RankError("\n".join([str(cause), *others, *([report["traceback"]] if "traceback" in report else [])]))
+        if not report.get("mendable"):
+            return error
+        mendable = UserError(report["message"])
+        mendable.__cause__ = error
+        return mendable
+
+    def _stuck(self, why: str) -> RankError:
+        """Returns the error of processes that do not go on, with all stacks."""
+        lines = [why, *map(str, self._children)]
+        running = [child for child in self._children if child.working]
+        for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes the stacks when continued
+            for child in running:
+                child.signal(number)
+        deadline = time.monotonic() + STACKS
+        for child in running:
+            lines.append(f"stacks of {child.name}, in {child.phase}:\n{child.stacks(deadline) or 'none'}")
+        return RankError("\n".join(lines))
+
+    def _end(self) -> None:
+        """Ends every process, by SIGTERM first and by SIGKILL then."""
+        self._cancelled = True
+        if self._starter.ident is not None:
+            self._started.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for child in self._children:
+                child.signal(number)
+            deadline = time.monotonic() + TERMINATION
+            if all(child.ended_within(deadline) for child in self._children):
+                break
+        self._ended.set()
+
+
+def _blamed(silent: list[Child]) -> str:
+    """Names the ranks that the others have waited for in vain."""
+    stopped = [child for child in silent if is_stopped(child.pid)]
+    places = ", ".join(f"{child.name} in {child.phase}" for child in stopped or silent)
+    how = " (stopped by SIGSTOP)" if stopped else ""
+    return f"the others have waited for this until their deadline, comm.timeout: {places}{how}"
