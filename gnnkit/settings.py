@@ -16,7 +16,6 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, one_of, real, shown, switch, unknown_key, whole
 
 JOBS = ("train", "verify", "plan", "partition")
-OPTIMIZERS = ("adam", "adamw", "sgd")
 PRECISIONS = (32, 64)
 DEFAULT_WORKERS = 4
 DEFAULT_TIMEOUT = 120.0  # seconds
@@ -24,6 +23,21 @@ MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds, which still fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
 _KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerKind:
+    """One value of `trainer.optimizer`."""
+
+    torch_name: str  # of the class in `torch.optim`
+    moments: int  # numbers that the optimiser keeps for each parameter
+
+
+OPTIMIZERS = {
+    "adam": OptimizerKind("Adam", 2),
+    "adamw": OptimizerKind("AdamW", 2),
+    "sgd": OptimizerKind("SGD", 0),
+}
 
 
 @dataclass(frozen=True, slots=True)

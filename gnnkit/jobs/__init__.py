@@ -1,4 +1,4 @@
 """The jobs of the command line, one file each."""
 
+from gnnkit.jobs.redacted import to_yaml as to_yaml
 from gnnkit.jobs.start import start as start
-from gnnkit.jobs.start import to_yaml as to_yaml

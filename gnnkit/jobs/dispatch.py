@@ -1,4 +1,4 @@
-"""Which code does which job.
+"""The code of each job.
 
 Imports torch and Lightning, once, before ranks are forked.
 """
@@ -14,10 +14,12 @@ from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs import iterate, train, verify
+from gnnkit.jobs.job import RankWork
+from gnnkit.jobs.join import join
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.partition import partition
 from gnnkit.jobs.plan import plan
-from gnnkit.jobs.run import RankWork, join, run_ranks
+from gnnkit.jobs.run import run_ranks
 from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
@@ -28,7 +30,7 @@ from gnnkit.settings import Choice, Settings, with_choice
 from gnnkit.strategy import ExecutionStrategy
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
-_WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only made to be checked
+_WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
 _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is trained
     ("train", True): train.train,
     ("train", False): iterate.run_program,
@@ -40,8 +42,8 @@ _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is 
 def check(settings: Settings, graph: Graph | None = None, model: Given = None) -> Settings:
     """Raises `UserError` for plugins and arguments that do not fit.
 
-    Makes every plugin once, before anything is started, so that each constructor checks
-    its own arguments.
+    Makes every plugin once, before anything is started. So each constructor checks the
+    arguments.
 
     Args:
         settings: The configuration.
@@ -49,7 +51,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         model: Instead of the configured model.
 
     Returns:
-        The settings, with a sampler where the strategy draws and none was chosen.
+        The settings, with the default sampler if the strategy draws and none is chosen.
     """
     if graph is None:
         settings.dataset.create()
@@ -88,11 +90,11 @@ def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
 
 
 def _try_model(source: ModelSource) -> nn.Module | Program | None:
-    """Makes the configured model without memory for its parameters.
+    """Makes the configured model, without memory for parameters.
 
     The widths of the data are not known yet, so the model is made for other widths.
     Raises `UserError` for errors that name a key of the model. Returns None after any
-    other error, which the widths may have caused. The ranks make the model again.
+    other error, because the widths may be the cause. The ranks make the model again.
     """
     source.choice.check(extra=("in_features", "num_classes", "edge_width"))
     try:
@@ -112,7 +114,7 @@ def run(
     """Does the job.
 
     Args:
-        settings: The configuration, as `check` returned it.
+        settings: The configuration, from `check`.
         folder: The run folder, on the leader.
         started: This rank, where ranks were started from outside.
         graph: Instead of the data set.

@@ -1,4 +1,4 @@
-"""What a rank runs, for the comparison of ranks that were started one by one."""
+"""The work of one rank as text, for a comparison of ranks before the first step."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import Given, ModelSource
-from gnnkit.jobs.start import to_yaml
+from gnnkit.jobs.redacted import to_yaml
 from gnnkit.leader.cut import fingerprint
 from gnnkit.leader.result import versions
 from gnnkit.settings import Choice, Settings
 
-OWN_KEYS = ("output", "threads", "trainer.progress_bar")  # in which ranks may differ
+OWN_KEYS = ("output", "threads", "trainer.progress_bar")  # may differ between ranks
 
 
 def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str, str]:
-    """Returns what must be equal on all ranks, as text by configuration key or name.
+    """Returns all values that must be equal on all ranks, by configuration key or name.
 
-    Keys that look like secrets are left out, as in `config.yaml`.
+    Leaves out keys that look like secrets, as in `config.yaml`.
 
     Args:
         settings: The configuration.

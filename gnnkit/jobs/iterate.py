@@ -1,4 +1,4 @@
-"""Programs: what one rank does, step by step, until the values have converged."""
+"""Programs: the work of one rank, step by step, until the values have converged."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import accuracies
-from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
-from gnnkit.jobs.run import Job
-from gnnkit.jobs.train import chosen, circumstances
+from gnnkit.jobs import figures
+from gnnkit.jobs.job import Job
+from gnnkit.jobs.rows import write_rows
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
-from gnnkit.training.observer import words
 
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """What one rank did in one step."""
+    """The measurements of one rank in one step."""
 
-    change: float  # sum of |change| over its nodes
-    magnitude: float  # sum of |value| over its nodes
+    change: float  # sum of |change| over the rank's nodes
+    magnitude: float  # sum of |value| over the rank's nodes
     seconds_compute: float
     seconds_exchange: float
     rows_per_second: float
@@ -45,20 +44,21 @@ class StepState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """Where a program came to. `values` and `tally` are this rank's; the rest is equal on all ranks."""
+    """The values of a program after the last step."""
 
-    values: Tensor  # [num_owned, width]
-    tally: Tally  # of all steps
-    iterations: int
-    residual: float  # of the last step
-    seconds: float  # this rank's, of all steps
+    values: Tensor  # [num_owned, width] of this rank
+    tally: Tally  # of all steps of this rank
+    iterations: int  # equal on all ranks
+    residual: float  # of the last step, equal on all ranks
+    seconds: float  # of all steps of this rank
 
 
-Watch = Callable[[int, float, Sequence[StepState]], None]  # (iteration, residual, states by rank), after every step
+# Called with the iteration, the residual and the states by rank.
+Watch = Callable[[int, float, Sequence[StepState]], None]
 
 
 def check(settings: Settings, strategy: ExecutionStrategy) -> None:
-    """Raises `UserError` where a program does not fit the strategy or the trainer's keys."""
+    """Raises `UserError` for a strategy or a trainer's key that does not fit programs."""
     if not strategy.full_graph or strategy.drifts:
         raise UserError(
             f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "
@@ -69,7 +69,10 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
 
 
 def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
-    """Steps until the values have converged, and writes them. Collective; the figures are the leader's."""
+    """Steps until the values have converged, and writes the values.
+
+    Collective. The leader writes. Returns the figures.
+    """
     worker, program = job.worker(comm), job.source.make_program()
     watch = StepLog(job.folder) if comm.rank == LEADER else (lambda *_: None)
     outcome = iterate(program, worker, watch)
@@ -77,20 +80,19 @@ def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
     write_rows(job.folder / "values.npy", values[:, 0] if values.shape[1] == 1 else values, worker)
     measured: dict[str, float | None] = {}
     if program.classifies:
-        measured = share_of_splits(accuracies(values, worker))
+        measured = figures.by_split(accuracies(values, worker))
         write_rows(job.folder / "predictions.npy", values.argmax(1), worker)
-    totals = {name: count // outcome.iterations for name, count in words(outcome.tally).items()}
     return {
-        **chosen(job, worker),
+        **figures.chosen(job, worker),
         "iterations": outcome.iterations,
         "residual": outcome.residual,
         "converged": outcome.residual <= program.tolerance,
         **measured,
         "seconds": outcome.seconds,
         "seconds_per_iteration": outcome.seconds / outcome.iterations,
-        **all_ranks(totals, worker),
+        **figures.words(outcome.tally, outcome.iterations, worker),
         "balance": job.prepared.balance,
-        **circumstances(job),
+        **figures.circumstances(job),
     }
 
 
@@ -99,6 +101,12 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
     """Steps until the program has converged, or may step no more. Collective.
 
     Raises `UserError` on all ranks when values are no longer finite.
+
+    Args:
+        program: The program.
+        worker: This rank.
+        watch: Called after every step with the iteration, the residual and the states
+            of all ranks.
     """
     engine = worker.engine(program)
     nodes = _nodes(engine, worker)
@@ -145,16 +153,21 @@ def _state(before: Tensor, after: Tensor, seconds: float, seconds_exchange: floa
 
 
 def _everyones(state: StepState, worker: Worker) -> list[StepState]:
-    """Every rank's state, by rank, to the same bits on all ranks. Collective."""
+    """Returns the states of all ranks, by rank. Collective."""
     table = torch.zeros(worker.comm.world_size, len(fields(state)), dtype=torch.float64)
     table[worker.comm.rank] = torch.tensor(astuple(state), dtype=torch.float64)
     return [StepState(*row) for row in worker.comm.all_reduce(table.to(worker.device)).tolist()]
 
 
 class StepLog:
-    """The leader's report on a program: a line for each rank and step in `workers.jsonl`, and now and then one for people."""
+    """The leader's report on a program.
+
+    Writes a line for each rank and step to `workers.jsonl`. Prints a line every
+    `STATUS_SECONDS`.
+    """
 
     def __init__(self, folder: Path) -> None:
+        """Opens `workers.jsonl` in the run folder."""
         self._lines = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
         self._last_status = time.monotonic()
 

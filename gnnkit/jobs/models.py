@@ -1,4 +1,4 @@
-"""From a configuration, or what the user gave instead, to a model."""
+"""The model of a run: from the configuration, or given by the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,15 +16,23 @@ from gnnkit.errors import UserError
 from gnnkit.model.program import Program
 from gnnkit.settings import Choice
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
-Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the model that the configuration names
+Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the configured model
 
 _building = threading.Lock()  # torch has one random generator for all threads
 
 
+def is_program(model: object) -> TypeIs[Program]:
+    """Says whether a model, or the class of one, is iterated instead of trained."""
+    return not getattr(model, "trains", True)
+
+
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """What a model must fit."""
+    """The sizes that a model must fit."""
 
     in_features: int
     num_classes: int
@@ -33,36 +41,38 @@ class Widths:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where the models of a run come from."""
+    """The maker of a run's models."""
 
     choice: Choice
     given: Given = None
 
     @property
     def name(self) -> str:
-        """As `result.json` calls it."""
+        """Name of the model in `result.json`."""
         if self.given is None:
             return self.choice.name
         return getattr(self.given, "__name__", type(self.given).__name__)
 
     @property
     def trains(self) -> bool:
-        """Whether the model is trained; a program is iterated instead."""
-        chosen = self.choice.load() if self.given is None else self.given
-        return bool(getattr(chosen, "trains", True))
+        """Whether the model is trained. A program is iterated instead."""
+        return not is_program(self.choice.load() if self.given is None else self.given)
 
     def make_program(self) -> Program:
-        """A new program, where the model is one."""
+        """Makes a new program, if `trains` is false."""
         if self.given is None:
             program: Program = self.choice.create()
-        else:  # a class, or an instance of which each rank needs its own, as ranks may be threads
-            program = self.given() if isinstance(self.given, type) else copy.deepcopy(self.given)  # type: ignore[assignment]
+        elif isinstance(self.given, type):
+            program = self.given()
+        else:  # ranks may be threads
+            program = copy.deepcopy(self.given)  # type: ignore[assignment]
         return program
 
     def make_model(self, widths: Widths, seed: int) -> nn.Module:
-        """A new model with the run's first parameters: equal on all ranks, whatever the precision.
+        """Makes a new model, with the same first parameters on all ranks.
 
-        Raises `UserError` for a module that does not say how many adjacencies it reads.
+        Parameters do not depend on the precision. Raises `UserError` for a model
+        without `num_layers`.
         """
         with _building:
             torch.manual_seed(seed)

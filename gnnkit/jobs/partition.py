@@ -16,7 +16,7 @@ from gnnkit.settings import Settings
 
 
 def partition(settings: Settings, folder: Path, graph: Graph | None = None) -> Result:
-    """Measures the partition and stores it with its report in `folder/partition`.
+    """Measures the partition, and stores partition and report in `folder/partition`.
 
     Args:
         settings: The configuration.

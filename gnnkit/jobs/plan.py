@@ -1,44 +1,37 @@
-"""job=plan: what a step of training or of a program moves and holds on every layout, from the partition alone; nothing is run."""
+"""job=plan: words and memory of a step on every layout, from the partition alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from gnnkit.comm.threads import Threads
-from gnnkit.engine import ShardAdjacency
-from gnnkit.engine.planning import Exchange, NotingEngine, Sizes, Volume, activations, exchanges, volume
+from gnnkit.engine.planning import Sizes
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids, Split
-from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.graph import Graph
+from gnnkit.jobs.job import DTYPES
+from gnnkit.jobs.models import Given, ModelSource, Widths, is_program
+from gnnkit.jobs.planned_step import graph_widths, program_step, step_activations, step_volume
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
-from gnnkit.model.program import Nodes, Program
-from gnnkit.partition.grid import Grid
+from gnnkit.model.program import Program
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all
-from gnnkit.partition.traffic import Traffic
-from gnnkit.settings import Settings, TrainerSettings
+from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
 
-_DTYPES = {4: torch.float32, 8: torch.float64}
-_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser
+_Ranks = np.ndarray[Any, Any]  # [world_size]
 
 
 def plan(settings: Settings, graph: Graph | None, given: Given) -> Result:
-    """Compares the layouts for the configured workers, node assignment and model, and says which to prefer.
+    """Compares the layouts for the workers, node assignment and model. Names the best.
 
-    Words and messages are those of one training step that exchanges, forward and backward,
-    or of one step of a program, to the word. Raises `UserError` for a chosen layout that
-    cannot be. Other layouts that cannot be are left out.
+    Counts the words and messages of one training step that exchanges, forward and
+    backward, or of one step of a program. The counts are exact. Raises `UserError` for
+    a chosen layout that cannot be. Leaves out other layouts that cannot be.
 
     Args:
         settings: The configuration.
@@ -55,41 +48,35 @@ def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, An
         raise UserError(
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )
-    edge_width = _widths(graph)[1]
-    widths = Widths(graph.features.shape[1], graph.num_classes, edge_width)
+    width, edge_width = graph_widths(graph)
+    widths = Widths(width, graph.num_classes, edge_width)
     model = source.make_model(widths, settings.seed) if source.trains else source.make_program()
     quality = measure(graph, assign(graph, settings.partition, settings.workers))
     layouts = {"chosen": layout(settings.trainer, graph, model, quality)}
     for name, other in alternatives(settings, graph, quality):
         with suppress(UserError):  # the model does not go with that grid
             layouts[name] = layout(settings.trainer, graph, model, other)
-    best = min((name for name in layouts), key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
-    chosen, least = layouts["chosen"]["words"]["max"], layouts[best]["words"]["max"]
-    why = (
-        f"partition.grid={settings.partition.grid}: no layout moves fewer words to its busiest rank"
-        if chosen == least
-        else f"{best} moves fewest words to its busiest rank, {least:,} in a step; the chosen layout {chosen:,}"
-    )
+    why = _why(settings, layouts)
     lines = [*describe(graph, settings, quality.partition.grid), *_table(layouts), why]
     return {"job": "plan", "model": source.name, "why": why, "layouts": layouts, "summary": "\n".join(lines)}
 
 
 def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality) -> dict[str, Any]:
-    """The figures of one layout; lists are by rank."""
+    """Returns the figures of one layout. Lists are by rank.
+
+    `memory` is the largest of all ranks, in bytes. Buffers of a single operation and
+    the process itself come on top.
+
+    Args:
+        trainer: Precision and optimiser.
+        graph: The whole graph.
+        model: A model that is trained, or a program.
+        quality: The measured partition.
+    """
     itemsize = trainer.precision // 8
     moved, sizes = step_volume(graph, model, quality)
     grid = quality.partition.grid
-    parts = {
-        "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
-        "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
-    }
-    if isinstance(model, Program):
-        _, width = program_step(model, graph, grid, 0)
-        parts["values"] = quality.traffic.num_owned * width * itemsize * 2  # before and after the step
-    else:
-        state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[trainer.optimizer])
-        parts["parameters"] = np.full(len(sizes), state)  # with gradients and what the optimiser keeps
-        parts["activations"] = step_activations(graph, model.to(_DTYPES[itemsize]), grid, sizes)
+    parts = _memory(trainer, graph, model, quality, sizes)
     memory = np.sum(list(parts.values()), axis=0)
     busiest = int(memory.argmax())
     return {
@@ -102,83 +89,45 @@ def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, q
         },
         "messages": _spread(moved.messages),
         "bytes_sent": _spread(moved.words_sent * itemsize),
-        "memory": int(memory.max()),  # bytes; buffers that live for one operation, and the process itself, come on top
+        "memory": int(memory.max()),
         "memory_of_busiest_rank": {name: int(number[busiest]) for name, number in parts.items()},
         "balance": quality.balance(),
     }
 
 
-def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> tuple[Volume, list[Sizes]]:
-    """What one step exchanges, and how many rows of each kind a rank has, added self-loops included."""
-    grid = quality.partition.grid
-    plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
-    sizes: list[Sizes] = []
+def _memory(
+    trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]
+) -> dict[str, _Ranks]:
+    """Returns the bytes of each rank, by purpose.
 
-    def shards() -> Iterator[Shard]:
-        for shard in cut_all(plain, quality.partition):
-            looped = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
-            sizes.append(_sizes(looped))
-            yield looped
-
-    traffic = Traffic.of(shards())
-    by_slice = [
-        program_step(model, graph, grid, s)[0]
-        if isinstance(model, Program)
-        else exchanges(model, *_widths(graph), grid, s)
-        for s in range(grid.slices)
-    ]
-    asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
-    for rank, own in enumerate(sizes):
-        cell = rank // grid.slices
-        sizes[rank] = replace(own, asked=own.asked + asked[cell], arrived=own.arrived + arrived[cell])
-    return volume(traffic, [own.edges for own in sizes], by_slice), sizes
-
-
-def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence[Sizes]) -> Ids:  # [world_size] bytes
-    """What each rank keeps between the forward and the backward pass of a step."""
-    by_slice = [activations(model, *_widths(graph), grid, s) for s in range(grid.slices)]
-    return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+    Args:
+        trainer: Precision and optimiser.
+        graph: The whole graph.
+        model: A model that is trained, or a program.
+        quality: The measured partition.
+        sizes: The sizes of each rank.
+    """
+    itemsize, grid = trainer.precision // 8, quality.partition.grid
+    parts = {
+        "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
+        "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
+    }
+    if is_program(model):
+        _, width = program_step(model, graph, grid, 0)
+        return parts | {"values": quality.traffic.num_owned * width * itemsize * 2}  # before and after the step
+    numbers = 2 + OPTIMIZERS[trainer.optimizer].moments  # a parameter and a gradient
+    state = sum(parameter.numel() for parameter in model.parameters()) * itemsize * numbers
+    activations = step_activations(graph, model.to(DTYPES[trainer.precision]), grid, sizes)
+    return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
 
 
-@torch.no_grad()
-def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tuple[list[Exchange], int]:
-    """What a step exchanges, in order, on a rank of that slice, and the width of the values; tried on a single node."""
-    width, edge_width = _widths(graph)
-    engine = NotingEngine(Sizes(), edge_width, grid, slice_, torch.float64)
-    (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
-    nodes = Nodes(
-        adjacency,
-        Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0),
-        graph.num_nodes,
-        graph.num_classes,
-        features=torch.zeros(1, width, dtype=torch.float64),
-        labels=torch.zeros(1, dtype=torch.int64),
-        split=torch.tensor([Split.TRAIN], dtype=torch.int8),
-    )
-    x = program.start(nodes)
-    engine.notes.clear()  # the start's; a run does not count it either
-    return engine.notes, program.step(x, nodes).shape[1]
-
-
-def _sizes(shard: Shard) -> Sizes:
-    """Without the rows of other cells."""
-    cell = shard.rank // shard.grid.slices
-    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == cell))
-    return Sizes(
-        owned=len(shard.owned),
-        cell_nodes=len(shard.cell_nodes),
-        sources=len(shard.sources),
-        targets=len(shard.targets),
-        edges=shard.csc.num_edges,
-        halo=len(shard.sources) - own_sources,
-        asked=own_sources,
-        arrived=int(np.count_nonzero(np.asarray(shard.target_cell) == cell)),
-    )
-
-
-def _widths(graph: Graph) -> tuple[int, int]:
-    """Of features and edge features."""
-    return graph.features.shape[1], 0 if graph.edge_features is None else graph.edge_features.shape[1]
+def _why(settings: Settings, layouts: dict[str, Any]) -> str:
+    """Says whether another layout moves fewer words than the chosen one."""
+    best = min(layouts, key=lambda name: (layouts[name]["words"]["max"], layouts[name]["memory"]))
+    chosen, least = layouts["chosen"]["words"]["max"], layouts[best]["words"]["max"]
+    if chosen == least:
+        return f"partition.grid={settings.partition.grid}: no layout moves fewer words to its busiest rank"
+    return f"{best} moves fewest words to its busiest rank, {least:,} in a step; the chosen layout {chosen:,}"
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:

@@ -1,20 +1,20 @@
-"""What a run must have in common with a checkpoint to go on from it."""
+"""The settings that a run must have in common with a checkpoint to go on from there."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from gnnkit.jobs.run import Job
+from gnnkit.jobs.job import Job
 from gnnkit.settings import Choice
 from gnnkit.training.resume import Identity
 
 _LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
-_FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no result depends
+_FREE = ("threads", "prefetch", "topology")  # arguments of plugins that change no result
 
 
 def resumable(job: Job) -> Identity:
-    """Returns what a later run must have in common with this one.
+    """Returns the settings that a later run must have in common with this one.
 
     Epochs, intervals, threads, deadlines and output may change. The number of workers
     may change between epochs. `Resume` compares the shapes of parameters.
@@ -38,6 +38,6 @@ def _spelt_out(section: str, choice: Choice | None) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values as a checkpoint gives them back."""
+    """Returns the values as read back from JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
     return plain

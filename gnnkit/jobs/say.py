@@ -1,4 +1,4 @@
-"""What a job says to people."""
+"""Lines that a job prints for people."""
 
 from __future__ import annotations
 

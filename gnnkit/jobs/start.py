@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gnnkit import keys
 from gnnkit.errors import UserError
+from gnnkit.jobs.redacted import to_yaml
 from gnnkit.jobs.say import say
 from gnnkit.launch.environment import started_rank
 from gnnkit.leader.result import Result
@@ -19,11 +17,6 @@ if TYPE_CHECKING:
     from gnnkit.jobs.models import Given
     from gnnkit.settings import Settings
 
-_NAMES = r"token|tokens|pwd|auth|authorization|(?:api|access|private)[_-]?keys?"  # of secrets, as words of a key
-_SECRET = re.compile(rf"passw|passphrase|secret|credential|(?:^|[_.-])(?:{_NAMES})(?:$|[_.-])", re.IGNORECASE)
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
-_URL_QUERY = re.compile(r"(?<=[?&;])([^=&;#\s]+)=([^&;#\s]+)")
 _IN_ONE_PROCESS = ("plan", "partition")
 
 
@@ -34,8 +27,8 @@ def start(
 
     Args:
         settings: The configuration.
-        folder: The run folder, which must not exist yet. None: the key `output`, or
-            else `outputs/<date>/<time>`.
+        folder: The run folder, not yet there. Default: the key `output`, or else
+            `outputs/<date>/<time>`.
         graph: Instead of the data set.
         model: Instead of the configured model.
 
@@ -74,7 +67,7 @@ def _run_folder(settings: Settings, folder: str | Path | None) -> Path:
 
 
 def new_run_folder(base: Path = Path("outputs")) -> Path:
-    """Makes `base/<date>/<time>`, with a number behind if another run has this time."""
+    """Makes `base/<date>/<time>`, with a number added if another run has this time."""
     parent = base / time.strftime("%Y-%m-%d")
     stem = time.strftime("%H-%M-%S")
     try:
@@ -97,33 +90,3 @@ def _make_folder(folder: Path) -> Path:
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return folder
-
-
-def to_yaml(composed: Mapping[str, Any]) -> str:
-    """Spells a configuration as YAML with the comments of its keys, without secrets."""
-    return keys.annotated(_redacted(composed))
-
-
-def _redacted(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {
-            key: "***" if value and _is_secret(str(key), value) else _redacted(value) for key, value in node.items()
-        }
-    if isinstance(node, list):
-        return [_redacted(item) for item in node]
-    return _without_credentials(node) if isinstance(node, str) else node
-
-
-def _is_secret(key: str, value: object) -> bool:
-    """Tells whether a key names a secret.
-
-    A number is no token: `num_tokens` is a count.
-    """
-    is_count = isinstance(value, int | float) and "token" in key.lower()
-    return not is_count and _SECRET.search(_CAMEL.sub("_", key)) is not None
-
-
-def _without_credentials(text: str) -> str:
-    """Hides user and password of a URL, and the values of secrets in its query."""
-    hidden = _URL_USER.sub("***@", text)
-    return _URL_QUERY.sub(lambda part: f"{part[1]}=***" if _is_secret(part[1], part[2]) else part[0], hidden)

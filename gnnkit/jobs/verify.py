@@ -1,4 +1,4 @@
-"""job=verify: a few steps on the ranks against one process that runs the same algorithm, in float64."""
+"""job=verify: a few steps on the ranks against one process, in float64."""
 
 from __future__ import annotations
 
@@ -20,53 +20,57 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Split
 from gnnkit.jobs.iterate import iterate
+from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import by_node
-from gnnkit.jobs.run import Job
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import WHOLE
 from gnnkit.model.exactness import inexact
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
-from gnnkit.sync import GradientSync, drift
+from gnnkit.sync import drift
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
 
-EPOCHS, STEPS = 3, 4  # at most so many steps of an epoch
+EPOCHS, STEPS = 3, 4  # steps of an epoch at most
 TOLERANCE = 1e-10
 LEARNING_RATE = 0.1
-_FOREVER = 1e6  # seconds; the reference has no peers that could be lost
+_FOREVER = 1e6  # seconds, as the reference has no peers that could be lost
 
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The one process that the ranks are compared with."""
+    """The process that the ranks are compared with."""
 
     strategy: ExecutionStrategy
     num_ranks: int  # threads of the process
 
     @property
     def name(self) -> str:
+        """Name of the reference in `result.json`."""
         if self.num_ranks == 1:
             return "one rank with the whole graph"
         return f"{self.num_ranks} ranks as threads of one process"
 
     @classmethod
     def of(cls, job: Job, worker: Worker) -> _Reference:
-        strategy, sync = job.strategy(), _sync(job)
+        """Takes one rank where the strategy promises the result of one, else all."""
+        strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 
 
 def verify(job: Job, comm: Communicator) -> dict[str, Any]:
-    """Trains on the ranks; the leader then trains alone and compares. Collective; the figures are the leader's.
+    """Trains on the ranks, then trains on the leader alone, and compares.
 
-    Where the strategy promises the result of one process, the reference is one rank with
-    the whole graph, else all ranks as threads of this process. Both go through the trainer
-    that trains, and through its DDP where it has one, to the final average. The optimiser
-    is SGD, whose parameters show the gradients.
+    Where the strategy promises the result of one process, the reference is one rank
+    with the whole graph. Otherwise the reference is all ranks as threads of this
+    process. Both use the trainer of `job=train`, DDP included, up to the final average.
+    The optimiser is SGD, because changes of parameters then show the gradients.
+
+    Collective. Returns the figures on the leader.
     """
-    if not _sync(job).lockstep:
+    if not job.sync().lockstep:
         raise UserError(
             f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
         )
@@ -85,7 +89,10 @@ def verify(job: Job, comm: Communicator) -> dict[str, Any]:
 
 
 def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
-    """Runs a program on the ranks, and on the leader alone with the whole graph. Collective; the figures are the leader's."""
+    """Runs a program on the ranks, then on the leader alone with the whole graph.
+
+    Collective. Returns the figures on the leader.
+    """
 
     def values(comm: Communicator, shard: str | None) -> dict[str, Tensor]:
         worker = job.worker(comm, shard, torch.float64)
@@ -98,19 +105,22 @@ def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
     return _compared(found, expected) | {"reference": "one rank with the whole graph"}
 
 
-def _sync(job: Job) -> GradientSync:
-    sync: GradientSync = job.settings.sync.create()
-    return sync
-
-
 def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, Tensor]:
-    """Losses, gradients and parameters of some steps, and the logits after them, on the leader. Collective."""
+    """Takes some steps. Returns losses, gradients, parameters and the last logits.
+
+    Collective. Only the leader's logits are of all nodes.
+
+    Args:
+        job: The job.
+        strategy: Hands out the batches.
+        worker: This rank.
+    """
     model = job.source.make_model(job.widths(worker), worker.seed).to(worker.device, worker.dtype)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
     evaluation = Evaluation.of(worker, model, job.settings.trainer.evaluation_memory)
     module = _Plain(model, strategy, worker, evaluation, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
-    recorder, sync = _Recorder(), _sync(job)
+    recorder, sync = _Recorder(), job.sync()
     options: dict[str, Any] = {
         "max_epochs": EPOCHS,
         "limit_train_batches": STEPS,
@@ -129,14 +139,21 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
 
 
 class _Plain(TrainingModule):
-    """Steps all parameters by SGD, whatever optimiser the model brings: others divide by gradients that are nearly zero."""
+    """A module that steps all parameters by SGD, whatever the model's own optimiser.
+
+    Other optimisers divide by gradients that are nearly zero.
+    """
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
 
 
 class _Recorder(Callback):
-    """Keeps every step's loss, this rank's part, and gradient, as the parameters show it."""
+    """The recorder of every step's loss and gradient.
+
+    A loss is this rank's part. A gradient is the change of the parameters, divided by
+    the learning rate.
+    """
 
     def __init__(self) -> None:
         self.losses: list[Tensor] = []

@@ -22,9 +22,9 @@ from gnnkit.storage import write_atomically
 
 
 def save(state: Any, path: Path) -> None:
-    """Writes `path` (JSON), and the tensors to `<stem>-<digest>.safetensors` beside it.
+    """Writes the JSON `path`, and the tensors beside to `<stem>-<digest>.safetensors`.
 
-    The JSON is written last. Until then, the checkpoint before counts.
+    Writes the JSON last. Until then, the checkpoint before counts.
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "")
@@ -41,7 +41,7 @@ def save(state: Any, path: Path) -> None:
 
 
 def load(path: Path) -> Any:
-    """Reads what `save` wrote. Raises `UserError` with the path for anything else."""
+    """Reads a checkpoint. Raises `UserError` with the path for other files."""
     try:
         outer = json.loads(path.read_text(encoding="utf-8"))
         if outer["sha256"] != _digest(outer["body"]):
@@ -66,12 +66,12 @@ def pack(state: Any) -> Tensor:  # [num_bytes] uint8
 
 
 def unpack(packed: Tensor) -> Any:
-    """Unpacks what `pack` packed."""
+    """Unpacks a state from `pack`."""
     tensors = load_tensors(packed.cpu().numpy().tobytes())
     return _decode(json.loads(tensors.pop(_TREE).numpy().tobytes()), tensors)
 
 
-_TREE = "tree"  # no other tensor's name: those begin with /
+_TREE = "tree"  # names of other tensors begin with /
 
 
 def _bytes(content: bytes) -> Tensor:
@@ -83,12 +83,12 @@ def _digest(text: str) -> str:
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
-    """Returns JSON for `value`, and collects its tensors.
+    """Returns JSON for `value`, and collects the tensors.
 
     Dictionaries become lists of pairs, because their keys need not be strings.
 
     Args:
-        value: What is encoded.
+        value: Plain data with tensors.
         tensors: Receives the tensors by name.
         name: The name of `value`.
     """

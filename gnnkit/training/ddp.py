@@ -1,9 +1,9 @@
-"""How Lightning meets our ranks.
+"""Lightning's strategies over ranks that exist already.
 
-The ranks exist already. Only tensors and JSON travel between them.
+Only tensors and JSON travel between ranks.
 """
 
-# No `from __future__ import annotations`: DDP reads the annotations of its hook.
+# No `from __future__ import annotations`: DDP reads the annotations of a hook.
 
 import math
 import time
@@ -60,7 +60,7 @@ class StartedRanks(ClusterEnvironment):
 
 
 class SyncMeter:
-    """Measures the synchronisation of a step, and the rank's own gradient before it."""
+    """The meter of a step's synchronisation, and of the rank's own gradient before."""
 
     def __init__(self) -> None:
         self.reset()
@@ -77,15 +77,20 @@ class SyncMeter:
 
     @property
     def seconds(self) -> float:
+        """Seconds of the last synchronisation."""
         return max(self.end - self.start, 0.0)
 
     def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Adds up the ranks' gradients. DDP's own hook would average them.
 
         A rank's loss is divided by the global number of rows already. Each parameter
-        has an all-reduce of its own: the place of a number in a buffer decides in which
-        order the ranks' numbers are added. DDP orders its buckets anew after the first
-        step, so the last bits of a resumed run would differ.
+        has an all-reduce of its own, because the place of a number in a buffer decides
+        the order of the sum. DDP orders the buckets anew after the first step, so the
+        last bits of a resumed run would differ.
+
+        Args:
+            group: The process group.
+            bucket: Gradients of some parameters.
         """
         self.start = self.start or time.perf_counter()
         buffer: Tensor = bucket.buffer()
@@ -100,7 +105,7 @@ class SyncMeter:
 
 
 class WrappedStrategy(DDPStrategy):
-    """Lightning's DDP over the process group that exists. Pickles nothing."""
+    """Lightning's DDP, over the existing process group. Pickles nothing."""
 
     def __init__(self, comm: Communicator, meter: SyncMeter, guard: Guard, local_rank: int) -> None:
         """Keeps the parts.
@@ -109,9 +114,9 @@ class WrappedStrategy(DDPStrategy):
             comm: The run's ranks.
             meter: Measures the synchronisation.
             guard: Lets the optimiser step.
-            local_rank: This rank among the ranks of its host.
+            local_rank: This rank among the ranks of this host.
         """
-        # Lightning takes the device of `local_rank`; on CPUs every entry is the same.
+        # Lightning takes the device of `local_rank`. On CPUs every entry is the same.
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
         super().__init__(
             accelerator=None,
@@ -158,7 +163,7 @@ class WrappedStrategy(DDPStrategy):
 class UnwrappedStrategy(SingleDeviceStrategy):
     """Ranks that synchronise through a `GradientSync`.
 
-    To Lightning, each rank is a run of its own.
+    To Lightning, each rank is a separate run.
     """
 
     def __init__(self, comm: Communicator, sync: GradientSync, meter: SyncMeter, guard: Guard) -> None:

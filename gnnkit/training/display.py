@@ -1,4 +1,4 @@
-"""What people see of a long run in a terminal."""
+"""The display of a long run in a terminal."""
 
 from __future__ import annotations
 

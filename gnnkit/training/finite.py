@@ -1,4 +1,4 @@
-"""What a loss or gradient that is not finite does.
+"""The guard against a loss or gradient that is not finite.
 
 All ranks come to one decision, before the optimiser steps.
 """
@@ -26,13 +26,13 @@ from gnnkit.training.module import TrainingModule
 
 MAX_ROLLBACKS = 3
 MAX_TOLD = 5  # skipped steps that are printed, all are counted
-_INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places; the modules of the model follow
-_LATE = 1 << 40  # the order of what comes after the forward pass
+_INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places, then the modules of the model
+_LATE = 1 << 40  # order of all places after the forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where numbers of one rank ceased to be finite."""
+    """The place where numbers of one rank ceased to be finite."""
 
     step: int = 0  # of the run, the first is 1
     epoch: int = 0
@@ -40,9 +40,11 @@ class _Place:
     place: int = 0  # 0: all were finite
 
     def row(self) -> list[int]:
+        """Returns the fields in order, for a tensor."""
         return [self.step, self.epoch, self.order, self.place]
 
     def spelt(self, model: nn.Module) -> str:
+        """Says the place in words."""
         if self.place >= _MODULES:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
             return f"first in the output of {name or 'the model'}"
@@ -54,9 +56,9 @@ class _Place:
 
 
 class Guard(Callback):
-    """Lets the optimiser step on finite gradients only.
+    """The guard that lets the optimiser step on finite gradients only.
 
-    No rank takes a step whose gradient is not finite.
+    No rank takes a step with a gradient that is not finite.
 
     - `stop` ends the run.
     - `skip` goes on with the next step.
@@ -64,7 +66,7 @@ class Guard(Callback):
       The run goes on with the next step, at half the learning rate. The fourth rollback
       ends the run instead.
 
-    In a step without synchronisation, a rank leaves its own step out. `stop` and
+    In a step without synchronisation, the rank alone leaves the step out. `stop` and
     `rollback` then follow at the next step that synchronises.
     """
 
@@ -72,7 +74,7 @@ class Guard(Callback):
         """Keeps the rule.
 
         Args:
-            on_nan: What a loss or gradient that is not finite does. Default: stop.
+            on_nan: stop, skip or rollback. Default: stop.
             path: The checkpoint of this run. Default: the run saves none.
             resumed: The checkpoint that the run goes on from. Default: none.
         """
@@ -121,7 +123,7 @@ class Guard(Callback):
         return are_finite(total) or self._together(trainer, module, _flags(not own, module.worker.comm), all_bad=True)
 
     def _together(self, trainer: L.Trainer, module: TrainingModule, flags: list[bool], all_bad: bool = False) -> bool:
-        """Decides from what all ranks know.
+        """Decides from the flags of all ranks.
 
         Args:
             trainer: The trainer of this rank.
@@ -162,7 +164,7 @@ class Guard(Callback):
         Collective in a step that synchronises, also for ranks whose numbers are finite.
         """
         batch: Batch = module.batch
-        if module.strategy.drifts:  # its batches note how far a pass has come, so that each serves one pass only
+        if module.strategy.drifts:  # a batch of such a strategy serves one pass only
             batch = next(module.strategy.batches(trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx))
         order, place = _first_not_finite(module, batch)
         if not bad:
@@ -206,7 +208,7 @@ class Guard(Callback):
 
 
 def are_finite(gradients: Sequence[Tensor]) -> bool:
-    """Says whether all numbers are finite. Waits for a GPU once where they are."""
+    """Says whether all numbers are finite. If so, waits for a GPU only once."""
     if not gradients:
         return True
     total = float(torch.stack([gradient.detach().sum().double() for gradient in gradients]).sum())

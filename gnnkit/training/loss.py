@@ -1,4 +1,4 @@
-"""Checks a user's loss before the first step."""
+"""The check of a user's loss before the first step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOLERANCE = 1e-3  # relative: a mean is wrong by half
 
 
 class LossCheck(Callback):
-    """Refuses a `training_step` whose loss is no sum divided by `batch.total`.
+    """The check that a loss of `training_step` is a sum divided by `batch.total`.
 
     The gradients of ranks are added up. A mean over the rows of each rank would come
     out too large by the number of ranks. Before the first step, the model computes the
@@ -68,7 +68,7 @@ def _anywhere(flag: bool, module: TrainingModule) -> bool:
 
 @contextmanager
 def _quiet(module: TrainingModule) -> Iterator[None]:
-    """Sets the model to evaluation mode in its body.
+    """Sets the model to evaluation mode inside the `with` statement.
 
     Logs nothing, counts no words, and keeps nothing for a backward pass.
     """

@@ -14,14 +14,10 @@ from torch.optim import Optimizer
 
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
+from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
-# What every run logs.
+# Scalars that every run logs.
 _METRICS = ("train_loss", "train_accuracy", "val_accuracy", "test_accuracy", "work_max_over_mean")
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
@@ -32,9 +28,9 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class EpochBatches:
-    """The training loader of one epoch, which may begin after some steps.
+    """The training loader of one epoch, from the first step or a later one.
 
-    Measures how long its user waits for batches.
+    Measures the time in which training waits for batches.
     """
 
     def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int) -> None:
@@ -49,7 +45,7 @@ class EpochBatches:
         self.seconds_waiting = 0.0
 
     def __len__(self) -> int:
-        return self.strategy.num_batches(self.epoch)  # those before `first` count: they were done
+        return self.strategy.num_batches(self.epoch)  # batches before `first` count as done
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
@@ -65,12 +61,12 @@ class EpochBatches:
 
 
 class TrainingModule(L.LightningModule):
-    """Classifies nodes: cross-entropy over the rows that the strategy hands out.
+    """The classification of nodes, by cross-entropy over the rows of a batch.
 
-    A model that is a LightningModule itself may bring its own `configure_optimizers`,
-    and its own `training_step(batch, index)`. The step returns this rank's part of the
-    loss: a sum over `batch.rows`, divided by `batch.total`, because gradients of ranks
-    are added up. The fields of `batch` are:
+    A model that is a LightningModule itself may bring `configure_optimizers` and
+    `training_step(batch, index)`. The step returns this rank's part of the loss: a sum
+    over `batch.rows`, divided by `batch.total`, because gradients of ranks are added
+    up. The fields of `batch` are:
 
     - `x` [num_src, in_features]: the features of the input nodes
     - `adjacencies`: the in-edges that each layer reads, one for each layer
@@ -97,11 +93,11 @@ class TrainingModule(L.LightningModule):
         """Keeps the parts of this rank.
 
         Args:
-            model: What is trained.
-            strategy: Hands out batches. Its `setup` was called.
+            model: The model.
+            strategy: Hands out batches, after `setup`.
             worker: This rank.
             evaluation: Computes the logits of the owned nodes.
-            optimizer: A key of `OPTIMIZERS`.
+            optimizer: A key of `settings.OPTIMIZERS`.
             lr: Learning rate.
             weight_decay: L2 penalty on the parameters that the model decays.
         """
@@ -110,7 +106,7 @@ class TrainingModule(L.LightningModule):
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.muted = False  # whether the model's `self.log` says nothing
-        self.resumed = (0, 0)  # epoch, and step of it, at which this run begins
+        self.resumed = (0, 0)  # epoch and step at the begin of this run
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
 
@@ -120,10 +116,10 @@ class TrainingModule(L.LightningModule):
         return self.loader
 
     def val_dataloader(self) -> Any:
-        return [0]  # one step, in which every rank evaluates its nodes
+        return [0]  # one step, because every rank evaluates all owned nodes at once
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # strategies make batches where they are needed
+        return batch  # strategies make batches on the device
 
     def configure_optimizers(self) -> Any:
         if (own := _own(self.model, "configure_optimizers")) is not None:
@@ -133,7 +129,8 @@ class TrainingModule(L.LightningModule):
         chosen = {id(parameter) for parameter in decayed}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in chosen]
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        return OPTIMIZERS[self.optimizer_name]([group for group in groups if group["params"]], lr=self.lr)
+        make: Callable[..., Optimizer] = getattr(torch.optim, OPTIMIZERS[self.optimizer_name].torch_name)
+        return make([group for group in groups if group["params"]], lr=self.lr)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch
@@ -202,7 +199,7 @@ class TrainingModule(L.LightningModule):
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    """Returns the user's method of a LightningModule, where it has one."""
+    """Returns the user's method of a LightningModule, if there is one."""
     if not isinstance(model, L.LightningModule) or getattr(type(model), name) is getattr(L.LightningModule, name):
         return None
     method: Callable[..., Any] = getattr(model, name)

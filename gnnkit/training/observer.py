@@ -1,4 +1,4 @@
-"""Measures every step of one rank, and posts its state to the leader."""
+"""The measurement of every step of one rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from gnnkit.engine import Tally
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import WorkerState, peak_memory
 from gnnkit.strategy import Batch, Worker
@@ -30,7 +29,7 @@ class _Mark:
 
 
 class Observer(Callback):
-    """Measures this rank.
+    """The observer of this rank. Posts a state to the leader after every step.
 
     Clocks and tallies run on. The figures of a step are differences.
     """
@@ -99,14 +98,3 @@ class Observer(Callback):
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         self.channel.finish(self.timeout)
-
-
-def words(traffic: Tally) -> dict[str, int]:
-    """Returns the totals of a tally, by the names of `result.json`."""
-    return {
-        "words_gathered": traffic.total("gather"),
-        "words_reduced": traffic.total("reduce"),
-        "words_sliced": traffic.total("slice"),
-        "words_fetched": traffic.total("fetch"),
-        "bytes_sent": traffic.bytes_sent,
-    }

@@ -1,8 +1,8 @@
-"""Between two steps of a run: what a checkpoint holds, and how a run goes on from one.
+"""The state of a run between two steps, saved to a checkpoint and restored from one.
 
-Lightning's own restore is not used: from a checkpoint between two epochs, it trains
-nothing in a resumed epoch that ends with a validation. Here a position is two numbers,
-and the strategy hands out the batches from there on.
+Lightning's own restore is not used. From a checkpoint between two epochs, Lightning
+trains nothing in a resumed epoch that ends with a validation. Here a position is two
+numbers, and the strategy hands out the batches from there on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE = "checkpoints/last.json"  # in the run folder
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a run and a checkpoint must have in common, by configuration key."""
+    """The values that a run and a checkpoint must share, by configuration key."""
 
     run: Mapping[str, Any]  # always
     layout: Mapping[str, Any]  # in the middle of an epoch, and where ranks differ
@@ -50,10 +50,10 @@ class PeriodicCheckpoint(Callback):
 
         Args:
             path: The checkpoint, replaced each time.
-            identity: What a run that goes on from the checkpoint must have in common.
+            identity: Values that a resumed run must have in common.
             epochs: Epochs between checkpoints.
             steps: Steps of an epoch between checkpoints. None: only between epochs.
-            at_start: Whether the run saves before its first step. Default: False.
+            at_start: Whether the run saves before the first step. Default: False.
         """
         self.path, self.identity, self.epochs, self.steps = path, identity, epochs, steps
         self.at_start = at_start
@@ -77,16 +77,16 @@ def save(
     position: Position,
     before: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the state of the run between two steps. The leader writes.
+    """Saves the state of the run between two steps. The leader writes.
 
-    Collective where ranks hold states of their own. Raises `UserError` for a state that
-    is not finite, and keeps the checkpoint before.
+    Collective where ranks hold different states. Raises `UserError` for a state that is
+    not finite, and keeps the checkpoint before.
 
     Args:
         path: The JSON file of the checkpoint.
         trainer: The trainer of this rank.
         module: The module of this rank.
-        identity: What a run must have in common with this one.
+        identity: Values that a resumed run must have in common.
         position: The epoch, and the step of the epoch that comes next.
         before: The state of this rank that a longer run goes on from, where the final
             average has replaced the parameters.
@@ -144,11 +144,11 @@ _PARTS: dict[str, Any] = {
 
 
 def check_identity(saved: Mapping[str, Any], given: Identity) -> None:
-    """Raises `UserError` for the first key in which a run differs from a checkpoint.
+    """Raises `UserError` for the first key with another value than in the checkpoint.
 
     Args:
         saved: The checkpoint.
-        given: Of the run that would go on.
+        given: The values of the run that would go on.
     """
     layout_matters = saved["step"] > 0 or saved["workers"] is not None
     for part in ("run", "layout") if layout_matters else ("run",):
@@ -169,14 +169,14 @@ def _spelt(value: Any) -> str:
 
 
 class Resume(Callback):
-    """Sets a run to where a checkpoint was saved."""
+    """The start of a run at a checkpoint."""
 
     def __init__(self, saved: dict[str, Any], identity: Identity) -> None:
         """Raises `UserError` where the run is not the run of the checkpoint.
 
         Args:
             saved: The checkpoint, from `load`.
-            identity: Of the run that goes on.
+            identity: The values of the run that goes on.
         """
         check_identity(saved, identity)
         self.saved, self.path = saved, saved["path"]
@@ -185,7 +185,7 @@ class Resume(Callback):
         """Sets parameters, epoch and step, before `trainer.fit`.
 
         Raises `UserError` for a state of other parameters or workers, and for a run
-        that has done all its epochs.
+        that has done all epochs.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
@@ -217,11 +217,11 @@ class Resume(Callback):
 def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule, path: str) -> None:
     """Restores optimisers, schedules and the strategy's state.
 
-    Raises `UserError` where they do not fit.
+    Raises `UserError` for a state of other optimisers or schedules.
 
     Args:
-        own: What `state` returned.
-        trainer: The trainer of this rank, which has made its optimisers.
+        own: A state from `state`.
+        trainer: The trainer of this rank, with optimisers.
         module: The module of this rank.
         path: The checkpoint, for the error.
     """
@@ -242,13 +242,13 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
 def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None:
     """Sets Lightning's counters.
 
-    In the middle of an epoch its inner loop is told that it restarts, and so keeps the
-    number of the batch. Between epochs it is not: it would skip the first epoch.
+    In the middle of an epoch, `restarting` makes the inner loop keep the number of the
+    batch. Between epochs, `restarting` would skip the first epoch.
 
     Args:
         trainer: The trainer of this rank.
         epoch: The epoch that comes next.
-        step: The step of it that comes next.
+        step: The step of this epoch that comes next.
         steps: Steps of the optimiser so far.
     """
     loop = trainer.fit_loop
@@ -262,7 +262,7 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
 
 
 def _differs(module: TrainingModule) -> bool:
-    """Says whether ranks hold states of their own."""
+    """Says whether ranks hold different states."""
     return module.strategy.drifts
 
 

@@ -32,10 +32,10 @@ def make_trainer(
 
     Args:
         module: The rank's module.
-        sync: Steps the optimiser, unless Lightning's DDP can take its place.
+        sync: Steps the optimiser, unless Lightning's DDP does the same.
         meter: Measures the synchronisation.
-        guard: What a gradient that is not finite does. Default: it ends the run.
-        callbacks: Of the trainer. Default: none.
+        guard: The rule for gradients that are not finite. Default: end the run.
+        callbacks: Callbacks of the trainer. Default: none.
         **options: Further arguments of Lightning's trainer.
     """
     worker, guard = module.worker, guard or Guard()
@@ -44,7 +44,7 @@ def make_trainer(
     else:
         sync.setup(module, worker.comm)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
-    # Users do not call Lightning: its errors concern them, its hints do not.
+    # Users do not call Lightning. Lightning's errors concern users, but hints do not.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     return L.Trainer(
@@ -66,6 +66,11 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
     """Says whether Lightning's DDP does the work of `sync`.
 
     The ranks are processes then, and synchronise in every step.
+
+    Args:
+        sync: The gradient synchronisation.
+        strategy: The execution strategy.
+        worker: This rank.
     """
     comm = worker.comm
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and not strategy.drifts

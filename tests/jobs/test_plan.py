@@ -20,7 +20,7 @@ from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.planning import SavedTensors, Volume
 from gnnkit.graph import CSC, Graph
 from gnnkit.jobs.iterate import iterate
-from gnnkit.jobs.plan import step_activations, step_volume
+from gnnkit.jobs.planned_step import step_activations, step_volume
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE

@@ -1,0 +1,133 @@
+"""The figures of `result.json`, by job."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any
+
+import torch
+
+from gnnkit.engine import Tally
+from gnnkit.evaluation.metrics import SPLITS
+from gnnkit.jobs.job import Job
+from gnnkit.jobs.rows import all_ranks
+from gnnkit.leader.result import versions
+from gnnkit.leader.watch import Watch
+from gnnkit.model.exactness import inexact
+from gnnkit.strategy import Worker
+from gnnkit.sync import GradientSync
+from gnnkit.training.finite import Guard
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.observer import Observer
+
+
+def chosen(job: Job, worker: Worker) -> dict[str, Any]:
+    """Returns the names of the data set, the model and all other choices."""
+    settings = job.settings
+    return {
+        "strategy": settings.strategy.name,
+        "sampler": None if settings.sampler is None else settings.sampler.name,
+        "partition": str(settings.partition.grid),
+        "nodes": settings.partition.nodes.name,
+        "grid": job.prepared.grid,
+        "world_size": worker.comm.world_size,
+        "dataset": settings.dataset.name,
+        "model": job.source.name,
+    }
+
+
+def circumstances(job: Job) -> dict[str, Any]:
+    """Returns the leader's reason, the versions and the seed."""
+    return {"why": job.prepared.why, "versions": versions(), "seed": job.settings.seed}
+
+
+def by_split(measured: dict[str, float]) -> dict[str, float | None]:
+    """Names the accuracy of every split. None for a split without nodes."""
+    return {f"{split}_accuracy": measured.get(split) for split in SPLITS}
+
+
+def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
+    """Returns the words and bytes of one epoch or step, on every rank. Collective.
+
+    Args:
+        tally: The exchanges of this rank.
+        repetitions: Number of epochs or steps in the tally.
+        worker: This rank.
+    """
+    totals = {
+        "words_gathered": tally.total("gather"),
+        "words_reduced": tally.total("reduce"),
+        "words_sliced": tally.total("slice"),
+        "words_fetched": tally.total("fetch"),
+        "bytes_sent": tally.bytes_sent,
+    }
+    return all_ranks({name: count // max(repetitions, 1) for name, count in totals.items()}, worker)
+
+
+def of_training(
+    job: Job, module: TrainingModule, observer: Observer, watch: Watch | None, measured: dict[str, float]
+) -> dict[str, Any]:
+    """Joins the counts of all ranks. Collective. Returns the figures on the leader.
+
+    Args:
+        job: The job.
+        module: The module of this rank.
+        observer: The measurements of this rank.
+        watch: The watch over all workers, on the leader. None on other ranks.
+        measured: Accuracy of each split.
+    """
+    worker, seconds = module.worker, observer.epoch_seconds
+    counted = words(module.strategy.tally, len(seconds), worker)
+    if watch is None:
+        return {}
+    return {
+        **chosen(job, worker),
+        "epochs": len(seconds),
+        "train_loss": watch.train_loss,
+        "stragglers": watch.stragglers,
+        **by_split(measured),
+        # The first epoch also builds buffers and plans for later epochs.
+        "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
+        "time_to_accuracy": observer.time_to_accuracy,
+        **counted,
+        "wait_share": watch.wait_share,
+        "balance": job.prepared.balance | watch.balance,
+        **circumstances(job),
+    }
+
+
+def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
+    """Counts the steps that a rank left out, and the rollbacks. Collective."""
+    counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
+    counts[worker.comm.rank] = guard.skipped_steps
+    return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
+
+
+def exactness(job: Job, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
+    """Says whether several ranks train the same as one, and lists why not.
+
+    Prints the reasons that lie in the model.
+
+    Args:
+        job: The job.
+        module: The module of this rank.
+        sync: The gradient synchronisation.
+    """
+    worker, reasons = module.worker, []
+    if worker.comm.world_size > 1:
+        if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
+            reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
+        if not sync.exact:
+            reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
+        reasons += _model_reasons(job, worker)
+    return {"exact": not reasons, "inexact": reasons}
+
+
+def _model_reasons(job: Job, worker: Worker) -> list[str]:
+    widths = job.widths(worker)
+    model = job.source.make_model(widths, job.settings.seed)
+    reasons = [f"model {reason}" for reason in inexact(model, widths.in_features, widths.edge_width)]
+    for reason in reasons:
+        print(f"not exact on {worker.comm.world_size} workers: {reason}", file=sys.stderr, flush=True)
+    return reasons

@@ -1,0 +1,79 @@
+"""One job, with the data that every rank needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.launch.progress import progress
+from gnnkit.leader.cut import Prepared, load_graph, load_shard
+from gnnkit.settings import Settings
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync
+
+DTYPES = {32: torch.float32, 64: torch.float64}  # by trainer.precision
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The settings and the prepared data.
+
+    Holds plain values, for a process that starts afresh.
+    """
+
+    settings: Settings
+    folder: Path  # the run folder
+    prepared: Prepared
+    model: Given = None  # instead of the configured model
+
+    @property
+    def source(self) -> ModelSource:
+        """The maker of the model."""
+        return ModelSource(self.settings.model, self.model)
+
+    def strategy(self) -> ExecutionStrategy:
+        """Makes a new strategy."""
+        strategy: ExecutionStrategy = self.settings.strategy.create()
+        return strategy
+
+    def sync(self) -> GradientSync:
+        """Makes a new gradient synchronisation."""
+        sync: GradientSync = self.settings.sync.create()
+        return sync
+
+    def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
+        """Makes this rank's part of the run.
+
+        Args:
+            comm: The ranks.
+            shard: Name of the shard. Default: the rank's own.
+            dtype: Type of features and parameters. Default: the configured precision.
+        """
+        settings = self.settings
+        progress("reading its shard")
+        torch.set_num_threads(settings.threads)
+        return Worker(
+            comm,
+            load_shard(self.folder, comm.rank if shard is None else shard),
+            dtype or DTYPES[settings.trainer.precision],
+            settings.seed,
+            load_graph(self.folder),
+            None if settings.sampler is None else settings.sampler.create(),
+            settings.threads,
+        )
+
+    def widths(self, worker: Worker) -> Widths:
+        """Returns the widths that the model of this run must fit."""
+        data = worker.shard if worker.graph is None else worker.graph
+        edges = data.edge_features
+        return Widths(data.features.shape[1], worker.shard.num_classes, 0 if edges is None else edges.shape[1])
+
+
+# The work of one rank in a job. Collective. Returns the figures, on the leader.
+RankWork = Callable[[Job, Communicator], dict[str, Any]]

@@ -1,0 +1,144 @@
+"""Joins a run whose ranks torchrun or a batch system has started."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gnnkit.comm import Mailbox
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs.identity import identity, share_state
+from gnnkit.jobs.job import Job, RankWork
+from gnnkit.jobs.models import Given
+from gnnkit.jobs.run import connect
+from gnnkit.jobs.say import say
+from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.environment import LOOPBACK, StartedRank
+from gnnkit.launch.handshake import agree
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.cut import PREPARED, Needs, Prepared, prepare
+from gnnkit.leader.result import Result
+from gnnkit.settings import Settings
+
+HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
+_PREPARATION = "preparation"  # tag of the leader's letters
+
+
+def join(
+    work: RankWork,
+    needs: Needs,
+    settings: Settings,
+    folder: Path | None,
+    started: StartedRank,
+    graph: Graph | None,
+    model: Given,
+) -> Result:
+    """Does one rank's work. Returns the result, with figures on the leader only.
+
+    The ranks connect and compare configurations. Then the leader prepares the data, and
+    the others wait.
+
+    Args:
+        work: The work of each rank.
+        needs: The data that the ranks read.
+        settings: The configuration.
+        folder: The run folder, for the leader only, on a disk that all ranks see.
+        started: This rank.
+        graph: Instead of the data set.
+        model: Instead of the configured model.
+    """
+    if settings.comm.load().in_one_process:
+        raise UserError(f"comm={settings.comm.name} makes its ranks itself, but ranks were started: choose another one")
+    if started.by_torchrun:
+        die_with_parent()
+    os.environ.update(started.variables())
+    comm = connect(settings, started.rank, started.world_size, _listener(started))
+    try:
+        agree(comm, identity(settings, graph, model))
+        if isinstance(model, nn.Module):
+            model = copy.deepcopy(model)
+            share_state(comm, model)
+        with comm.mailbox() as mailbox:
+            if folder is None:
+                job = _hear_of_job(mailbox, settings, model)
+            else:
+                job = _prepare_for_others(mailbox, settings, needs, folder, graph, model)
+        return Result(settings.job, work(job, comm))
+    finally:
+        comm.close()
+        if folder is not None:
+            shutil.rmtree(folder / PREPARED, ignore_errors=True)
+
+
+def _prepare_for_others(
+    mailbox: Mailbox, settings: Settings, needs: Needs, folder: Path, graph: Graph | None, model: Given
+) -> Job:
+    """Prepares the data in a child, and tells the other ranks.
+
+    Sends heartbeats meanwhile.
+
+    Args:
+        mailbox: Between the ranks.
+        settings: The configuration.
+        needs: The data that the ranks read.
+        folder: The run folder.
+        graph: Instead of the data set.
+        model: Instead of the configured model.
+    """
+    others, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
+
+    def tell(**fields: Any) -> None:
+        for rank in others:
+            mailbox.put(rank, _PREPARATION, fields)
+
+    def beat() -> None:
+        nonlocal last
+        if time.monotonic() - last > min(HEARTBEAT, settings.timeout / 4):
+            tell()
+            last = time.monotonic()
+
+    try:
+        patience = Patience.of(settings.timeout)
+        prepared = run_in_child(prepare, settings, needs, folder, graph, patience=patience, meanwhile=beat)
+    except UserError as error:
+        tell(error=str(error))
+        raise
+    tell(folder=str(folder), prepared=prepared)
+    say(prepared["summary"])
+    return Job(settings, folder, Prepared(**prepared), model)
+
+
+def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
+    """Waits for the leader's preparation. Each heartbeat renews the deadline.
+
+    Args:
+        mailbox: Between the ranks.
+        settings: The configuration.
+        model: Instead of the configured model.
+    """
+    while True:
+        message = mailbox.take(_PREPARATION, src=LEADER, timeout=settings.timeout).fields
+        if "error" in message:
+            raise UserError(message["error"])
+        if "prepared" in message:
+            return Job(settings, Path(message["folder"]), Prepared(**message["prepared"]), model)
+
+
+def _listener(started: StartedRank) -> socket.socket | None:
+    """Opens the meeting point on loopback, if this rank is the one to do so."""
+    if not started.on_loopback or started.rank != LEADER:
+        return None
+    try:
+        return socket.create_server((LOOPBACK, started.master_port or 0), backlog=max(started.world_size, 128))
+    except OSError as error:
+        raise UserError(f"MASTER_PORT={started.master_port}: {error.strerror}; set another port") from error

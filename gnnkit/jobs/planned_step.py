@@ -1,0 +1,127 @@
+"""The words, messages and memory of one step, foreseen from a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import ShardAdjacency
+from gnnkit.engine.planning import Exchange, NotingEngine, Sizes, Volume, activations, exchanges, volume
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.jobs.models import is_program
+from gnnkit.model.program import Nodes, Program
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.quality import Quality
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.traffic import Traffic
+
+
+def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> tuple[Volume, list[Sizes]]:
+    """Counts the exchanges of one step, and the rows of each kind that a rank has.
+
+    Rows include added self-loops.
+
+    Args:
+        graph: The whole graph.
+        model: A model that is trained, or a program.
+        quality: The measured partition.
+
+    Returns:
+        The exchanges of all ranks, and the sizes by rank.
+    """
+    grid, sizes = quality.partition.grid, list[Sizes]()
+    traffic = Traffic.of(_noted_shards(graph, model, quality, sizes))
+    by_slice = [_step_exchanges(model, graph, grid, s) for s in range(grid.slices)]
+    asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
+    for rank, own in enumerate(sizes):
+        cell = rank // grid.slices
+        sizes[rank] = replace(own, asked=own.asked + asked[cell], arrived=own.arrived + arrived[cell])
+    return volume(traffic, [own.edges for own in sizes], by_slice), sizes
+
+
+def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence[Sizes]) -> Ids:
+    """Counts the bytes that each rank keeps for the backward pass of a step.
+
+    Args:
+        graph: The whole graph.
+        model: The model, in the precision of training.
+        grid: The process grid.
+        sizes: The sizes of each rank, from `step_volume`.
+
+    Returns:
+        [world_size] bytes.
+    """
+    width, edge_width = graph_widths(graph)
+    by_slice = [activations(model, width, edge_width, grid, s) for s in range(grid.slices)]
+    return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+
+
+@torch.no_grad()
+def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tuple[list[Exchange], int]:
+    """Tries one step of a program on a single node.
+
+    Args:
+        program: The program.
+        graph: The whole graph, for widths and counts.
+        grid: The process grid.
+        slice_: The slice of the rank.
+
+    Returns:
+        The exchanges of a rank of this slice, in order, and the width of the values.
+    """
+    width, edge_width = graph_widths(graph)
+    engine = NotingEngine(Sizes(), edge_width, grid, slice_, torch.float64)
+    (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
+    nodes = Nodes(
+        adjacency,
+        Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0),
+        graph.num_nodes,
+        graph.num_classes,
+        features=torch.zeros(1, width, dtype=torch.float64),
+        labels=torch.zeros(1, dtype=torch.int64),
+        split=torch.tensor([Split.TRAIN], dtype=torch.int8),
+    )
+    x = program.start(nodes)
+    engine.notes.clear()  # a run does not count the exchanges of the start either
+    return engine.notes, program.step(x, nodes).shape[1]
+
+
+def _step_exchanges(model: nn.Module | Program, graph: Graph, grid: Grid, slice_: int) -> list[Exchange]:
+    if is_program(model):
+        return program_step(model, graph, grid, slice_)[0]
+    return exchanges(model, *graph_widths(graph), grid, slice_)
+
+
+def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]) -> Iterator[Shard]:
+    """Cuts the shards without features, and appends the sizes of each to `sizes`."""
+    plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
+    for shard in cut_all(plain, quality.partition):
+        looped = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
+        sizes.append(_sizes(looped))
+        yield looped
+
+
+def _sizes(shard: Shard) -> Sizes:
+    """Counts the rows of a rank, without the rows of other cells."""
+    cell = shard.rank // shard.grid.slices
+    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == cell))
+    return Sizes(
+        owned=len(shard.owned),
+        cell_nodes=len(shard.cell_nodes),
+        sources=len(shard.sources),
+        targets=len(shard.targets),
+        edges=shard.csc.num_edges,
+        halo=len(shard.sources) - own_sources,
+        asked=own_sources,
+        arrived=int(np.count_nonzero(np.asarray(shard.target_cell) == cell)),
+    )
+
+
+def graph_widths(graph: Graph) -> tuple[int, int]:
+    """Returns the widths of the features of nodes and of edges."""
+    return graph.features.shape[1], 0 if graph.edge_features is None else graph.edge_features.shape[1]
