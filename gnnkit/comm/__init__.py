@@ -1,4 +1,4 @@
-"""Communicators: what moves tensors between ranks."""
+"""Communicators: tensors and letters between ranks."""
 
 from gnnkit.comm.base import Communicator as Communicator
 from gnnkit.comm.mailbox import DeadlineExceeded as DeadlineExceeded

@@ -1,4 +1,4 @@
-"""What moves tensors between ranks."""
+"""The group of ranks that exchange tensors."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Communicator(ABC):
 
     Every method is collective over the group: all ranks call the method, in the same
     order. Only `close` is not collective.
+
     Nothing waits for ever. A peer that is gone, or does not come within the deadline,
     raises `RuntimeError` on the other ranks.
+
     `all_to_all`, `all_reduce` and `broadcast` must not be traced by autograd, because
-    the exchange differentiates for itself.
+    the exchange has a backward pass of its own.
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
-    in_one_process: ClassVar[bool] = False  # True: ranks are threads, which `run` starts
-    is_process_group: ClassVar[bool] = (
-        False  # True: torch.distributed is initialised, and its default group has the ranks
-    )
+    in_one_process: ClassVar[bool] = False  # True: ranks are threads. `run` starts the threads
+    is_process_group: ClassVar[bool] = False  # True: the ranks are the default group of torch.distributed
     rank: int  # within this group
     world_size: int
     device: torch.device
@@ -43,7 +43,7 @@ class Communicator(ABC):
     def connect(
         cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
     ) -> Communicator:
-        """Joins the ranks of the run. All their processes call this method.
+        """Joins the ranks of the run. Every process of a rank calls this method.
 
         MASTER_ADDR and MASTER_PORT hold address and port of a meeting point.
 
@@ -58,9 +58,14 @@ class Communicator(ABC):
 
     @classmethod
     def run(cls, function: Callable[[Any], T], world_size: int, *, timeout: float) -> list[T]:
-        """Runs `function(communicator)` on ranks that are threads, and returns their results by rank.
+        """Runs `function(communicator)` on ranks that are threads.
 
-        Only where `in_one_process`.
+        Only where `in_one_process`. Returns the results by rank.
+
+        Args:
+            function: The work of each rank.
+            world_size: Number of ranks.
+            timeout: Deadline in seconds of everything that waits for peers.
         """
         raise NotImplementedError(f"{cls.__name__} does not make its ranks itself")
 
@@ -122,9 +127,8 @@ class Communicator(ABC):
     def mailbox(self) -> Mailbox:
         """Makes a mailbox for messages between two ranks.
 
-        The methods of the mailbox are not collective.
-        The default sends over TCP connections of its own. A random token keeps
-        strangers out.
+        The methods of the mailbox are not collective. The default opens further TCP
+        connections. A random token keeps strangers out.
         """
         return SocketMailbox.open(self)
 

@@ -20,7 +20,7 @@ PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
 MAX_HEADER = 2**20  # bytes
 MAX_HELLO = 256  # bytes
 MAX_DIMS = 64
-LARGE = 2**22  # bytes from which a tensor is received on huge pages
+LARGE = 2**22  # bytes of a tensor that is received on huge pages, at least
 GOODBYE = PREFIX.pack(0, 0)
 _TYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -74,7 +74,7 @@ def open_letter(src: int, header: bytes | bytearray, body: int) -> Letter:
 
 
 def copy(src: int, header: bytes, parts: Sequence[memoryview]) -> tuple[Letter, int]:
-    """Returns the letter of an encoded header, filled, and the bytes it takes.
+    """Returns the letter of an encoded header, with tensors, and the size in bytes.
 
     Args:
         src: Rank that puts the letter.

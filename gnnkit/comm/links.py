@@ -104,8 +104,8 @@ def listen(world_size: int) -> socket.socket:
     """Opens the listening socket of a rank.
 
     The socket is bound to loopback if gnnkit started the ranks (GNNKIT_LOCAL is set),
-    else to the address of the interface GLOO_SOCKET_IFNAME, else to the address by
-    which this host reaches MASTER_ADDR. Without these variables loopback is used.
+    else to the address of the interface GLOO_SOCKET_IFNAME, else to the address of this
+    host on the route to MASTER_ADDR. Without these variables, binds to loopback.
     """
     family, host = _own_address()
     return socket.create_server((host, 0), family=family, backlog=world_size + 128)

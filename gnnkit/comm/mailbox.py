@@ -46,12 +46,13 @@ class Letter:
 class Mailbox(ABC):
     """Point-to-point messages between the ranks of a group.
 
-    No method is collective: no call waits for another rank's call.
-    `Communicator.mailbox` makes a mailbox. Ranks are the communicator's ranks.
+    `Communicator.mailbox` makes a mailbox. Ranks are the communicator's ranks. No method
+    is collective: no call waits for another rank's call. Any thread may call the
+    methods. A mailbox is closed after use, for example by a `with` statement.
+
     Letters from one sender with one tag arrive in the order of the calls of `put`.
-    Tensors are dense. CUDA tensors are moved to the CPU and arrive on the CPU.
-    Every rank may put letters to itself. Any thread may call the methods.
-    A mailbox is closed after use, for example by a `with` statement.
+    Every rank may put letters to itself. Tensors are dense. CUDA tensors arrive on the
+    CPU.
     """
 
     rank: int
@@ -119,7 +120,7 @@ class Inbox:
         Args:
             rank: Rank that takes the letters.
             world_size: Number of ranks that may send.
-            limit: Bytes of one sender's letters at which the sender has to wait.
+            limit: Bytes of one sender's letters before the sender has to wait.
         """
         self.rank, self.limit = rank, limit
         self._changed = threading.Condition()
@@ -192,7 +193,13 @@ class Inbox:
             raise ValueError(f"rank {self.rank}: there is no rank {rank} among {len(self._held)} ranks")
 
     def take(self, tag: str | None, src: int | None, timeout: float) -> Letter:
-        """Implements `Mailbox.take`."""
+        """Implements `Mailbox.take`.
+
+        Args:
+            tag: Tag of the letter, or None for any.
+            src: Rank that put the letter, or None for any.
+            timeout: Longest wait in seconds.
+        """
         self.check_rank(src)
         deadline = time.monotonic() + timeout
         with self._changed:

@@ -1,4 +1,4 @@
-"""The thread that receives what other ranks send over TCP."""
+"""The thread that receives letters over TCP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gnnkit.comm import frames
 from gnnkit.comm.links import Frames, Link
 from gnnkit.comm.mailbox import CLOSED, Inbox
 
-HELLO = 5.0  # seconds in which a new connection must show the token
+HELLO = 5.0  # seconds until a new connection must show the token
 ENDED = "closed its connection without a goodbye"
 
 
 class Receiver:
-    """Admits the ranks that know the token, and puts their letters into an inbox.
+    """The receiver of one rank. Admits ranks with the token, and fills the inbox.
 
     A rank that holds too many letters of a sender stops reading that connection only.
     """
@@ -29,7 +29,7 @@ class Receiver:
         """Prepares the thread.
 
         Args:
-            inbox: Where letters go.
+            inbox: Takes the letters.
             links: Connections by rank. Ranks that connect are added.
             world_size: Number of ranks.
             listener: Listening socket. Closed once all ranks are connected.
@@ -37,7 +37,7 @@ class Receiver:
         """
         self.met = threading.Event()  # all ranks are connected, or the thread has ended
         self._inbox, self._links, self._world_size, self._token = inbox, links, world_size, token
-        self._strangers: dict[Link, float] = {}  # monotonic seconds until which each must say hello
+        self._strangers: dict[Link, float] = {}  # deadline of each hello, monotonic seconds
         self._paused: set[Link] = set()
         self._stops_at = math.inf  # monotonic seconds
         self._selector = selectors.DefaultSelector()
@@ -135,7 +135,7 @@ class Receiver:
         self._selector.register(link.socket, selectors.EVENT_READ, lambda: self._receive(link))
 
     def _receive(self, link: Link) -> None:
-        """Reads arrived bytes. A malformed frame ends its connection only."""
+        """Reads arrived bytes. A malformed frame ends this connection only."""
         try:
             if not link.receive():
                 self._end(link, ENDED)
@@ -179,7 +179,7 @@ class Receiver:
         yield from self._letters(rank)
 
     def _letters(self, src: int) -> Frames:
-        """Yields buffers for what rank `src` sends, until its goodbye."""
+        """Yields buffers for the letters of rank `src`, until the goodbye."""
         while True:
             prefix = bytearray(frames.PREFIX.size)
             yield memoryview(prefix)

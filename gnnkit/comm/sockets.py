@@ -19,11 +19,11 @@ from gnnkit.comm.receiver import ENDED, Receiver
 if TYPE_CHECKING:
     from gnnkit.comm.base import Communicator
 
-LINGER = 1.0  # seconds in which the others must answer a goodbye
+LINGER = 1.0  # seconds until the others must answer a goodbye
 
 
 class SocketMailbox(Mailbox):
-    """Works between all processes that reach each other over TCP.
+    """A mailbox between processes that reach each other over TCP.
 
     A thread receives, so that a sender never waits for the receiver to take a letter.
     The listening socket is closed as soon as all ranks have connected.
@@ -46,7 +46,7 @@ class SocketMailbox(Mailbox):
             addresses: Host and port of every rank's listener, [world_size].
             token: Secret of the run, equal on all ranks.
             timeout: Deadline of the meeting and of each `put`, in seconds.
-            limit: Bytes of one sender's letters at which the sender has to wait.
+            limit: Bytes of one sender's letters before the sender has to wait.
         """
         self.rank, self.world_size = rank, len(addresses)
         self._timeout = min(timeout, threading.TIMEOUT_MAX)

@@ -20,12 +20,12 @@ from gnnkit.comm.base import Communicator
 from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
 
 T = TypeVar("T")
-Failure = tuple[int, BaseException]  # rank and its error
+Failure = tuple[int, BaseException]  # rank and error
 
 
 @dataclass(eq=False)
 class _Run:
-    """What all threads of a run share."""
+    """State that all threads of a run share."""
 
     timeout: float  # seconds
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -48,7 +48,7 @@ class _Run:
 
 @dataclass(eq=False)
 class _Group:
-    """What the threads of a communicator share."""
+    """State that the threads of a communicator share."""
 
     run: _Run
     ranks: tuple[int, ...]  # rank in the run of each rank here
@@ -62,10 +62,10 @@ class _Group:
         self.posts = [None] * len(self.ranks)
 
     def split(self, generation: int, members: tuple[int, ...]) -> _Group:
-        """Returns the group of some ranks, the same object to all of them.
+        """Returns the group of some ranks, one object for all members.
 
         Args:
-            generation: How often these ranks have been split off, this time included.
+            generation: Number of times that these ranks were split off, with this time.
             members: Ranks of this group.
         """
         with self.run.changed:
@@ -130,11 +130,12 @@ class Threads(Communicator):
 
         The first rank that fails ends the waits of the others. Raises the rank's error
         with a note that names the rank. A rank that lost a peer is not the first.
+
         A rank that is still running `timeout` after a failure, or after all other ranks
-        have ended, is stuck. The error names the rank, whose thread is left behind.
+        have ended, is stuck. The error names the rank. The thread is left behind.
 
         Args:
-            function: What each rank does.
+            function: The work of each rank.
             world_size: Number of ranks.
             timeout: Deadline in seconds of all that waits for peers. Default: 120.
         """
@@ -168,9 +169,9 @@ class Threads(Communicator):
         return mailbox
 
     def _meet(self, post: Any, read: Callable[[list[Any]], T]) -> T:
-        """Shows `post` to the others and reads theirs.
+        """Shows `post` to the others and reads all posts.
 
-        No rank goes on, and changes its post, before all have read.
+        No rank goes on, and changes a post, before all have read.
         """
         me = self._group.ranks[self.rank]
         self._group.posts[self.rank] = post
@@ -202,7 +203,7 @@ class Threads(Communicator):
 
 
 class QueueMailbox(Mailbox):
-    """Queues in the memory that the ranks share."""
+    """A mailbox of queues in memory that the ranks share."""
 
     def __init__(self, rank: int, inboxes: Sequence[Inbox], timeout: float) -> None:
         """Makes the mailbox of one rank.
@@ -252,7 +253,7 @@ def _warm_up() -> None:
 def _wait_for_end(
     ended: queue.SimpleQueue[int], world_size: int, failures: Sequence[Failure], timeout: float
 ) -> list[int]:
-    """Waits until all ranks have ended, and returns those that are stuck.
+    """Waits until all ranks have ended, and returns the ranks that are stuck.
 
     Args:
         ended: Receives each rank that ends.
@@ -277,7 +278,7 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
     Args:
         failures: Errors in the order in which ranks failed.
         stuck: Ranks that do not end.
-        timeout: Seconds that these ranks were waited for.
+        timeout: Seconds of the wait for these ranks.
     """
     own = [each for each in failures if not isinstance(each[1], PeerLost | DeadlineExceeded)]
     if stuck and not own:

@@ -1,4 +1,4 @@
-"""Where graphs come from."""
+"""The source of a graph."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gnnkit.graph import Graph, Ids, Split
 
 
 class Dataset(ABC):
-    """A source of one graph. Constructor arguments are the keys of its YAML.
+    """A source of one graph. Constructor arguments are the keys of the YAML file.
 
-    `load` may be slow. It runs in one process, which then cuts the graph into shards.
+    `load` may be slow, and runs in one process only. The same process cuts the graph.
     """
 
     @abstractmethod
@@ -31,7 +31,7 @@ class Dataset(ABC):
 
 @contextmanager
 def blame(what: str) -> Iterator[None]:
-    """Puts the configuration key or file before the message of an error, in one line."""
+    """Puts a configuration key or file before the message of an error, in one line."""
     try:
         yield
     except ValueError as error:

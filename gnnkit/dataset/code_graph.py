@@ -1,8 +1,8 @@
-"""Python sources to a graph of functions and classes.
+"""The graph of the functions and classes in Python sources.
 
-An edge leads from a definition to each definition that it calls, derives from or contains.
-Names are resolved as Python's scopes and imports say, without running anything. The type of
-a value and a name bound twice are known only to a run: such values are left out, and of two
+A definition has edges to the definitions of all callees, bases and members. Names are
+resolved by Python's scopes and imports, without running anything. Only a run knows the
+type of a value, or a name that is bound twice. Such values are left out, and of two
 definitions the first counts.
 """
 
@@ -17,14 +17,14 @@ from typing import TypeAlias
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_Import: TypeAlias = tuple[str, str | None]  # module, or a name in it
+_Import: TypeAlias = tuple[str, str | None]  # module, and a name in the module
 _Path: TypeAlias = tuple[str, ...]  # a.b().c as a, b, (), c: a hundredth of the size of a syntax tree
 _CALL = "()"
 
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """A value of a class, or of the bases of a class where it came from `super()`."""
+    """A value of a class, or of the bases of a class if from `super()`."""
 
     cls: int
     bases_only: bool = False
@@ -40,7 +40,7 @@ class Definition:
 
     name: str
     module: str
-    words: list[str]  # of its name, arguments and docstring, lower case
+    words: list[str]  # of name, arguments and docstring, lower case
     bases: list[_Path] = field(default_factory=list)
     members: _Scope | None = None  # classes only
 
@@ -68,9 +68,9 @@ class _Scope:
 
 @dataclass(slots=True)
 class CodeGraph:
-    """Definitions and the edges between them.
+    """Definitions with edges in between.
 
-    Definitions are ordered by the name of their module, then by their place in it.
+    Definitions are ordered by module, then by place in the module.
     """
 
     definitions: list[Definition]
@@ -80,13 +80,13 @@ class CodeGraph:
 def code_graph(sources: Mapping[str, bytes]) -> CodeGraph:
     """Makes the graph of the modules `name -> source`.
 
-    A package's own module is named `package.__init__`. Modules that do not parse are left
-    out.
+    A package's own module is named `package.__init__`. Leaves out modules that do not
+    parse.
     """
     program = _Program({name.removesuffix(".__init__") for name in sources})
     for name in sorted(sources):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the code read, which is not ours to mend
+            warnings.simplefilter("ignore")  # about code that is not ours to mend
             try:
                 tree = ast.parse(sources[name])
             except (SyntaxError, ValueError):
@@ -111,14 +111,14 @@ def _rank(target: _Import | _Entity) -> int:
 
 
 class _Program:
-    """All modules, and the meaning of names and expressions in them."""
+    """All modules, with the meaning of names and expressions."""
 
     def __init__(self, modules: set[str]) -> None:
         self.known = modules
         self.modules: dict[str, _Scope] = {}
         self.definitions: list[Definition] = []
-        self.contained: list[tuple[int, int]] = []  # class or function, definition in its body
-        self.calls: list[tuple[_Scope, _Path]] = []  # where, and what is called
+        self.contained: list[tuple[int, int]] = []  # class or function, definition in the body
+        self.calls: list[tuple[_Scope, _Path]] = []  # scope and callee of each call
         self._exports: dict[tuple[str, str], _Entity] = {}
         self._bases: dict[int, list[int]] = {}
 
@@ -144,7 +144,7 @@ class _Program:
         return self._bases[number]
 
     def evaluate(self, path: _Path, scope: _Scope) -> _Entity:
-        """Finds the meaning of an expression, if names tell it."""
+        """Finds the meaning of an expression, if names are enough."""
         inherited = path[:2] == ("super", _CALL)
         entity = _enclosing_instance(scope) if inherited else self.lookup(path[0], scope)
         for step in path[2 if inherited else 1 :]:
@@ -152,11 +152,11 @@ class _Program:
         return entity
 
     def result(self, callee: _Entity) -> _Entity:
-        """Finds the result of a call, which is known for classes only."""
+        """Finds the result of a call. Known for classes only."""
         return _Instance(callee) if isinstance(callee, int) and self.definitions[callee].members else None
 
     def lookup(self, name: str, scope: _Scope) -> _Entity:
-        """Looks a name up in the scopes around it.
+        """Looks a name up in the scopes around.
 
         The names of a class are known only to code directly in the class.
         """
@@ -180,7 +180,7 @@ class _Program:
         return None
 
     def member(self, classes: list[int], name: str) -> _Entity:
-        """Looks a name up in the first class that has it."""
+        """Looks a name up in the first class with such a name."""
         for cls in classes:
             members = self.definitions[cls].members
             if members is not None and name in members.names:
@@ -188,14 +188,14 @@ class _Program:
         return None
 
     def ancestors(self, cls: int) -> list[int]:
-        """Lists a class and all its known base classes, nearest first, each once."""
+        """Lists all known base classes of a class, nearest first, each once."""
         found = [cls]
         for number in found:
             found += [base for base in self.bases(number) if base not in found]
         return found[1:]
 
     def export(self, module: str, name: str) -> _Entity:
-        """Looks up a name of a module: bound there, a module in it, or imported with *."""
+        """Looks up a name of a module: bound there, a submodule, or imported with *."""
         key = (module, name)
         if key not in self._exports:
             self._exports[key] = None  # ends a circle of imports
@@ -252,7 +252,7 @@ class _Reader(ast.NodeVisitor):
         self.read_body(node, scope)
 
     def define(self, node: _Function | ast.ClassDef, words: list[str]) -> _Scope:
-        """Numbers a definition, binds its name, and opens its scope."""
+        """Numbers a definition, binds the name, and opens the scope."""
         number = len(self.program.definitions)
         words = split_words(node.name) + words + split_words(ast.get_docstring(node, clean=False) or "")
         self.program.definitions.append(Definition(node.name, self.module, words))

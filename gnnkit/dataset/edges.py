@@ -19,7 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import SPLITS, Floats, Graph, Ids
 from gnnkit.storage import Array, check_regular, read_npy
 
-_MAX_COLUMNS = 16_384  # of a table, whose wider features belong into features.npy
+_MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
 _Types = dict[str, pa.DataType]
 
@@ -33,29 +33,31 @@ class EdgeFolder(Dataset):
     `weight`. Further columns must be numeric and are edge features. An .npy is
     [2, num_edges], or has these named fields.
 
-    `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. Optional
-    are `label`, a class number or name, empty or -1 for none, and `split`, one of
-    train, val, test, none or empty. Further columns must be numeric and are features.
-    Nodes are numbered in the order of this table. Without it ids are 0, 1, ... and
-    there are no labels.
+    `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. A column
+    `label` holds class numbers or names, empty or -1 for none. A column `split` holds
+    train, val, test, none or nothing. Both are optional. Further columns must be
+    numeric and are features. Nodes are numbered in the order of this table. Without the
+    table, ids are 0, 1, ... and there are no labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
 
-    CSV files start with a line of names. Errors count rows from 0, after that line.
+    CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
-
-    Args:
-        root: the folder.
-        symmetrize: add the reverse edges that are missing.
-        row_normalize: divide each node's features by their sum.
-        num_nodes: number of nodes where there is no table of them. Default: the number
-            of rows of features.npy, or else one more than the largest id. An id of
-            1,000,000 or more is then refused if there are fewer than id / 16 edges.
     """
 
     def __init__(
         self, root: str, symmetrize: bool = False, row_normalize: bool = False, num_nodes: int | None = None
     ) -> None:
+        """Keeps the options.
+
+        Args:
+            root: the folder.
+            symmetrize: add the reverse edges that are missing. Default: no.
+            row_normalize: divide each node's features by the sum. Default: no.
+            num_nodes: number of nodes, if no table holds the nodes. Default: the number
+                of rows of features.npy, or else one more than the largest id. An id of
+                1,000,000 or more is then refused if there are fewer than id / 16 edges.
+        """
         self.root = Path(root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize
@@ -110,6 +112,7 @@ class _Table:
     """The columns of a file. Errors name file, column and row."""
 
     def __init__(self, path: Path, types: _Types | None = None) -> None:
+        """Reads the file. `types` fixes the types of some columns."""
         self.path = path
         check_regular(path)
         try:
@@ -139,9 +142,9 @@ class _Table:
         return ids
 
     def positions(self, name: str, ids: pa.Array | None) -> Ids:  # [rows]
-        """Finds the position of each id of a column among `ids`.
+        """Finds the position in `ids` of each entry of a column.
 
-        Without `ids`, ids are positions.
+        Without `ids`, entries are positions.
         """
         column = self._cast(name, pa.int64() if ids is None else ids.type)
         self._refuse_nulls(name, column)
@@ -220,7 +223,7 @@ class _Table:
         self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
 
     def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Floats | None, why: str) -> None:
-        """Raises `UserError` with the first bad row, its value in `column`, and `why`."""
+        """Raises `UserError` with the first bad row, the value in `column`, and `why`."""
         rows = np.flatnonzero(bad)
         if len(rows):
             value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "

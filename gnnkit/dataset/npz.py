@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Split
 from gnnkit.storage import Array, check_npy, check_regular
 
-# What zipfile raises for files that are not, or no longer, zip archives.
+# Errors of zipfile for files that are not, or no longer, zip archives.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -23,25 +23,28 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 class Npz(Dataset):
     """One compressed file, the usual form of Planetoid and gnn-benchmark graphs.
 
-    It holds these arrays:
-    `indptr`, `indices`: CSR in which row v lists the nodes that v reads from.
-    `weight`: [num_edges], optional.
-    `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
-    features, which are all ones without `x_data`.
-    `y`: [num_nodes] classes, -1 for none.
-    `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
-    `train_masks`, ... [splits, num_nodes].
+    The file holds these arrays:
 
-    Args:
-        root: the file.
-        split: row of `train_masks`, ..., from 0. None: `train_mask`, ...
-        symmetrize: add the reverse edges that are missing.
-        row_normalize: divide each node's features by their sum.
+    - `indptr`, `indices`: CSR. Row v lists the nodes that v reads from.
+    - `weight`: [num_edges], optional.
+    - `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
+      features. Without `x_data`, the features are ones.
+    - `y`: [num_nodes] classes, -1 for none.
+    - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
+      `train_masks`, ... [splits, num_nodes].
     """
 
     def __init__(
         self, root: str, split: int | None = None, symmetrize: bool = False, row_normalize: bool = False
     ) -> None:
+        """Keeps the options.
+
+        Args:
+            root: the file.
+            split: row of `train_masks`, ..., from 0. Default: `train_mask`, ...
+            symmetrize: add the reverse edges that are missing. Default: no.
+            row_normalize: divide each node's features by the sum. Default: no.
+        """
         self.root = Path(root)
         self.split = None if split is None else whole("dataset.split", split)
         self.symmetrize = symmetrize
@@ -67,10 +70,7 @@ class Npz(Dataset):
 
 
 class _Fields:
-    """The arrays of an .npz file.
-
-    Each is checked against the file's size before it is read.
-    """
+    """The arrays of an .npz file, each checked against the file's size before reading."""
 
     # Deflate makes nothing smaller than this.
     MAX_RATIO = 1032
@@ -106,6 +106,7 @@ class _Fields:
             raise UserError(f"{name} cannot be read: {error}") from error
 
     def optional(self, name: str) -> Array | None:
+        """Reads an array, or returns None if there is none."""
         if name not in self:
             return None
         return self[name]

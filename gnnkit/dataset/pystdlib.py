@@ -26,22 +26,15 @@ _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-pac
 class PyStdlib(Dataset):
     """The code graph of Python's standard library: a real graph that every machine has.
 
-    Nodes are functions and classes. An edge leads from a node to each node that it
-    calls, derives from or contains. The task is to tell the top-level module of a node.
+    Nodes are functions and classes. Edges lead to callees, bases and members. The task
+    is to tell the top-level module of a node.
 
     Features are counts of frequent words in names, arguments and docstrings, each row
-    scaled to length 1. Small modules are no class, and their nodes have no label. Of
-    the others 10 % train, 10 % validate and 80 % test.
+    scaled to length 1. A small module is no class, so nodes of small modules have no
+    label. Of the others 10 % train, 10 % validate and 80 % test.
 
     Parsing takes seconds. So the graph is kept in the user's cache folder, under
-    Python's version and a hash of the sources and of the code that reads them.
-
-    Args:
-        root: folder of Python sources. Default: the standard library.
-        symmetrize: add the reverse edges that are missing.
-        num_words: width of the features, the number of most frequent words.
-        min_class_size: nodes of the smallest class.
-        seed: of the split, any whole number.
+    Python's version and a hash of the sources and of the code that reads the sources.
     """
 
     def __init__(
@@ -52,6 +45,15 @@ class PyStdlib(Dataset):
         min_class_size: int = 60,
         seed: int = 0,
     ) -> None:
+        """Checks the options.
+
+        Args:
+            root: folder of Python sources. Default: the standard library.
+            symmetrize: add the reverse edges that are missing. Default: yes.
+            num_words: width of the features, the number of most frequent words.
+            min_class_size: nodes of the smallest class.
+            seed: seed of the split, any whole number.
+        """
         self.root = Path(root or sysconfig.get_path("stdlib"))
         self.symmetrize = symmetrize
         self.num_words = whole("dataset.num_words", num_words, 1, 1_000_000)
@@ -70,7 +72,7 @@ class PyStdlib(Dataset):
         return graph.symmetrize() if self.symmetrize else graph
 
     def _cached(self, sources: dict[str, bytes]) -> Graph:
-        """Reads the graph from the cache, or parses and stores it.
+        """Reads the graph from the cache, or parses the sources and fills the cache.
 
         Warns of a cache that cannot be used.
         """

@@ -20,7 +20,7 @@ class Synthetic(Dataset):
     """A graph drawn in parallel, with the same bits on any number of threads.
 
     `sbm` is a stochastic block model with one block per class. Each edge leaves a
-    uniform node, and enters its own block with probability `in_block`, else another
+    uniform node, and enters the same block with probability `in_block`, else another
     block. There are no self-loops. Parallel edges stay.
 
     `rmat` is R-MAT (Chakrabarti et al., 2004) with Graph500's .57, .19, .19, .05 on the
@@ -31,20 +31,8 @@ class Synthetic(Dataset):
     `grid2d` and `grid3d` are a square and a cube with 4 and 6 neighbours and
     coordinates. The last row may be incomplete. Classes are ranges of ids.
 
-    Features are the mean of the node's class, whose entries have variance 1, plus
-    noise. Of the nodes 10 % train and 10 % validate.
-
-    Args:
-        kind: sbm, rmat, grid2d or grid3d.
-        num_nodes: at least 2.
-        num_edges: number of edges drawn. Grids have as many as follow from their nodes.
-        num_classes: blocks or ranges of ids.
-        width: features per node.
-        in_block: share of edges inside a block, 0 to 1. For sbm.
-        noise: standard deviation of features around the mean of their class.
-        symmetrize: add the reverse edges, which `num_edges` does not count.
-        seed: any whole number. Everything follows from it.
-        threads: threads that draw. Default: the cores at hand.
+    Features are the mean of the node's class plus noise. Entries of a mean have
+    variance 1. Of the nodes 10 % train and 10 % validate.
     """
 
     def __init__(
@@ -60,6 +48,20 @@ class Synthetic(Dataset):
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
+        """Checks the options.
+
+        Args:
+            kind: sbm, rmat, grid2d or grid3d.
+            num_nodes: at least 2.
+            num_edges: number of edges drawn. The edges of grids follow from the nodes.
+            num_classes: blocks or ranges of ids.
+            width: features per node.
+            in_block: share of edges inside a block, 0 to 1. For sbm.
+            noise: standard deviation of features around the mean of the class.
+            symmetrize: add the reverse edges. `num_edges` does not count these.
+            seed: any whole number. The whole graph follows from the seed.
+            threads: threads that draw. Default: the cores at hand.
+        """
         if kind not in _KINDS:
             raise UserError(f"dataset.kind={kind} is not known: there are {', '.join(_KINDS)}")
         if not 0 <= in_block <= 1:
@@ -117,6 +119,6 @@ def _side(num_nodes: int, dims: int) -> int:
 
 
 def _coordinates(num_nodes: int, dims: int) -> Floats:  # [num_nodes, dims] float32
-    """Makes whole coordinates, of which the first runs fastest with the id."""
+    """Makes whole coordinates. The first coordinate runs fastest with the id."""
     side, ids = _side(num_nodes, dims), np.arange(num_nodes)
     return np.stack([ids // side**axis % side for axis in range(dims)], axis=1).astype(np.float32)

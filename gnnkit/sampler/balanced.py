@@ -1,4 +1,4 @@
-"""As equal a number of neighbours per node as degrees allow."""
+"""Numbers of neighbours per node as equal as degrees allow."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _MOST = 2**62  # neighbours
 
 
 class BalancedSampler(NativeSampler):
-    """Gives the nodes of a hop as equal a number of neighbours as their degrees allow.
+    """A sampler of hops with a fixed number of edges, however degrees are spread.
 
-    The nodes that draw in a hop share a budget of fanout times their number. Nodes of
-    low degree leave some of it to the others (`water_fill`). So a hop has the same
-    number of edges, however degrees are spread. Each node draws uniformly without
-    replacement. Its number of draws depends on the other nodes of the hop.
+    The n nodes that draw in a hop share a budget of n times the fanout. Nodes of low
+    degree leave a part of the budget to the others (`water_fill`). Each node draws
+    uniformly without replacement. The number of draws of a node depends on the other
+    nodes of the hop.
     """
 
     by_node = False
 
     def __init__(
         self,
-        fanouts: Sequence[int],  # [num_hops] mean number of draws per node, from the seeds outward; -1: all neighbours
+        fanouts: Sequence[int],
         *,
         least: int = 0,
         most: int | None = None,
@@ -38,14 +38,15 @@ class BalancedSampler(NativeSampler):
         importance: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Takes the arguments of `NativeSampler`, and the limits of a node.
+        """Takes the arguments of `NativeSampler`, and limits for each node.
 
         Args:
             fanouts: [num_hops] mean number of draws per node, from the seeds outward.
-            least: draws that a node gets in any case, if its degree allows.
+                -1 takes all neighbours.
+            least: draws that a node gets in any case, if the degree allows.
             most: draws that a node gets at most. Default: no limit.
             redraw: whether all nodes found so far draw anew at every hop.
-            edge_ids: whether blocks say which edges of the CSC theirs are.
+            edge_ids: whether blocks hold positions of edges in the CSC.
             importance: mean, sum or None.
             threads: threads that make one batch. Default: the cores at hand.
         """
@@ -57,7 +58,7 @@ class BalancedSampler(NativeSampler):
 
 
 def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = None) -> npt.NDArray[np.int64]:
-    """Spreads a budget over nodes as evenly as their degrees allow.
+    """Spreads a budget over nodes as evenly as degrees allow.
 
     Node v gets s_v = min(d_v, most, level). The rest is spread one each over the first
     nodes that have more neighbours. `least` is reached if degrees allow, even beyond
@@ -67,7 +68,7 @@ def water_fill(degrees: Ids, budget: int, *, least: int = 0, most: int | None = 
     Args:
         degrees: [num_nodes] neighbours d_v of each node.
         budget: sum of all draws.
-        least: draws that a node gets in any case, if its degree allows.
+        least: draws that a node gets in any case, if the degree allows.
         most: draws that a node gets at most. Default: no limit.
     """
     least, most = _limits(least, most)

@@ -1,4 +1,4 @@
-"""CSC + seeds -> MiniBatch."""
+"""Samplers: from a CSC and seeds to a MiniBatch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MAX_HOPS = 1000
 
 
 class Sampler(ABC):
-    """Draws the neighbourhood of seeds.
+    """A rule that draws the neighbourhood of seeds.
 
-    Equal arguments give equal results, whatever the number of threads.
+    Equal arguments give equal results, on any number of threads.
     """
 
     num_hops: int = 2  # blocks of a batch
-    redraw: bool = False  # False: a node draws once, when it is first found. True: all nodes found draw at every hop
+    redraw: bool = False  # False: a node draws once, when first found. True: at every hop from then on
     by_node: bool = True
     """Whether the draws of a node follow from the key, the node and the hop alone.
 
@@ -38,14 +38,13 @@ class Sampler(ABC):
 
     @property
     def rank_invariant(self) -> bool:
-        """Whether P ranks with batches of B draw what one rank with P * B draws.
+        """Whether P ranks with batches of B draw the same as one rank with P * B.
 
         If so, each seed has the same neighbourhood on any number of ranks. A node must
-        draw alone (`by_node`), and the same in whichever hop it is found. Where a node
-        draws once, with the fanout of the hop in which it is first found, all fanouts
-        must be equal, because a node may be a seed on one rank and a neighbour on
-        another. Samplers that draw by the hop as well (LABOR) need `redraw`. A sampler
-        in Python whose draws do not depend on the hop may override this.
+        draw alone (`by_node`), and the same in every hop. Where a node draws once, all
+        fanouts must be equal, because a node may be a seed on one rank and a neighbour
+        on another. Samplers that also draw by the hop (LABOR) need `redraw`. A sampler
+        in Python with draws that do not depend on the hop may override this property.
         """
         return self.by_node and (self.redraw or self.num_hops == 1)
 
@@ -53,25 +52,24 @@ class Sampler(ABC):
     def draw(self, graph: CSC, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop.
 
-        Raises `UserError` for nodes or hops out of range, naming the value and its
-        place.
+        Raises `UserError` for nodes or hops out of range, naming value and place.
 
         Args:
-            graph: whose edges are drawn.
+            graph: The graph.
             nodes: [num_nodes] distinct destinations of `graph`.
             hop: from 0, the hop of the seeds, to num_hops - 1.
             key: any whole number, modulo 2^64.
         """
 
     def sample(self, graph: CSC, seeds: Ids, *, key: int) -> MiniBatch:
-        """Draws all hops. Nodes are numbered in the order in which they are found.
+        """Draws all hops. Numbers nodes in the order of discovery.
 
-        Raises `UserError` for seeds out of range or repeated, naming the value and its
-        place, and for a hop from `draw` that breaks its contract, naming class and
-        field.
+        Raises `UserError` for seeds out of range or repeated, naming value and place.
+        Raises `UserError` for a hop that breaks the contract of `draw`, naming class
+        and field.
 
         Args:
-            graph: whose edges are drawn, with as many sources as destinations.
+            graph: The graph, with as many sources as destinations.
             seeds: [num_seeds] distinct node ids.
             key: any whole number, modulo 2^64.
         """
@@ -90,7 +88,7 @@ class Sampler(ABC):
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates the cost of each seed, for batches of equal cost.
 
-        Here it is the number of in-edges.
+        The default is the number of in-edges.
         """
         return np.diff(graph.indptr)[seeds].astype(np.float64)
 
@@ -106,17 +104,17 @@ class Sampler(ABC):
 class Reading:
     """The arrays that a native sampler reads.
 
-    A part of a graph numbers its destinations and sources anew. `rows` and `sources`
-    give their global ids. A destination draws the same in-edges from a part as from the
-    whole graph if the part holds all its in-edges in the order of the whole graph.
+    A part of a graph numbers destinations and sources anew. `rows` and `sources` hold
+    the global ids. A destination draws the same in-edges from a part as from the whole
+    graph if the part holds all in-edges in the order of the whole graph.
     """
 
     csc: CSC
-    wanted: Floats | None = None  # [num_sources] float64 finite and not negative: by how much each node is wanted
+    wanted: Floats | None = None  # [num_sources] float64 finite, at least 0, preference for each node
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
-    rows: Ids | None = None  # [num_nodes] int64 global ids of the destinations; None: their numbers
-    sources: Ids | None = None  # [num_sources] int64 global ids of the sources; None: their numbers
-    counts: Ids | None = None  # [num_nodes] int64 draws of each node by `balanced`; None: shared by the hop
+    rows: Ids | None = None  # [num_nodes] int64 global ids of destinations. None: positions
+    sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions
+    counts: Ids | None = None  # [num_nodes] int64 draws of each node, for `balanced`. None: shared by the hop
 
     def __post_init__(self) -> None:
         csc = self.csc
@@ -128,8 +126,8 @@ class NativeSampler(Sampler):
     """A sampler that draws in Rust, without the interpreter's lock.
 
     `threads` threads draw and number one batch together. Small hops take one thread. A
-    `Loader` makes a batch a thread instead, which scales better, and does not read
-    `threads`.
+    `Loader` does not read `threads`. One thread of a loader makes one batch, because
+    this scales better.
     """
 
     draws_edges: ClassVar[bool] = True  # False: a source need not be a neighbour
@@ -154,8 +152,8 @@ class NativeSampler(Sampler):
                 in-edges, 0 none.
             replace: whether draws are with replacement.
             redraw: whether all nodes found so far draw anew at every hop. Otherwise a
-                node draws once, when it is first found.
-            edge_ids: whether blocks say which edges of the CSC theirs are.
+                node draws once, when first found.
+            edge_ids: whether blocks hold positions of edges in the CSC.
             importance: weights that keep an estimate over all in-edges unbiased: mean,
                 sum or None.
             threads: threads that make one batch. Default: the cores at hand.
@@ -184,26 +182,27 @@ class NativeSampler(Sampler):
         return tree_sizes(graph, seeds, self.fanouts, replace=self.replace)
 
     def reading(self, graph: CSC) -> Reading:
-        """Collects the arrays that the sampler reads of `graph`."""
+        """Collects the arrays of `graph` that the sampler reads."""
         return Reading(graph)
 
     def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop of `nodes`.
 
-        Owners that each draw for their own nodes draw what one process draws. Each gives
-        the `Reading` of its part with global ids. Two samplers are not by node:
-        `metropolis_hastings` walks the nodes of other owners, and `cluster` reads the
-        clusters of all seeds. `balanced` is by node only with the `counts` of `water_fill`
-        over all nodes of the hop. `weighted` with `alpha` needs `wanted` of the whole
-        graph, [num_sources].
+        Owners that each draw for their own nodes draw the same as one process. Each
+        owner gives the `Reading` of a part with global ids. Two samplers are not by
+        node: `metropolis_hastings` walks the nodes of other owners, and `cluster` reads
+        the clusters of all seeds. `balanced` is by node only with the `counts` of
+        `water_fill` over all nodes of the hop. `weighted` with `alpha` needs `wanted`
+        of the whole graph, [num_sources].
 
         Args:
             graph: The graph, or the reading of a part of one.
             nodes: [num_nodes] destinations, in the numbers of `graph`.
-            hop: Number of the hop, 0 is the seeds' own.
+            hop: Number of the hop. The seeds draw in hop 0.
             key: Key of the batch.
 
-        Returns: the draws, with sources and edges in the numbers of `graph`.
+        Returns:
+            The draws, with sources and edges in the numbers of `graph`.
         """
         reading = graph if isinstance(graph, Reading) else self.reading(graph)
         ids = int64s("nodes", nodes)
@@ -245,7 +244,7 @@ def check_fanouts(fanouts: Sequence[int]) -> list[int]:
 
 
 def wrap(key: int) -> int:
-    """Returns `key` modulo 2^64, as the core takes it."""
+    """Returns `key` modulo 2^64, for the core."""
     return whole("key", key) & 0xFFFF_FFFF_FFFF_FFFF
 
 

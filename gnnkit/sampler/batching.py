@@ -1,4 +1,4 @@
-"""Which seeds each rank computes at each step of an epoch, and what a seed costs."""
+"""The seeds of each rank at each step of an epoch, and the cost of a seed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Epoch:
 
     Every seed is in one batch, and all ranks make the same number of steps.
 
-    In whole steps each rank has as many seeds, or groups of seeds. The rest is divided
-    evenly in one last step, in which the higher ranks have one less, or an empty batch.
+    In whole steps all ranks have equal numbers of seeds, or of groups of seeds. One
+    last step divides the rest evenly. The higher ranks then have one less, or an empty
+    batch.
     """
 
     order: npt.NDArray[np.int64]  # [num_seeds] positions of the seeds, by step, then by rank
@@ -33,6 +34,7 @@ class Epoch:
 
     @property
     def num_steps(self) -> int:
+        """Number of steps of each rank."""
         return len(self.bounds)
 
     @property
@@ -46,7 +48,7 @@ class Epoch:
     def of_rank(self, rank: int) -> tuple[npt.NDArray[np.int64], list[int]]:
         """Joins all batches of `rank`.
 
-        Also returns where each begins and the last ends [num_steps + 1].
+        Also returns the begin of each batch and the end of the last [num_steps + 1].
         """
         begins, ends = self.bounds[:, rank], self.bounds[:, rank + 1]
         own = [self.order[begin:end] for begin, end in zip(begins, ends, strict=True)]
@@ -61,7 +63,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """The rule by which the seeds of all ranks are cut into the batches of every epoch.
+    """The rule that cuts the seeds of all ranks into the batches of every epoch.
 
     The constructor checks the numbers and raises `UserError` naming the argument.
     """
@@ -70,7 +72,7 @@ class Schedule:
     batch_size: int  # seeds or groups of each rank in a step
     world_size: int = 1
     batching: str = "plain"  # or balanced: batches of equal cost
-    window: int = 8  # steps over which costs are evened out
+    window: int = 8  # steps that share costs evenly
     shuffle: bool = True
     drop_last: bool = False  # leave out the seeds that do not fill a step
     groups: Ids | None = None  # [num_seeds] seeds of one group stay together
@@ -109,7 +111,7 @@ class Schedule:
     def identity(self, costs: Floats | None) -> dict[str, Any]:
         """Names all values that the batches follow from, for JSON.
 
-        `costs` [num_seeds] are the user's, or None.
+        `costs` [num_seeds] come from the user, or are None.
         """
         digest = hashlib.blake2b(self.seeds.tobytes(), digest_size=8)
         if costs is not None:
@@ -135,9 +137,9 @@ def plan_epoch(
 
     With costs, the batches of each `window` of steps, of all ranks, get seeds of nearly
     the same total cost (longest processing time first, with equal counts). The seeds of
-    a window and their numbers per batch stay. A seed is equally likely in each batch of
-    its window, so gradients stay unbiased. With a window of 1 the ranks together
-    compute the same seeds at each step as without costs.
+    a window stay, and so do the sizes of batches. A seed is equally likely in each
+    batch of the window, so gradients stay unbiased. With a window of 1 the ranks
+    together compute the same seeds at each step as without costs.
 
     With groups, the seeds of a group stay together, and all of this holds for groups.
 
@@ -151,7 +153,7 @@ def plan_epoch(
         costs: [num_seeds] finite cost of each seed. Default: batches are not evened
             out.
         groups: [num_seeds] group of each seed. Default: each seed is for itself.
-        window: steps over which costs are evened out.
+        window: steps that share costs evenly.
         drop_last: leave out the seeds that do not fill a step.
     """
     for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
@@ -171,10 +173,10 @@ class _Units:
 
     ids: npt.NDArray[np.int64]  # [num_units] distinct
     costs: npt.NDArray[np.float64] | None  # [num_units]
-    members: Sequence[npt.NDArray[np.int64]] | None  # [num_units] positions of the seeds; None: unit i is seed i
+    members: Sequence[npt.NDArray[np.int64]] | None  # [num_units] positions of the seeds. None: unit i is seed i
 
     def epoch(self, order: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Epoch:
-        """Replaces units by their seeds, in their order and in the bounds of batches."""
+        """Replaces units by seeds, in the order and in the bounds of batches."""
         if self.members is None:
             return Epoch(order, bounds)
         chosen = [self.members[unit] for unit in order]
@@ -197,7 +199,12 @@ def _units(seeds: npt.NDArray[np.int64], costs: Floats | None, groups: Ids | Non
 def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[np.float64]:  # [num_seeds]
     """Returns costs as float64.
 
-    Raises `UserError` naming `name` unless there is a number for each seed.
+    Raises `UserError` unless there is a number for each seed.
+
+    Args:
+        name: name of the argument, for the message.
+        costs: [num_seeds] numbers.
+        num_seeds: number of entries expected.
     """
     given = array(name, costs)
     if given.shape != (num_seeds,) or given.dtype.kind not in "fiub":
@@ -218,18 +225,17 @@ def _bounds(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int6
 def tree_sizes(
     graph: CSC, seeds: Ids, fanouts: Sequence[int], *, replace: bool = False, threads: int = 1
 ) -> npt.NDArray[np.float64]:  # [num_seeds]
-    """Computes the expected number of edges in the tree that uniform sampling draws for
-    each seed.
+    """Computes the expected number of edges in the tree that uniform draws make.
 
-    A node with d in-edges draws s = min(fanout, d) edges at its hop. With replacement
-    it draws the fanout if d > 0, and with a fanout of -1 all edges. So its tree has `t
-    = s (1 + mean of its sources' t at the next hop)` edges. Exact for a seed alone. In
-    a batch a node that recurs is expanded once, so batches have fewer edges, nearly in
-    proportion. Takes one linear pass over the graph per hop but the first and the last.
-    Raises `UserError` for seeds out of range.
+    A node with d in-edges draws s = min(fanout, d) edges. With replacement, s is the
+    fanout if d > 0. With a fanout of -1, s is d. So the tree has
+    `t = s (1 + mean of the sources' t at the next hop)` edges. Exact for a seed alone.
+    In a batch a node that recurs is expanded once, so batches have fewer edges, nearly
+    in proportion. Takes one linear pass over the graph per hop but the first and the
+    last. Raises `UserError` for seeds out of range.
 
     Args:
-        graph: whose in-edges are drawn.
+        graph: The graph.
         seeds: [num_seeds] node ids.
         fanouts: [num_hops] draws per node, from the seeds outward. -1: all.
         replace: whether draws are with replacement.

@@ -1,4 +1,4 @@
-"""Whole clusters with the edges between them."""
+"""Whole clusters with the edges in between."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from gnnkit.storage import read_npy
 
 
 class ClusterSampler(NativeSampler):
-    """Takes all edges between the clusters of the seeds: Cluster-GCN (Chiang et al.,
-    KDD 2019).
+    """A sampler of whole clusters: Cluster-GCN (Chiang et al., KDD 2019).
 
-    A `Loader` puts the seeds of whole clusters into a batch, `batch_size` clusters
-    each. Other nodes of these clusters are in the batch if they reach a seed within
-    `num_hops`. The rest could not change a result. Edges from other clusters are left
-    out.
+    Takes all edges between the clusters of the seeds. A `Loader` puts the seeds of
+    whole clusters into a batch, `batch_size` clusters each. Other nodes of these
+    clusters are in the batch if a path to a seed has at most `num_hops` edges. The rest
+    could not change a result. Edges from other clusters are left out.
     """
 
     by_node = False
@@ -34,13 +33,13 @@ class ClusterSampler(NativeSampler):
         edge_ids: bool = True,
         threads: int | None = None,
     ) -> None:
-        """Reads the clusters. Raises `UserError` for what is no row of integers.
+        """Reads the clusters. Raises `UserError` for other values than integers.
 
         Args:
-            clusters: [num_nodes] cluster of each node, any integers, or an .npy file of
-                them.
+            clusters: [num_nodes] cluster of each node, any integers, or path of an .npy
+                file.
             num_hops: layers of the model, 1 to 1000.
-            edge_ids: whether blocks say which edges of the CSC theirs are.
+            edge_ids: whether blocks hold positions of edges in the CSC.
             threads: threads that make one batch. Default: the cores at hand.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)

@@ -1,6 +1,4 @@
-"""The draws that a sampler hands over, and the checks of draws and batches made in
-Python.
-"""
+"""The draws of a sampler, and the checks of draws and batches made in Python."""
 
 from __future__ import annotations
 
@@ -19,12 +17,12 @@ from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
 class Hop:
     """The draws of given nodes, in global ids.
 
-    `Sampler.sample` renumbers them into a block.
+    `Sampler.sample` renumbers the ids into a block.
     """
 
     indptr: Ids  # [num_nodes + 1] int64, the draws of node i are indptr[i]:indptr[i + 1]
     sources: Ids  # [num_draws] global ids
-    edge_ids: Ids | None = None  # [num_draws] positions in the CSC; None: not edges of it
+    edge_ids: Ids | None = None  # [num_draws] positions in the CSC. None: no edges of the CSC
     weight: Floats | None = None  # [num_draws] importance weights
 
 
@@ -35,8 +33,8 @@ def check_hop(where: str, hop: Any, graph: CSC, nodes: Ids) -> Hop:
 
     Args:
         where: class and method that made the hop, for the message.
-        hop: what the method returned.
-        graph: whose edges were drawn.
+        hop: value of the method.
+        graph: The graph.
         nodes: [num_nodes] global ids of the nodes that drew.
     """
     if not isinstance(hop, Hop):
@@ -61,8 +59,8 @@ def check_batch(where: str, batch: Any, graph: CSC, seeds: Ids, num_hops: int) -
 
     Args:
         where: class and method that made the batch, for the message.
-        batch: what the method returned.
-        graph: whose edges were drawn. It has as many sources as destinations.
+        batch: value of the method.
+        graph: The graph, with as many sources as destinations.
         seeds: [num_seeds] global ids that were asked for.
         num_hops: number of blocks expected.
     """

@@ -1,5 +1,6 @@
-"""Loaded batches in the forms of other libraries, each imported only by the function
-that needs it.
+"""Loaded batches in the forms of other libraries.
+
+A function imports a library when called.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from gnnkit.sampler.gather import gather_rows
 if TYPE_CHECKING:
     import torch
 
-    from gnnkit.sampler.loader import LoadedBatch
+    from gnnkit.sampler.loaded import LoadedBatch
 
 
 def page_locked(num_bytes: int) -> npt.NDArray[np.uint8]:
-    """Allocates page-locked memory, which a GPU reads while the processor goes on.
+    """Allocates page-locked memory. Without a GPU, allocates ordinary memory.
 
-    Without a GPU it is ordinary memory.
+    A GPU reads page-locked memory while the processor goes on.
     """
     import torch
 
@@ -74,18 +75,14 @@ def _begins_with(outer: Block, inner: Block) -> bool:
 
 
 def _of_edges(table: npt.NDArray[Any] | None, block: Block) -> torch.Tensor | None:  # [num_block_edges, ...]
-    """Gathers the rows of a block's edges from a table [num_edges, ...] in the CSC's
-    order.
-    """
+    """Gathers the rows of a block's edges from a table in the CSC's order."""
     if table is None or block.edge_ids is None:
         return None
     return tensor(gather_rows(table, block.edge_ids))
 
 
 def _edge_positions(positions: Ids | None, block: Block) -> torch.Tensor | None:  # [num_block_edges] int64
-    """Finds where the edges of a block stand in the list of edges that the graph was
-    made from.
-    """
+    """Finds a block's edges in the list of edges that the graph was made from."""
     if positions is None or block.edge_ids is None:
         return None if block.edge_ids is None else tensor(block.edge_ids)
     return tensor(gather_rows(positions, block.edge_ids).astype(np.int64, copy=False))

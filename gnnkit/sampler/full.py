@@ -8,9 +8,9 @@ from gnnkit.sampler.base import MAX_HOPS, NativeSampler
 
 
 class FullSampler(NativeSampler):
-    """Takes every in-edge of every node within reach of the seeds: exact, and large.
+    """A sampler of every in-edge of every node within reach of the seeds.
 
-    For evaluation and small graphs.
+    Exact, and large. For evaluation and small graphs.
     """
 
     def __init__(self, num_hops: int = 2, *, edge_ids: bool = True, threads: int | None = None) -> None:
@@ -18,7 +18,7 @@ class FullSampler(NativeSampler):
 
         Args:
             num_hops: layers of the model, 1 to 1000.
-            edge_ids: whether blocks say which edges of the CSC theirs are.
+            edge_ids: whether blocks hold positions of edges in the CSC.
             threads: threads that make one batch. Default: the cores at hand.
         """
         num_hops = whole("sampler.num_hops", num_hops, 1, MAX_HOPS)

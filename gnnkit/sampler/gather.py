@@ -21,16 +21,15 @@ def gather_rows(
     *,
     threads: int = 1,
 ) -> npt.NDArray[Any]:  # [num_ids, ...] = out
-    """Copies `source[ids]` without the interpreter's lock, from memory or a mapped
-    file.
+    """Copies `source[ids]` from memory or a mapped file, without Python's lock.
 
-    A reused `out` saves most of the time, because a fresh one costs more in page faults
-    than the rows cost to copy. Raises `UserError` naming the position of an id that is
-    no row, and for arrays that are not C-contiguous or do not fit together.
+    A reused `out` saves most of the time, because page faults of a fresh array cost
+    more than the copy. Raises `UserError` naming the position of an id that is no row,
+    and for arrays that are not C-contiguous or do not fit together.
 
     Args:
         source: [num_rows, ...] of any type of fixed size, bfloat16 of ml_dtypes too.
-        ids: [num_ids] rows wanted, which may repeat.
+        ids: [num_ids] rows wanted, repeated or not.
         out: [num_ids, ...] array to write to. Default: a new one.
         threads: threads that copy.
     """
@@ -61,7 +60,7 @@ def _output(source: npt.NDArray[Any], num_ids: int, out: npt.NDArray[Any] | None
 def as_bytes(name: str, rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_rows, row_bytes]
     """Views `rows` as bytes.
 
-    Raises `UserError` naming `name` unless they are C-contiguous.
+    Raises `UserError` naming `name` unless `rows` are C-contiguous.
     """
     if not rows.flags.c_contiguous:
         raise UserError(f"{name} must be C-contiguous")

@@ -9,19 +9,18 @@ from gnnkit.sampler.base import NativeSampler
 
 
 class LaborSampler(NativeSampler):
-    """Finds fewer distinct nodes at the same variance: LABOR-0 (Balin and Catalyurek,
-    NeurIPS 2023).
+    """A sampler of few distinct nodes: LABOR-0 (Balin and Catalyurek, NeurIPS 2023).
 
     A source has one random number per hop. An edge into a node of degree d is kept if
-    that number is below fanout / d. So nodes draw the fanout in expectation only, and
-    share sources.
+    this number is below fanout / d. So nodes draw the fanout in expectation only, and
+    share sources. The variance is the same as of uniform draws.
     """
 
     draws_by_hop = True
 
     def __init__(
         self,
-        fanouts: Sequence[int],  # [num_hops] expected neighbours, from the seeds outward; -1: all neighbours, 0: none
+        fanouts: Sequence[int],
         *,
         redraw: bool = False,
         edge_ids: bool = True,
@@ -30,7 +29,13 @@ class LaborSampler(NativeSampler):
     ) -> None:
         """Takes the arguments of `NativeSampler`.
 
-        `fanouts` are expected numbers of draws.
+        Args:
+            fanouts: [num_hops] expected draws per node, from the seeds outward. -1
+                takes all neighbours, 0 none.
+            redraw: whether all nodes found so far draw anew at every hop.
+            edge_ids: whether blocks hold positions of edges in the CSC.
+            importance: mean, sum or None.
+            threads: threads that make one batch. Default: the cores at hand.
         """
         super().__init__(fanouts, redraw=redraw, edge_ids=edge_ids, importance=importance, threads=threads)
 

@@ -1,15 +1,12 @@
-"""Batches of seeds with their sampled blocks and features, made ahead on native
-threads.
-"""
+"""The loader of one rank: batches of seeds, made ahead on native threads."""
 
 from __future__ import annotations
 
 import atexit
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -17,156 +14,61 @@ import numpy.typing as npt
 from gnnkit import _core, storage
 from gnnkit.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Block, Floats, Graph, Ids, MiniBatch
+from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
 from gnnkit.partition.quality import max_over_mean
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, num_cores, wrap
 from gnnkit.sampler.batching import Epoch, Schedule, check_costs
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
+from gnnkit.sampler.loaded import LoadedBatch
+from gnnkit.sampler.tables import Tables
 
-if TYPE_CHECKING:
-    import torch
-
-_ORDER, _DRAWS = range(2)  # what an epoch's keys are for
+_ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
 _MAX_PREFETCH = 2**16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tables:
-    """The rows of all nodes and edges of a graph.
-
-    The edges stand in the CSC's order.
-    """
-
-    features: npt.NDArray[Any] | None = None  # [num_nodes, ...] C-contiguous
-    labels: npt.NDArray[Any] | None = None  # [num_nodes, ...]
-    edge_features: npt.NDArray[Any] | None = None  # [num_edges, ...]
-    edge_weight: Floats | None = None  # [num_edges]
-    edge_positions: Ids | None = None  # [num_edges] place of each edge in the list that the graph was made from
-
-    @classmethod
-    def of(cls, graph: Graph | CSC, features: object | None, labels: object | None) -> Tables:
-        """Takes the graph's features and labels, unless others are given.
-
-        Raises `UserError` for a table without a row of fixed size for each node.
-
-        Args:
-            graph: whose tables are wanted. A CSC has weights only.
-            features: [num_nodes, ...] instead of the graph's, or None.
-            labels: [num_nodes, ...] instead of the graph's, or None.
-        """
-        known = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
-        num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
-        given = {"features": features, "labels": labels}
-        return replace(
-            known, **{name: _table(name, rows, num_nodes) for name, rows in given.items() if rows is not None}
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedBatch:
-    """A sampled batch with the rows of its nodes.
-
-    Its arrays stay unchanged while they are held.
-
-    The arrays are NumPy's, and offer `__dlpack__`. For example
-    `jax.tree.map(jax.dlpack.from_dlpack, batch.arrays())`.
-    """
-
-    minibatch: MiniBatch
-    positions: Ids  # [num_seeds] where each seed stands in the loader's `seeds`
-    x: npt.NDArray[Any] | None  # [num_input_nodes, ...] features of `input_nodes`
-    tables: Tables  # of the whole graph
-
-    @property
-    def seeds(self) -> Ids:  # [num_seeds] global ids
-        return self.minibatch.seeds
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """One per hop, outermost first."""
-        return tuple(self.minibatch.blocks)
-
-    @property
-    def input_nodes(self) -> Ids:  # [num_input_nodes] global ids; the seeds come first
-        return self.minibatch.input_nodes
-
-    @property
-    def y(self) -> npt.NDArray[Any] | None:  # [num_seeds, ...]
-        """The labels of the seeds."""
-        return None if self.tables.labels is None else self.tables.labels[self.seeds]
-
-    def arrays(self) -> dict[str, Any]:
-        """Returns all arrays by name, but for None.
-
-        `blocks` is a list of such dictionaries, outermost hop first.
-        """
-        named = {"x": self.x, "y": self.y, "seeds": self.seeds, "input_nodes": self.input_nodes}
-        fields = ("indptr", "indices", "src_nodes", "edge_ids", "weight")
-        blocks = [_present({field: getattr(block, field) for field in fields}) for block in self.blocks]
-        return {**_present(named), "blocks": blocks}
-
-    def to_torch(self) -> dict[str, Any]:
-        """Returns `arrays()` as tensors of the same memory."""
-        return _map(frameworks.tensor, self.arrays())
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> dict[str, Any]:
-        """Copies `to_torch()` to a device. Lightning calls it for each batch.
-
-        Args:
-            device: of torch.
-            non_blocking: whether to return before the copy is done.
-        """
-        return _map(lambda tensor: tensor.to(device, non_blocking=non_blocking), self.to_torch())
-
-    def to_pyg(self) -> Any:
-        """Makes a `torch_geometric.data.Data` with the fields and meaning of
-        `NeighborLoader`'s.
-
-        Of the nodes of the batch it holds `x`, `y` and `n_id`, of its edges
-        `edge_index` in order of hop, `edge_attr`, `edge_weight` and `e_id`. Beside them
-        `input_id`, `batch_size`, and `num_sampled_nodes` and `num_sampled_edges` per
-        hop.
-
-        `e_id` counts the edges as the list that the graph was made from, so that
-        `data.edge_attr[e_id]` are rows of the user's own `Data`. For a `CSC`, and a
-        `Graph` made of one, it counts as in the CSC. Attributes of edges are absent
-        where blocks have no edge ids. `importance` [num_edges] holds a sampler's
-        importance weights.
-
-        Other attributes of nodes (`pos`, `train_mask`, ...) are absent: index them by
-        `n_id`. Raises `UserError` for a sampler whose nodes draw anew at every hop.
-        """
-        return frameworks.to_pyg(self)
-
-    def to_dgl(self) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-        """Returns input nodes, output nodes and blocks, as DGL's `DataLoader` yields
-        them.
-        """
-        return frameworks.to_dgl(self)
-
-
 class Loader:
-    """Iterates over the epochs of one rank. Each iteration is the next epoch.
+    """The iterable over the epochs of one rank. Each iteration is the next epoch.
 
-    Native threads sample one batch each and gather its features without the
+    Native threads sample one batch each and gather the features without the
     interpreter's lock, at most `prefetch` batches ahead. A sampler written in Python
-    takes the lock while it samples, and its batches are checked.
+    samples under the lock, and the loader checks such batches.
 
-    Draws follow from the seed, the epoch, the step and the node. They do not depend on
+    Draws follow from the seed, the epoch, the step and the node. Draws do not depend on
     `threads`, `prefetch` and the id type. P ranks with batches of B have the same seeds
     at each step as one rank with batches of P * B. Where `sampler.rank_invariant` is
-    true, they also draw the same neighbourhood of each seed.
+    true, the neighbourhood of each seed is the same too.
 
     Memory of features is used again when no array of a batch is left. An error in a
     thread is raised by the iterator. A loader survives a fork. An iterator that has
     begun does not.
 
     Lightning takes a loader for training, validation, test and prediction, announces
-    each epoch through `batch_sampler`, and resumes it in mid-epoch. Give
-    `shuffle=False` where the order of the seeds matters, as in prediction. Give
-    `self.log` the `batch_size`, which Lightning guesses wrongly from the first tensor.
+    each epoch through `batch_sampler`, and resumes in mid-epoch. Give `shuffle=False`
+    where the order of the seeds matters, as in prediction. Give `batch_size` to
+    `self.log`, because Lightning's guess from the first tensor is wrong.
+
+    Args:
+        graph: a `Graph`, a `CSC`, or PyG's `Data` for `Graph.from_pyg`.
+        sampler: draws the neighbourhood of the seeds. Lists of fanouts are refused.
+        seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
+        batch_size: seeds of this rank in a batch, or groups of seeds where the sampler
+            has groups.
+        features: [num_nodes, ...] C-contiguous. Default: features of `graph`.
+        labels: [num_nodes, ...]. Default: labels of `graph`.
+        costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
+        rank: this rank.
+        world_size: number of ranks.
+        batching: plain, or balanced for batches of equal cost (`plan_epoch`).
+        window: steps that share costs evenly.
+        seed: any whole number, modulo 2^64.
+        threads: threads that make batches. Default: the cores at hand.
+        prefetch: batches made ahead. Default: two a thread.
+        shuffle: draw the order of the seeds anew in each epoch.
+        drop_last: leave out the seeds that do not fill a step.
+        pin_memory: features in page-locked memory, if there is a GPU.
+        transform: called on each batch by the iterator, such as `LoadedBatch.to_pyg`.
     """
 
     def __init__(
@@ -191,31 +93,7 @@ class Loader:
         pin_memory: bool = False,
         transform: Callable[[LoadedBatch], Any] | None = None,
     ) -> None:
-        """Checks the arguments. Raises `UserError` naming the one that does not fit.
-
-        Args:
-            graph: a `Graph`, a `CSC`, or PyG's `Data`, which `Graph.from_pyg` reads.
-            sampler: draws the neighbourhood of the seeds. Lists of fanouts are refused.
-            seeds: [num_seeds] distinct ids, or a mask [num_nodes]. Default: all nodes.
-            batch_size: seeds of this rank in a batch, or groups of seeds where the
-                sampler has groups.
-            features: [num_nodes, ...] C-contiguous. Default: the graph's.
-            labels: [num_nodes, ...]. Default: the graph's.
-            costs: [num_seeds] for balanced batches. Default: `sampler.costs`.
-            rank: whose batches these are.
-            world_size: number of ranks.
-            batching: plain, or balanced, which gives batches of equal cost
-                (`plan_epoch`).
-            window: steps over which costs are evened out.
-            seed: any whole number, modulo 2^64.
-            threads: threads that make batches. Default: the cores at hand.
-            prefetch: batches made ahead. Default: two a thread.
-            shuffle: draw the order of the seeds anew in each epoch.
-            drop_last: leave out the seeds that do not fill a step.
-            pin_memory: features in page-locked memory, where there is a GPU.
-            transform: called on each batch by the iterator, such as
-                `LoadedBatch.to_pyg`.
-        """
+        """Checks the arguments. Raises `UserError` with the name of a wrong one."""
         known = graph if isinstance(graph, CSC) else Graph.of(graph)
         self.csc = known if isinstance(known, CSC) else known.csc
         self.seeds = _seeds(seeds, self.csc.num_nodes)
@@ -235,9 +113,9 @@ class Loader:
         if self.rank >= self.schedule.world_size:
             raise UserError(f"rank={rank} is out of range for world_size={world_size}")
         self._allocate = frameworks.page_locked if pin_memory else _pageable
-        self._priced = self.costs  # those of the sampler, once they are asked for
-        self._next = (0, 0)  # epoch and step at which the next iterator begins
-        self._now = (0, 0)  # epoch and step that the last iterator is at
+        self._priced = self.costs  # by the sampler, once asked for
+        self._next = (0, 0)  # epoch and step at the begin of the next iterator
+        self._now = (0, 0)  # epoch and step of the last iterator
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank."""
@@ -253,7 +131,7 @@ class Loader:
         try:
             for step in range(first, len(offsets) - 1):
                 positions = order[offsets[step] : offsets[step + 1]]
-                # Not in a variable, which would hold its memory until the next batch.
+                # Not in a variable. A variable keeps the memory until the next batch.
                 yield self._loaded(made, positions, (epoch, step + 1))
         finally:
             made.close()
@@ -261,9 +139,7 @@ class Loader:
 
     @property
     def batch_sampler(self) -> SimpleNamespace:
-        """Says that the loader itself wants `set_epoch`, which Lightning calls on
-        `batch_sampler.sampler`.
-        """
+        """The receiver of Lightning's `set_epoch`: the loader itself, as `sampler`."""
         return SimpleNamespace(sampler=self)
 
     def plan(self, epoch: int) -> Epoch:
@@ -277,8 +153,8 @@ class Loader:
         1 is even.
 
         A load is the sum of the costs of a rank's seeds. Every rank knows all loads
-        without asking the others. The first call computes the costs, in a few passes
-        over the graph, unless batching is balanced.
+        without communication. The first call computes the costs, in a few passes over
+        the graph, unless batching is balanced.
         """
         return max_over_mean(self.plan(epoch).loads(self._seed_costs()).sum(axis=0))
 
@@ -289,18 +165,19 @@ class Loader:
         return self._priced
 
     def set_epoch(self, epoch: int) -> None:
-        """Lets the next iterator begin at the first step of `epoch`, or where the
-        loader resumes in it.
+        """Lets the next iterator begin at the first step of `epoch`.
+
+        Keeps a later step where the loader resumes in this epoch.
         """
         if epoch != self._next[0]:
             self._next = (epoch, 0)
 
     def start_at(self, epoch: int, step: int = 0) -> None:
-        """The next iterator begins at that step of that epoch."""
+        """Lets the next iterator begin at `step` of `epoch`."""
         self._next = self._now = (epoch, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Says where the last iterator is, counting the batches given out.
+        """Returns the place of the last iterator, counting the batches given out.
 
         The same on every rank.
         """
@@ -308,7 +185,7 @@ class Loader:
         return {"epoch": epoch, "step": step, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next iterator go on where `state` was taken, to the bit.
+        """Lets the next iterator go on from `state`, to the bit.
 
         Raises `UserError` for the state of a loader with other batches.
         """
@@ -327,7 +204,7 @@ class Loader:
 
         Args:
             epoch: number of the epoch.
-            steps: seeds, where each batch begins and the last ends, and the first step.
+            steps: seeds, begins of batches with the end of the last, and first step.
         """
         key = _core.derive(wrap(self.seed), epoch)
         sampler, features = self._sampler, self.tables.features
@@ -353,9 +230,7 @@ class Loader:
 
 
 class _Checked:
-    """A sampler written in Python, whose batches are checked in the thread that makes
-    them.
-    """
+    """A sampler written in Python. Checks each batch in the thread of the batch."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -375,8 +250,9 @@ def _check_sampler(sampler: object) -> Sampler:
 
 
 def _is_native(sampler: Sampler) -> TypeGuard[NativeSampler]:
-    """Whether threads may sample without calling Python: not where a subclass samples
-    in its own way.
+    """Says whether threads may sample without Python.
+
+    False for a subclass with another `sample`.
     """
     return isinstance(sampler, NativeSampler) and type(sampler).sample is NativeSampler.sample
 
@@ -390,21 +266,8 @@ def _seeds(seeds: npt.ArrayLike | None, num_nodes: int) -> npt.NDArray[np.int64]
             raise UserError(f"the mask of seeds has shape {list(given.shape)}, expected [{num_nodes}]")
         return np.flatnonzero(given)
     ids = int64s("seeds", given)
-    _core.Numbering(ids, num_nodes)  # refuses what is out of range or repeated
+    _core.Numbering(ids, num_nodes)  # refuses ids out of range or repeated
     return ids
-
-
-def _tables(graph: Graph) -> Tables:
-    return Tables(graph.features, graph.labels, graph.edge_features, graph.csc.weight, graph.edge_positions)
-
-
-def _table(name: str, values: object, num_nodes: int) -> npt.NDArray[Any]:
-    """Reads a table with a row for each node."""
-    rows = array(name, values)
-    if rows.ndim == 0 or len(rows) != num_nodes or rows.dtype.hasobject:
-        shape = f"{rows.dtype} of shape {list(rows.shape)}"
-        raise UserError(f"{name} must have a row of fixed size for each of {num_nodes} nodes, got {shape}")
-    return rows
 
 
 def _first_rows(buffer: npt.NDArray[np.uint8], table: npt.NDArray[Any], num_rows: int) -> npt.NDArray[Any]:
@@ -415,13 +278,3 @@ def _first_rows(buffer: npt.NDArray[np.uint8], table: npt.NDArray[Any], num_rows
 
 def _pageable(num_bytes: int) -> npt.NDArray[np.uint8]:
     return np.empty(num_bytes, np.uint8)
-
-
-def _present(named: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _map(convert: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
-    """Converts all arrays, of the blocks too."""
-    blocks = [{name: convert(array) for name, array in block.items()} for block in arrays["blocks"]]
-    return {name: blocks if name == "blocks" else convert(value) for name, value in arrays.items()}

@@ -21,16 +21,15 @@ _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: th
 
 
 class MetropolisHastingsSampler(NativeSampler):
-    """Takes the nodes that random walks visit most: beyond neighbours, and hubs no more
-    than others.
+    """A sampler of the nodes that random walks visit most, without preference for hubs.
 
-    At u a neighbour v is proposed uniformly and accepted with probability min(1,
-    target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953; Hastings,
-    1970). Otherwise the walk stays and u counts again. So each component is visited in
-    proportion to target d^(1 - alpha), uniformly by default.
+    At u a neighbour v is proposed uniformly and accepted with probability
+    min(1, target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953, and
+    Hastings, 1970). Otherwise the walk stays and u counts again. So each component is
+    visited in proportion to target d^(1 - alpha), uniformly by default.
 
     As in PinSAGE (Ying et al., KDD 2018) the neighbourhood of a node is the `fanout`
-    nodes that its walks visit most, without itself. Importance weights are the visits,
+    other nodes that walks from the node visit most. Importance weights are the visits,
     as counts (sum) or shares (mean). Edges are walked in both directions. Parallel
     edges count once. Blocks have no edge ids.
     """
@@ -39,7 +38,7 @@ class MetropolisHastingsSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],  # [num_hops] from the seeds outward; -1: all nodes visited, 0: none
+        fanouts: Sequence[int],
         *,
         walk_length: int = 10,
         num_walks: int = 10,
@@ -53,7 +52,7 @@ class MetropolisHastingsSampler(NativeSampler):
 
         Args:
             fanouts: [num_hops] most visited nodes kept per node, from the seeds
-                outward.
+                outward. -1 keeps all nodes visited, 0 none.
             walk_length: steps of a walk, 1 to 65536.
             num_walks: walks from every node, 1 to 65536. All together make at most 2^24
                 steps.
@@ -85,7 +84,7 @@ class MetropolisHastingsSampler(NativeSampler):
         `draw` counts these nodes.
 
         Args:
-            graph: whose edges are walked in both directions.
+            graph: The graph. Edges are walked in both directions.
             starts: [num_starts] node ids.
             key: any whole number, modulo 2^64.
         """

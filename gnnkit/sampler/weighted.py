@@ -16,7 +16,7 @@ _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
 
 
 class WeightedSampler(NativeSampler):
-    """Draws in-edges in proportion to the graph's weights, 1 where it has none.
+    """A sampler of in-edges in proportion to the graph's weights, 1 by default.
 
     Edges of weight 0 are never drawn. Without replacement each draw is in proportion to
     the weights that are left (Efraimidis and Spirakis, Information Processing Letters
@@ -25,7 +25,7 @@ class WeightedSampler(NativeSampler):
 
     def __init__(
         self,
-        fanouts: Sequence[int],  # [num_hops] from the seeds outward; -1: all neighbours of positive weight, 0: none
+        fanouts: Sequence[int],
         *,
         replace: bool = False,
         alpha: float = 0.0,
@@ -37,12 +37,13 @@ class WeightedSampler(NativeSampler):
         """Takes the arguments of `NativeSampler`, and an exponent against hubs.
 
         Args:
-            fanouts: [num_hops] draws per node, from the seeds outward.
+            fanouts: [num_hops] draws per node, from the seeds outward. -1 takes all
+                neighbours of positive weight, 0 none.
             replace: whether draws are with replacement.
             alpha: weights are multiplied by the source's out-degree to the power
                 -alpha. Above 0, hubs are drawn less often.
             redraw: whether all nodes found so far draw anew at every hop.
-            edge_ids: whether blocks say which edges of the CSC theirs are.
+            edge_ids: whether blocks hold positions of edges in the CSC.
             importance: mean, sum or None.
             threads: threads that make one batch. Default: the cores at hand.
         """

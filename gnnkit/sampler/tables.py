@@ -1,0 +1,57 @@
+"""The rows of all nodes and edges that a loader gathers from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from gnnkit.checks import array
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Floats, Graph, Ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """The rows of all nodes and edges of a graph.
+
+    The edges stand in the CSC's order.
+    """
+
+    features: npt.NDArray[Any] | None = None  # [num_nodes, ...] C-contiguous
+    labels: npt.NDArray[Any] | None = None  # [num_nodes, ...]
+    edge_features: npt.NDArray[Any] | None = None  # [num_edges, ...]
+    edge_weight: Floats | None = None  # [num_edges]
+    edge_positions: Ids | None = None  # [num_edges] place of each edge in the list that the graph was made from
+
+    @classmethod
+    def of(cls, graph: Graph | CSC, features: object | None, labels: object | None) -> Tables:
+        """Takes the graph's features and labels, unless others are given.
+
+        Raises `UserError` for a table without a row of fixed size for each node.
+
+        Args:
+            graph: The graph. A CSC has weights only.
+            features: [num_nodes, ...] instead of features of the graph, or None.
+            labels: [num_nodes, ...] instead of labels of the graph, or None.
+        """
+        known = cls(edge_weight=graph.weight) if isinstance(graph, CSC) else _tables(graph)
+        num_nodes = graph.num_sources if isinstance(graph, CSC) else graph.num_nodes
+        given = {"features": features, "labels": labels}
+        return replace(
+            known, **{name: _table(name, rows, num_nodes) for name, rows in given.items() if rows is not None}
+        )
+
+
+def _tables(graph: Graph) -> Tables:
+    return Tables(graph.features, graph.labels, graph.edge_features, graph.csc.weight, graph.edge_positions)
+
+
+def _table(name: str, values: object, num_nodes: int) -> npt.NDArray[Any]:
+    """Reads a table with a row for each node."""
+    rows = array(name, values)
+    if rows.ndim == 0 or len(rows) != num_nodes or rows.dtype.hasobject:
+        shape = f"{rows.dtype} of shape {list(rows.shape)}"
+        raise UserError(f"{name} must have a row of fixed size for each of {num_nodes} nodes, got {shape}")
+    return rows
