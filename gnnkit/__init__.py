@@ -27,18 +27,18 @@ def train(
     folder: str | Path | None = None,
     **keys: Any,
 ) -> Result:
-    """Runs one job as `python -m gnnkit` does.
+    """Runs one job, like `python -m gnnkit`.
 
-    Raises `UserError` for what the caller can mend, `RuntimeError` with the failed rank's
-    own error otherwise.
+    Raises `UserError` for mistakes of the caller. Otherwise raises `RuntimeError` with
+    the failed rank's error.
 
     Args:
         graph: A `Graph`, or PyG's `Data`, to train on instead of a data set.
-        strategy: Name of the strategy, or a mapping with its name and keys.
+        strategy: Name of the strategy, or a mapping with name and keys.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module.
         overrides: Further keys, spelt as on the command line.
-        folder: The run folder, which must not exist yet. None: `outputs/<date>/<time>`.
+        folder: The run folder, not yet there. Default: `outputs/<date>/<time>`.
         **keys: Sections of the configuration. A section is the name of an option or a
             mapping: `partition="2d"`, `trainer={"max_epochs": 5}`.
 

@@ -21,7 +21,7 @@ FAILED, MENDABLE = 1, 2  # exit codes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Runs one command and returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(_parser().parse_args(argv))
@@ -53,7 +53,7 @@ def program() -> NoReturn:
 def _open_closed_streams() -> None:
     """Opens standard streams that the caller has closed.
 
-    Otherwise the next files that this process opens get their numbers.
+    Otherwise the next files that this process opens get the standard numbers.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -1,8 +1,8 @@
 """The native core: NumPy arrays in, NumPy arrays out.
 
-Bad input raises `gnnkit.errors.UserError`, which names the argument, the value and its
-place. An argument of another type raises `TypeError`, which names the argument. Counts have
-bounds, and an allocation that cannot be made is an error too.
+Bad input raises `gnnkit.errors.UserError` with the argument, the value and the place.
+An argument of another type raises `TypeError` with the argument. Counts have bounds.
+An allocation that cannot be made is an error too.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,20 +51,29 @@ def generate_features(
 
 # gather
 def gather_rows(source: _Bytes, ids: _Ids, out: _Bytes, threads: int) -> None:
-    """Writes row `ids[i]` of `source` [num_rows, row_bytes] to row i of `out` [len(ids), row_bytes]; both C-contiguous."""
+    """Writes row `ids[i]` of `source` to row i of `out`.
+
+    Args:
+        source: [num_rows, row_bytes] C-contiguous.
+        ids: [num_ids] rows wanted.
+        out: [num_ids, row_bytes] C-contiguous.
+        threads: Threads that copy.
+    """
 
 # aggregate
 @final
 class Aggregator:
-    """Sums, maxima and dot products over the in-edges of each destination, float32 and float64.
+    """Sums, maxima and dot products over the in-edges of each destination.
 
-    Holds an own, validated copy of the edges (4 bytes each, 8 when transposed; at most 2^32 - 1). The arrays passed in
-    are C-contiguous and of one float type; results are written to `out`, which must not share memory with the rest.
-    x is [num_sources, ...], weights and edge results are [num_edges] or [num_edges, heads]: the columns of a row divide
-    evenly into heads, so [n, heads, d] and [n, heads * d] are the same.
+    Holds a validated copy of the edges: 4 bytes each, 8 when transposed, and at most
+    2^32 - 1 edges. Arrays are C-contiguous and of one float type, float32 or float64.
+    Results are written to `out`. `out` must not share memory with other arrays. x is
+    [num_sources, ...]. Weights and edge results are [num_edges] or [num_edges, heads].
+    The columns of a row divide evenly into heads, so [n, heads, d] and [n, heads * d]
+    are the same.
 
-    The edges of a destination are taken in the order given, by one thread, and products are rounded before they are
-    added: the same bits on any number of threads and any machine.
+    One thread takes the edges of a destination in the order given, and rounds products
+    before adding. So bits are the same on any number of threads and any machine.
     """
 
     def __new__(cls, indptr: _Ids, indices: _Ids, num_sources: int) -> Aggregator: ...
@@ -75,25 +84,66 @@ class Aggregator:
     @property
     def num_edges(self) -> int: ...
     def transpose(self) -> Aggregator:
-        """The edges by source, ascending in destination, for the backward; weights stay in the original's order."""
+        """Returns the edges by source, ascending in destination, for a backward pass.
+
+        Weights stay in the order of the original.
+        """
 
     def sum(self, x: _Floats, out: _Floats, threads: int = 1) -> None:
-        """out[v] = sum of x[u] over the edges u -> v."""
+        """Computes out[v] = sum of x[u] over the edges u -> v.
+
+        Args:
+            x: [num_sources, ...]
+            out: [num_destinations, ...]
+            threads: Threads that compute.
+        """
 
     def weighted_sum(self, weight: _Floats, x: _Floats, out: _Floats, threads: int = 1) -> None:
-        """out[v, h] = sum of weight[e, h] * x[u, h] over the edges e = u -> v, for each head h."""
+        """Computes out[v, h] = sum of weight[e, h] * x[u, h] over the edges e = u -> v.
+
+        Args:
+            weight: [num_edges] or [num_edges, heads]
+            x: [num_sources, ...]
+            out: [num_destinations, ...]
+            threads: Threads that compute.
+        """
 
     def edge_dot(self, x: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
-        """out[e, h] = x[u, h] . grad[v, h] for edges e = u -> v: the gradient of the weights. Not on a transpose."""
+        """Computes out[e, h] = x[u, h] . grad[v, h] for edges e = u -> v.
+
+        This is the gradient of the weights. Not on a transpose.
+
+        Args:
+            x: [num_sources, ...]
+            grad: [num_destinations, ...] gradient of the sums.
+            out: [num_edges] or [num_edges, heads]
+            threads: Threads that compute.
+        """
 
     def max(self, x: _Floats, out: _Floats, arg: npt.NDArray[np.int64], threads: int = 1) -> None:
-        """out[v] = maximum of x[u] over the edges u -> v; arg[v] = position of the first edge given that has it.
+        """Computes out[v] = maximum of x[u] over the edges u -> v.
 
-        Without edges -inf and -1. NaN counts as larger than any number.
+        Without edges the maximum is -inf. NaN counts as larger than any number.
+
+        Args:
+            x: [num_sources, ...]
+            out: [num_destinations, ...]
+            arg: [num_destinations, ...] position of the first edge with the maximum, or
+                -1 without edges.
+            threads: Threads that compute.
         """
 
     def max_backward(self, grad: _Floats, arg: npt.NDArray[np.int64], out: _Floats, threads: int = 1) -> None:
-        """The gradient of `max`, on the transpose: out[u] = sum of grad[v] over edges e = u -> v where arg[v] is e."""
+        """Computes the gradient of `max`, on the transpose.
+
+        out[u] = sum of grad[v] over the edges e = u -> v with arg[v] = e.
+
+        Args:
+            grad: [num_destinations, ...] gradient of the maxima.
+            arg: [num_destinations, ...] from `max`.
+            out: [num_sources, ...]
+            threads: Threads that compute.
+        """
 
 # balance
 def tree_sizes(
@@ -141,17 +191,32 @@ class Numbering:
 def dropout(
     x: _Floats, ids: _Ids, p: float, key: int, out: _Floats, gate: _Floats | None = None, threads: int = 1
 ) -> None:
-    """Writes x [len(ids), ...] to `out`, each element kept and scaled, or 0 with probability `p` (in steps of 2^-16).
+    """Writes `x` to `out`, each element kept and scaled, or 0 with probability `p`.
 
-    What is kept follows from `key` (0..2^64-1), the id of the row and the column alone: element j of id i is kept iff the
-    (j mod 4)-th 16 bits, lowest first, of word(derive(key, i), j // 4) are at least t = floor(65536 p + 0.5); the scale is
-    65536 / (65536 - t), rounded to x's type. On 64 bits, wrapping around, with G = 0x9e3779b97f4a7c15:
+    The draw of an element follows from `key`, the id of the row and the column alone.
+    Element j of id i is kept iff the (j mod 4)-th 16 bits, lowest first, of
+    word(derive(key, i), j // 4) are at least t = floor(65536 p + 0.5). The scale is
+    65536 / (65536 - t), rounded to the type of `x`. On 64 bits, wrapping around, with
+    G = 0x9e3779b97f4a7c15:
 
-        mix(z):  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9; z = (z ^ z >> 27) * 0x94d049bb133111eb; return z ^ z >> 31
-        derive(key, i) = mix(key ^ mix(i + G)); word(s, k) = mix(s + G * (k + 1))
+        derive(key, i) = mix(key ^ mix(i + G))
+        word(s, k) = mix(s + G * (k + 1))
+        mix(z):
+            z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9
+            z = (z ^ z >> 27) * 0x94d049bb133111eb
+            return z ^ z >> 31
 
-    Where `gate` (shaped like x) is given, elements whose gate is 0 or less become 0 too: `gate=x` is a ReLU first. The
-    gradient is the same call on the gradient, with the same gate.
+    The gradient is the same call on the gradient, with the same gate.
+
+    Args:
+        x: [num_ids, ...]
+        ids: [num_ids] ids of the rows.
+        p: Probability of 0, in steps of 2^-16.
+        key: 0 to 2^64 - 1.
+        out: [num_ids, ...]
+        gate: [num_ids, ...] elements with a gate of 0 or less become 0 too. `gate=x` is
+            a ReLU first. Default: no gate.
+        threads: Threads that compute.
     """
 
 # loader
@@ -166,8 +231,9 @@ class Loader:
         sampler: A native sampler, or an object with a method `sample`.
         steps: Seeds, offsets, number of the first step, and key.
         table: [num_rows, row_bytes] rows to gather for the input nodes of each batch.
-        allocate: Returns an array of uint8 for a number of bytes. Nobody else may hold the
-            array or its memory. The loader uses it again when no view of it is left.
+        allocate: Returns an array of uint8 for a number of bytes. Nobody else may hold
+            the array or the memory. The loader uses the memory again when no view is
+            left.
         threads: 1 to 1024 threads.
         depth: 1 to 65536 batches that are made ahead.
     """
@@ -183,10 +249,13 @@ class Loader:
         depth: int,
     ) -> Loader: ...
     def take(self) -> tuple[Any, _Bytes | None]:
-        """The next batch and the buffer that begins with its rows. What a thread raised is raised here; `RuntimeError`
-        after the last batch, after `close` and after a fork."""
+        """Returns the next batch, and a buffer that begins with the rows of the batch.
+
+        Raises the error of a thread. Raises `RuntimeError` after the last batch, after
+        `close` and after a fork.
+        """
 
     def close(self) -> None:
-        """Ends the threads, after the batches that they are at."""
+        """Ends the threads, after the current batches."""
 
 def derive(key: int, value: int) -> int: ...

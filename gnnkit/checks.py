@@ -53,12 +53,18 @@ def integers(name: str, values: object, length: int | None = None) -> Array:
 
 
 def int64s(name: str, values: object, length: int | None = None) -> npt.NDArray[np.int64]:
-    """Reads a row of integers as contiguous int64 [length], as `integers` does."""
+    """Reads a row of integers as contiguous int64.
+
+    Args:
+        name: argument, for the message.
+        values: [length] integers. An empty row may have any type.
+        length: number of entries expected, or None.
+    """
     return np.ascontiguousarray(integers(name, values, length), np.int64)
 
 
 def ids(name: str, values: object) -> Array:
-    """Reads a row of integers, contiguous: int32 where their type fits, else int64."""
+    """Reads a row of integers, contiguous: int32 if the type fits, else int64."""
     row = integers(name, values)
     narrow = row.dtype.kind in "iu" and np.can_cast(row.dtype, np.int32)
     return np.ascontiguousarray(row, dtype=np.int32 if narrow else np.int64)
@@ -88,7 +94,7 @@ def floats(name: str, values: object, shape: tuple[int | None, ...], *, bound: f
 def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
     """Raises `UserError` with the place of the first number that breaks the rule.
 
-    Looks at the array in chunks, because it may be larger than memory.
+    Looks at the array in chunks, because arrays may be larger than memory.
 
     Args:
         name: argument, for the message.

@@ -1,7 +1,7 @@
 """Composes configurations: overrides as on the command line in, plain data out.
 
 Configuration is data. Nothing in a configuration is evaluated or called: no `_target_`,
-no resolvers, no settings of Hydra itself. Hydra is imported when it composes.
+no resolvers, no settings of Hydra itself. Hydra is imported at the first call.
 """
 
 from __future__ import annotations

@@ -4,4 +4,7 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """Raised for what the user can mend: input, configuration, data. The command prints one line and exits with 2."""
+    """An error that the user can mend: in input, configuration or data.
+
+    The command prints one line and exits with 2.
+    """

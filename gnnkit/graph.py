@@ -24,7 +24,7 @@ _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are t
 
 
 class Split(IntEnum):
-    """What a node is used for. These are the values of `Graph.split`."""
+    """The use of a node: one value of `Graph.split`."""
 
     NONE = 0
     TRAIN = 1
@@ -36,10 +36,10 @@ class Split(IntEnum):
         """Returns the values of `Graph.split` that names or codes stand for.
 
         Names are train, val, test, none and the empty string. Codes are members of
-        `Split` or their numbers. Data sets often count train as 0, so numbers that use
-        nodes but train on none are refused. Codes of type int8, as `Graph.split` has,
-        may do so. Raises `UserError` with the place of a name or code that does not
-        exist.
+        `Split` or numbers of members. Data sets often count train as 0, so numbers that
+        use nodes but train on none are refused. Codes of type int8, the type of
+        `Graph.split`, may do so. Raises `UserError` with the place of a name or code
+        that does not exist.
 
         Args:
             values: [num_nodes] names or codes.
@@ -97,7 +97,7 @@ class CSC:
     indptr: Ids  # [num_nodes + 1] int64
     indices: Ids  # [num_edges] int32 or int64, source of each edge
     weight: Floats | None = None  # [num_edges] finite
-    num_sources: int = -1  # sources are 0..num_sources-1; -1: as many as destinations
+    num_sources: int = -1  # sources are 0..num_sources-1. -1: number of destinations
 
     def __post_init__(self) -> None:
         indptr = checks.int64s("indptr", self.indptr)
@@ -105,7 +105,7 @@ class CSC:
         num_sources = whole("num_sources", self.num_sources, -1)
         num_sources = len(indptr) - 1 if num_sources == -1 else num_sources
         _core.check_csc(indptr, indices, max(num_sources, 0))
-        weight = None if self.weight is None else _weights(self.weight, len(indices))
+        weight = _weights(self.weight, len(indices))
         _set(self, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
 
     @classmethod
@@ -123,8 +123,8 @@ class CSC:
 
         In-edges of a node are ordered by source, then by i. Parallel edges and
         self-loops stay. `indices` are int32 where all ids fit. The result does not
-        depend on the threads, none of which outlives the call. Raises `UserError` for
-        ids out of range.
+        depend on the threads. No thread outlives the call. Raises `UserError` for ids
+        out of range.
 
         Args:
             src: [num_edges] source of each edge.
@@ -137,7 +137,7 @@ class CSC:
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_sources = num_nodes if num_sources is None else num_sources
         csc, positions = _sort(src, dst, num_nodes, num_sources, weight is not None, threads)
-        return csc if weight is None else replace(csc, weight=_weights(weight, len(src))[positions])
+        return csc if weight is None else replace(csc, weight=_take(_weights(weight, len(src)), positions))
 
     @property
     def num_nodes(self) -> int:
@@ -151,19 +151,17 @@ class CSC:
     def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
         """Turns every edge around.
 
-        Also returns the position here of each edge [num_edges].
+        Also returns the position in this CSC of each edge [num_edges].
         """
         indptr, indices, positions = _core.csc_transpose(self.indptr, self.indices, self.num_sources, _threads(threads))
         return CSC(indptr, indices, _take(self.weight, positions), num_sources=self.num_nodes), positions
 
     def symmetrize(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
-        """Adds the reverse of each edge u -> v that has no edge v -> u.
+        """Adds an edge v -> u for each edge u -> v without one, with equal weight.
 
-        A reverse edge has the weight of its edge.
-
-        Also returns, for each edge of the result, the position here of the edge that it
-        equals or reverses [num_edges]. Each of k parallel edges is reversed. A pair joined in both
-        directions stays, even where the numbers or weights of its parallel edges
+        Also returns the position in this CSC of the edge that each edge of the result
+        equals or reverses [num_edges]. Each of k parallel edges is reversed. A pair
+        joined in both directions stays, even if numbers or weights of parallel edges
         differ. Raises `UserError` unless sources and destinations are the same nodes.
         """
         if self.num_sources != self.num_nodes:
@@ -185,23 +183,22 @@ class CSC:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A graph with features, labels and splits of its nodes, and features of its edges.
+    """A graph with features, labels and splits of nodes, and features of edges.
 
     Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor
     checks shapes and values and raises `UserError` with the place of the first wrong
-    value. It refuses features and weights that are too large for float32, in which
-    models compute. `split` takes names and numbers too, as `Split.of` reads them.
-    Contiguous arrays of the types below are taken without a copy, from mapped files
-    too.
+    value. Features and weights beyond float32 are refused, because models compute in
+    float32. `split` also takes all forms that `Split.of` reads. Contiguous arrays of
+    the types below are taken without a copy, from mapped files too.
 
-    `edge_positions` says where each edge stood in the list that the graph was made
-    from. None means that the edges are counted as in `csc`.
+    `edge_positions` are the positions of the edges in the list that the graph was made
+    from. None stands for positions in `csc`.
     """
 
     csc: CSC
     features: Floats  # [num_nodes, width] finite
     labels: Ids  # [num_nodes] int64, -1: no label
-    split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`; nodes in use have a label
+    split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`. Nodes in use have a label
     edge_features: Floats | None = None  # [num_edges, edge_width] finite
     coordinates: Floats | None = None  # [num_nodes, 2 or 3] finite
     class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_classes]
@@ -251,28 +248,23 @@ class Graph:
         *,
         features: npt.ArrayLike | None = None,  # [num_nodes, width]
         labels: npt.ArrayLike | None = None,  # [num_nodes]
-        split: npt.ArrayLike | None = None,  # [num_nodes] as `Split.of` reads it
+        split: npt.ArrayLike | None = None,  # [num_nodes]
         weight: npt.ArrayLike | None = None,  # [num_edges]
         edge_features: npt.ArrayLike | None = None,  # [num_edges, edge_width]
         coordinates: npt.ArrayLike | None = None,  # [num_nodes, 2 or 3]
         class_names: Sequence[str] | None = None,
         threads: int | None = None,
     ) -> Graph:
-        """Makes the graph of the edges `src[i] -> dst[i]`.
-
-        Weights and edge features follow their edges into the CSC's order.
-        `edge_positions` keeps the position i of each edge.
+        """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
 
         Args:
             src: [num_edges] source of each edge.
             dst: [num_edges] destination of each edge.
-            num_nodes: number of nodes. Default: the number of rows of features, or else
-                one more than the largest id. An id of 1,000,000 or more is then refused
-                if there are fewer than id / 16 edges.
+            num_nodes: number of nodes. Default: rows of features, or one more than the
+                largest id. This id must be below max(1,000,000, 16 num_edges).
             features: [num_nodes, width] numbers. Default: width 0.
             labels: [num_nodes] class of each node, -1 for none. Default: no labels.
-            split: [num_nodes] names or codes, as `Split.of` reads them. Default: no
-                node is used.
+            split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
             weight: [num_edges] finite numbers, or None.
             edge_features: [num_edges, edge_width] numbers, or None.
             coordinates: [num_nodes, 2 or 3] numbers, or None.
@@ -281,8 +273,7 @@ class Graph:
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = _count_nodes(src, dst, features) if num_nodes is None else num_nodes
-        edge_features = _optional("edge_features", edge_features, len(src))
-        weight = None if weight is None else _weights(weight, len(src))
+        edge_features, weight = _optional("edge_features", edge_features, len(src)), _weights(weight, len(src))
         csc, positions = _sort(src, dst, num_nodes, num_nodes, True, threads)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
@@ -305,7 +296,7 @@ class Graph:
         [num_nodes, splits]) or node ids (`train_mask` or `train_idx`). Other attributes
         are not read.
 
-        Edges are put into the CSC's order, and `edge_positions` keeps their place in
+        Puts edges into the CSC's order. `edge_positions` keep the positions in
         `edge_index`. Raises `UserError` naming the attribute at fault.
 
         Args:
@@ -331,7 +322,7 @@ class Graph:
 
     @classmethod
     def load(cls, folder: str | Path) -> Graph:
-        """Maps the graph that `save` wrote, read-only.
+        """Maps a graph that was saved, read-only.
 
         Raises `UserError` naming file and place.
         """
@@ -387,16 +378,16 @@ class Graph:
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
 
     def symmetrize(self, *, threads: int | None = None) -> Graph:
-        """Adds missing reverse edges as `CSC.symmetrize` does.
+        """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge has the features and the position of the edge that it reverses.
+        A reverse edge has the features and the position of the other edge.
         """
         csc, order = self.csc.symmetrize(threads=threads)
         features, positions = _take(self.edge_features, order), _take(self.edge_positions, order)
         return replace(self, csc=csc, edge_features=features, edge_positions=positions)
 
     def row_normalize(self) -> Graph:
-        """Divides each row of features by the sum of its absolute values.
+        """Divides each row of features by the sum of absolute values.
 
         Rows of zeros stay.
         """
@@ -410,12 +401,12 @@ class Graph:
 class Block:
     """One hop of a sampled batch, renumbered from zero (DGL's MFG).
 
-    Its edges lead into the first `num_dst` of `src_nodes`.
+    All edges lead into the first `num_dst` of `src_nodes`.
     """
 
     indptr: Ids  # [num_dst + 1] int64
     indices: Ids  # [num_edges] position of each edge's source in `src_nodes`
-    src_nodes: Ids  # [num_src] global ids; the first num_dst are the destinations
+    src_nodes: Ids  # [num_src] global ids, the num_dst destinations first
     edge_ids: Ids | None = None  # [num_edges] positions in the sampled CSC
     weight: Floats | None = None  # [num_edges] keeps the estimate unbiased
 
@@ -438,7 +429,7 @@ class MiniBatch:
 
 
 def _set(value: CSC | Graph, **fields: object) -> None:
-    """Fills in the fields of a frozen value that its constructor has checked."""
+    """Fills in checked fields of a frozen value, in the constructor."""
     for name, array in fields.items():
         object.__setattr__(value, name, array)
 
@@ -446,7 +437,7 @@ def _set(value: CSC | Graph, **fields: object) -> None:
 def _sort(
     src: Ids, dst: Ids, num_nodes: int, num_sources: int, positions: bool, threads: int | None
 ) -> tuple[CSC, Ids]:
-    """Returns the CSC of an edge list and, where wanted, the position of each edge."""
+    """Returns the CSC of an edge list and, if wanted, the position of each edge."""
     num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
     indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, _threads(threads))
     return CSC(indptr, indices, num_sources=num_sources), order
@@ -549,8 +540,10 @@ def _positions(values: object | None, num_edges: int) -> Ids | None:
     return positions
 
 
-def _weights(values: object, num_edges: int) -> Floats:
-    """Reads edge weights, float32 or float64."""
+def _weights(values: object | None, num_edges: int) -> Floats | None:
+    """Reads edge weights, float32 or float64, if there are any."""
+    if values is None:
+        return None
     weight = checks.floats("weight", values, (num_edges,))
     return weight.astype(np.promote_types(weight.dtype, np.float32), copy=False)
 

@@ -1,4 +1,4 @@
-"""The keys of each section with default and meaning, as the YAML files say them."""
+"""The keys of each section with default and meaning, from the YAML files."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gnnkit.plugins import KINDS, conf_folders
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")
-_SHARED = {"partition": "layout"}  # by section: the file in `conf` with the keys that all of its options have
+_SHARED = {"partition": "layout"}  # by section: the file in `conf` with the keys of all options
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key of a section."""
 
-    name: str  # within its section, such as `hidden` or `options.seed`
+    name: str  # within the section, such as `hidden` or `options.seed`
     default: str  # as YAML. Empty: there is none
     comment: str
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One YAML file: what `section=name` chooses."""
+    """One YAML file, the choice `section=name`."""
 
     section: str  # empty: the main configuration
     name: str
-    summary: str  # the comment at its top
+    summary: str  # the comment in the first line
     keys: tuple[Key, ...]
 
 
@@ -51,7 +51,7 @@ def shared(section: str) -> tuple[Key, ...]:
 
 
 def annotated(composed: Mapping[str, Any]) -> str:
-    """Spells a configuration as YAML, with the comments of its keys."""
+    """Spells a configuration as YAML, with a comment for each key."""
     return "\n".join(_annotated(composed, dict(_comments(composed)), "", "")) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""From names to objects: entry points name plugins, plain arguments make them.
+"""From names to objects: entry points name plugins, plain arguments make plugins.
 
 Listing imports nothing. Loading imports the chosen plugin only. Code comes from
 installed entry points alone.
@@ -39,20 +39,20 @@ _WORDS: dict[Any, str] = {
 
 
 def names(kind: str) -> list[str]:
-    """Lists the installed plugins of a kind, sorted. Imports none of them."""
+    """Lists the installed plugins of a kind, sorted. Imports nothing."""
     return sorted({point.name for point in _points(kind)})
 
 
 def options(kind: str) -> list[str]:
-    """Lists what `kind=...` accepts: the YAML files of the kind, and its plugins."""
+    """Lists the values of `kind=...`: the YAML files and the plugins of the kind."""
     files = (path.stem for folder in conf_folders() for path in (folder / kind).glob("*.yaml"))
     return sorted({*files, *names(kind)})
 
 
 def load(kind: str, name: str) -> type[Any]:
-    """Imports the chosen plugin and returns its class.
+    """Imports the chosen plugin and returns the class.
 
-    Raises `UserError` if no plugin or two distributions have the name, or if its import
+    Raises `UserError` if no plugin or two distributions have the name, or if the import
     fails.
     """
     point = find(kind, name)
@@ -79,7 +79,7 @@ def find(kind: str, name: str) -> EntryPoint:
 
 
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
-    """Returns the plugin that a section names: its `name`, of a partition `nodes`."""
+    """Returns the name of a section's plugin: `name`, or `nodes` of a partition."""
     name = config.get("nodes", config.get("name"))
     if name is None:
         raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")
@@ -114,7 +114,7 @@ def check_arguments(
 
     Args:
         function: A class or a function.
-        arguments: What the user gave.
+        arguments: Values of the user, by name.
         section: The configuration key of `arguments`.
         extra: Names of parameters that do not come from the user.
     """
@@ -155,7 +155,7 @@ def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Collects the constructor's arguments: a section's keys and its `options`."""
+    """Collects the constructor's arguments: a section's keys and the `options`."""
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
         raise UserError(f"{kind}.options={shown(given)} must be a mapping of arguments")
@@ -188,7 +188,7 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns the annotations of the parameters.
 
-    Returns none if they cannot be resolved at run time.
+    Returns none if annotations cannot be resolved at run time.
     """
     target = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
     try:
@@ -228,7 +228,7 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _package_folder(package: str) -> Path:
-    """Finds the folder of package `a.b` without running its code.
+    """Finds the folder of package `a.b` without running code of the package.
 
     Asks only the finder of `a`.
     """

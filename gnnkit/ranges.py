@@ -18,7 +18,7 @@ MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
 
 
 def one_line(text: object) -> str:
-    """Returns `text` with its line breaks replaced by spaces."""
+    """Returns `text` with spaces instead of line breaks."""
     return re.sub(r"\s*[\r\n]+\s*", " ", str(text)).strip()
 
 
@@ -37,10 +37,10 @@ def whole(
 
     Args:
         name: Configuration key or argument, for the message.
-        value: What the user gave. Integers of NumPy and of torch are taken too.
-        low: Smallest number allowed. None: no bound.
-        high: Largest number allowed, where `low` is given. None: no bound.
-        what: The rule without its bounds, for the message.
+        value: Value of the user. Integers of NumPy and of torch are taken too.
+        low: Smallest number allowed. Default: no bound.
+        high: Largest number allowed, where `low` is given. Default: no bound.
+        what: The rule without bounds, for the message.
     """
     number = _index(value)
     if number is None or (low is not None and number < low) or (high is not None and number > high):
@@ -64,11 +64,11 @@ def real(
 
     Args:
         name: Configuration key, for the message.
-        value: What the user gave. Numbers of NumPy are taken too.
-        low: Smallest number allowed. None: no bound.
-        high: Largest number allowed. None: no bound.
-        above: Every number allowed is larger. None: no bound.
-        below: Every number allowed is smaller. None: no bound.
+        value: Value of the user. Numbers of NumPy are taken too.
+        low: Smallest number allowed. Default: no bound.
+        high: Largest number allowed. Default: no bound.
+        above: Every number allowed is larger. Default: no bound.
+        below: Every number allowed is smaller. Default: no bound.
     """
     bounds = (
         (low, "of at least", operator.ge),
@@ -85,14 +85,17 @@ def real(
 
 
 def share(name: str, value: object) -> float:
-    """Returns `value` as a float. Raises `UserError` unless it is in [0, 1)."""
+    """Returns `value` as a float. Raises `UserError` outside [0, 1)."""
     return real(name, value, 0, below=1)
 
 
 def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Returns `value`. Raises `UserError` unless it is one of `known`.
+    """Returns `value`. Raises `UserError` for a value that is not known.
 
-    Known values are names or whole numbers.
+    Args:
+        name: Configuration key, for the message.
+        value: Value of the user.
+        known: Names or whole numbers.
     """
     if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
         return value
@@ -102,7 +105,13 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 
 
 def switch(name: str, value: object, *, what: str = "true or false") -> bool:
-    """Returns `value`. Raises `UserError` that says `what` unless it is a boolean."""
+    """Returns `value`. Raises `UserError` for a value that is no boolean.
+
+    Args:
+        name: Configuration key, for the message.
+        value: Value of the user.
+        what: The rule, for the message.
+    """
     if not isinstance(value, bool):
         raise UserError(f"{name}={shown(value)} must be {what}")
     return value
@@ -114,8 +123,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
     The message says the nearest name and lists all.
 
     Args:
-        what: The name as the message calls it, such as `model=gcm`.
-        name: What the user gave.
+        what: The key with the name, for the message, such as `model=gcm`.
+        name: Name that the user gave.
         known: All names that exist.
     """
     choices = sorted(known)
@@ -126,11 +135,11 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
 def unknown_key(key: str, known: Collection[str]) -> UserError:
     """Makes the error for a key that does not exist.
 
-    The message says the nearest key and lists the keys of its section. The nearest key
-    may be in another section, where its last part has the same name.
+    The message says the nearest key and lists the keys of the section. The nearest key
+    may be in another section if the last part has the same name.
 
     Args:
-        key: What the user gave, such as `lr` or `model.hiden`.
+        key: Key that the user gave, such as `lr` or `model.hiden`.
         known: All keys that exist, such as `trainer` and `trainer.lr`.
     """
     section, _, last = key.rpartition(".")

@@ -20,7 +20,7 @@ PRECISIONS = (32, 64)
 DEFAULT_WORKERS = 4
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
-MAX_TIMEOUT = 1e9  # seconds, which still fit torch's milliseconds
+MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
 _KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")
 
@@ -42,7 +42,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One plugin by name, with the arguments of its constructor."""
+    """One plugin by name, with the arguments of the constructor."""
 
     kind: str
     name: str
@@ -55,12 +55,12 @@ class Choice:
     def check(self, extra: Collection[str] = ()) -> None:
         """Raises `UserError` for arguments that the constructor does not take.
 
-        `extra` names arguments that gnnkit gives itself.
+        `extra` names arguments that gnnkit adds.
         """
         plugins.check(self, extra)
 
     def create(self, **extra: Any) -> Any:
-        """Makes the plugin. `extra` are arguments that gnnkit gives itself."""
+        """Makes the plugin. `extra` are arguments that gnnkit adds."""
         return plugins.create(self, **extra)
 
 
@@ -112,7 +112,7 @@ class TrainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One job's configuration, in which nothing is `auto` any more."""
+    """One job's configuration, without any `auto`."""
 
     job: str
     seed: int
@@ -139,7 +139,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     ranges, and for a grid that does not fit the workers. Imports torch only on machines
     with GPUs.
     """
-    config: dict[str, Any] = {"sampler": None, **copy.deepcopy(dict(composed))}  # Hydra leaves out what is null
+    config: dict[str, Any] = {"sampler": None, **copy.deepcopy(dict(composed))}  # Hydra leaves out null
     _check_keys(config)
     notes = _replace_auto(config)
     workers = _count("workers", config, MAX_WORKERS)

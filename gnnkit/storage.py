@@ -1,6 +1,4 @@
-"""Arrays in files: a folder with one .npy per field, written whole or not at all, and
-memory-mapped back.
-"""
+"""Arrays in a folder, one .npy each, written whole or not at all, and memory-mapped."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from gnnkit.errors import UserError
 Array = npt.NDArray[Any]
 
 _META = "meta.json"
-# NumPy parses headers as Python, and CPython 3.11 counts the depth of all threads at once.
+# NumPy parses headers as Python. CPython 3.11 counts the depth of all threads at once.
 _reading = threading.Lock()
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -35,15 +33,14 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
 
 
 def check_npy(file: IO[bytes], size: int, name: str) -> None:
-    """Checks that a .npy file holds as many bytes as its header promises, before
-    anything is allocated.
+    """Checks a .npy file against the size in the header, before allocating anything.
 
-    Raises `UserError` for anything else, and for arrays of Python objects.
+    Raises `UserError` for too few bytes, and for arrays of Python objects.
 
     Args:
-        file: where the .npy begins.
-        size: bytes that the file has.
-        name: of the file or array, for the message.
+        file: The file, at the begin of the .npy.
+        size: Bytes of the file.
+        name: Name of the file or array, for the message.
     """
     try:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
@@ -57,9 +54,7 @@ def check_npy(file: IO[bytes], size: int, name: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raises `UserError` for a pipe or a device, which could be read for ever, and for
-    a folder.
-    """
+    """Raises `UserError` for a folder, and for an endless pipe or device."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -85,36 +80,37 @@ def expect_random_reads(array: Array | None) -> None:
     Otherwise each read brings 32 pages, and a batch would read most of a file that is
     larger than memory.
     """
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
-        owner.madvise(mmap.MADV_RANDOM)
+    _advise(array, "MADV_RANDOM")
 
 
 def forget_pages(array: Array) -> None:
     """Lets go of the pages of a mapped file that this process has touched.
 
-    The file keeps what was written, and later reads bring the pages back. Does nothing for
+    The file keeps written data, and later reads bring the pages back. Does nothing for
     arrays in memory.
     """
+    _advise(array, "MADV_DONTNEED")
+
+
+def _advise(array: Array | None, advice: str) -> None:
+    """Gives the system an advice on a mapped file, if the system knows the advice."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED)
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, advice):
+        owner.madvise(getattr(mmap, advice))
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[str, Any]) -> None:
-    """Writes arrays and `meta` into a folder, of which a reader finds all or nothing.
+    """Writes arrays and `meta` into a folder. A reader finds all or nothing.
 
-    Replaces an earlier folder of arrays. Raises `UserError` for anything else of that
+    Replaces an earlier folder of arrays. Raises `UserError` for anything else of this
     name.
 
     Args:
-        folder: to be written.
-        arrays: by name. An array that is None is left out.
-        meta: is saved as JSON.
+        folder: The folder.
+        arrays: Arrays by name. None is left out.
+        meta: Plain data for JSON.
     """
     if folder.exists() and not _is_ours(folder):
         raise UserError(f"{folder} exists and holds something else: it will not be replaced")
@@ -136,7 +132,7 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Maps the arrays of a folder, read-only, and reads its `meta`.
+    """Maps the arrays of a folder, read-only, and reads `meta`.
 
     Raises `UserError` naming the file at fault.
     """
@@ -157,7 +153,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file. The file has its old content or the new one, whatever happens in between."""
+    """Replaces a file. At any time, the file has the old content or the new."""
     temporary = _beside(path)
     try:
         with _synced(temporary) as file:
@@ -192,7 +188,7 @@ def _beside(folder: Path) -> Path:
 def _move(temporary: Path, folder: Path) -> None:
     """Renames `temporary` to `folder`.
 
-    An earlier folder steps aside first, as it cannot be renamed over.
+    An earlier folder steps aside first, because a folder cannot replace another.
     """
     while True:
         try:
@@ -201,6 +197,6 @@ def _move(temporary: Path, folder: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         aside = _beside(folder)
-        with suppress(FileNotFoundError):  # another writer moved it
+        with suppress(FileNotFoundError):  # moved by another writer
             os.rename(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)

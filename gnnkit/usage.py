@@ -91,9 +91,9 @@ def _key(section: str, key: keys.Key, column: int) -> str:
 
 
 def _entry(name: str, text: str, column: int) -> str:
-    """Sets a name and its text in two columns.
+    """Sets a name and a text in two columns.
 
-    The text gets lines of its own if the name is too long.
+    The text begins on a new line if the name is too long.
     """
     lines = _wrapped(text, _INDENT + column)
     head = f"{'':{_INDENT}}{name:<{column}}"

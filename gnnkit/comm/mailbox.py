@@ -46,8 +46,8 @@ class Letter:
 class Mailbox(ABC):
     """Point-to-point messages between the ranks of a group.
 
-    `Communicator.mailbox` makes a mailbox. Ranks are the communicator's ranks. No method
-    is collective: no call waits for another rank's call. Any thread may call the
+    `Communicator.mailbox` makes a mailbox. Ranks are the communicator's ranks. No
+    method is collective: no call waits for another rank's call. Any thread may call the
     methods. A mailbox is closed after use, for example by a `with` statement.
 
     Letters from one sender with one tag arrive in the order of the calls of `put`.

@@ -273,7 +273,7 @@ def _wait_for_end(
 
 
 def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseException:
-    """Returns the error that no other rank explains, with notes on the others.
+    """Returns the first cause of the failure, with notes on the others.
 
     Args:
         failures: Errors in the order in which ranks failed.

@@ -80,7 +80,7 @@ class EdgeFolder(Dataset):
         path = _file(self.root, "edges", ("csv", "parquet", "npy"))
         if path is None:
             raise UserError("holds no edges.csv, edges.parquet or edges.npy")
-        # Ids that are text must not be read as numbers. Numbers are checked below, by row.
+        # Ids that are text must not be read as numbers. Numbers are checked below.
         edges = _Table(path, {"src": ids.type, "dst": ids.type} if ids is not None and _is_text(ids.type) else {})
         labels, class_names = nodes.labels() if nodes else (None, None)
         return Graph.from_edges(
@@ -155,7 +155,7 @@ class _Table:
         return np.asarray(found.to_numpy())
 
     def labels(self) -> tuple[Ids | None, list[str] | None]:
-        """Reads class numbers [num_nodes], -1 for none, and the names of text classes."""
+        """Reads class numbers [num_nodes], -1 for none, and names of text classes."""
         if "label" not in self.names:
             return None, None
         column = self._column("label")
@@ -223,7 +223,14 @@ class _Table:
         self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
 
     def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Floats | None, why: str) -> None:
-        """Raises `UserError` with the first bad row, the value in `column`, and `why`."""
+        """Raises `UserError` with the first bad row, the value and `why`.
+
+        Args:
+            name: Name of the column.
+            bad: [rows] whether a row is bad.
+            column: Values of the rows, or None.
+            why: End of the message.
+        """
         rows = np.flatnonzero(bad)
         if len(rows):
             value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "

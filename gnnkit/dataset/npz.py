@@ -70,7 +70,7 @@ class Npz(Dataset):
 
 
 class _Fields:
-    """The arrays of an .npz file, each checked against the file's size before reading."""
+    """The arrays of an .npz file. Each is checked against the file's size at first."""
 
     # Deflate makes nothing smaller than this.
     MAX_RATIO = 1032

@@ -58,7 +58,7 @@ Watch = Callable[[int, float, Sequence[StepState]], None]
 
 
 def check(settings: Settings, strategy: ExecutionStrategy) -> None:
-    """Raises `UserError` for a strategy or a trainer's key that does not fit programs."""
+    """Raises `UserError` for a strategy or trainer's key that does not fit programs."""
     if not strategy.full_graph or strategy.drifts:
         raise UserError(
             f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "

@@ -122,7 +122,7 @@ class Loader:
         return self.schedule.num_steps
 
     def __iter__(self) -> Generator[Any, None, None]:
-        # Nothing happens before the first `next`: Lightning calls `iter` once too often.
+        # Nothing happens before the first `next`, as Lightning calls `iter` too often.
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self.rank)
