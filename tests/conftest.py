@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings of all tests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import settings
 from gnnkit.dataset.npz import Npz
 from gnnkit.graph import Graph
 
-# A shell that starts the tests in the background makes them, and all that they start, deaf to Ctrl-C, which is tested here.
+# A shell that starts the tests in the background turns Ctrl-C off. Tests need Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Tests start many interpreters: without its byte code on disk, each of them would compile Lightning anew, for 10 seconds.
+# Tests start many interpreters. Each would compile Lightning anew, for 10 seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+RUNS = {"jobs", "leader", "training"}  # folders with tests of whole runs
 
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
@@ -24,9 +25,18 @@ settings.load_profile("gnnkit")
 Install = Callable[..., Path]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Imports the loggers once, before whole runs fork.
+
+    Otherwise the leader of every run imports the loggers anew.
+    """
+    if any(item.path.parent.name in RUNS for item in session.items):
+        import torch.utils.tensorboard  # noqa: F401
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of real graphs: GNNKIT_TEST_DATA, else `shared/data` beside the checkout or above it."""
+    """The folder of real graphs: GNNKIT_TEST_DATA, else `shared/data` above."""
     parents = Path(__file__).resolve().parents
     candidates = (
         [Path(value)] if (value := os.environ.get("GNNKIT_TEST_DATA")) else [p / "shared/data" for p in parents]
@@ -39,13 +49,16 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def planetoid(data_folder: Path) -> Callable[[str], Graph]:
-    """Loads one of the real graphs by name, with row-normalised features: `planetoid("cora")`."""
+    """Loads a real graph by name, with row-normalised features: `planetoid("cora")`."""
     return lambda name: Npz(root=str(data_folder / f"{name}.npz"), row_normalize=True).load()
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a distribution of plugins: `install("name", {"gnnkit.model": {"x": "module:Class"}}, files)`."""
+    """Installs a distribution of plugins, with entry points and files.
+
+    For example `install("name", {"gnnkit.model": {"x": "module:Class"}}, files)`.
+    """
 
     def install(name: str, points: dict[str, dict[str, str]], files: dict[str, str] | None = None) -> Path:
         site = tmp_path / f"site-{name}"

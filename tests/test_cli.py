@@ -32,7 +32,7 @@ STRATEGY = "strategy=vertex_centric"
 
 
 class Runs(list[dict[str, Any]]):
-    """The jobs that were started, and what each of them does."""
+    """The jobs that were started, and the action of each."""
 
     action: Callable[[], dict[str, Any]] = dict
 
@@ -45,7 +45,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """Records jobs instead of running them."""
+    """Records jobs instead of running jobs."""
     runs = Runs()
 
     def run(settings: Settings, folder: Path, started: StartedRank | None, graph: Any, model: Any) -> Result:

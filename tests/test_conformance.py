@@ -1,4 +1,7 @@
-"""Every installed plugin, ours or not, keeps the promises of its interface; one that breaks them is found."""
+"""Every installed plugin keeps the promises of the interface.
+
+The checks find a plugin that breaks a promise.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,14 @@ GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes 
 
 
 def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
-    """Makes the plugin as its own YAML says."""
+    """Makes the plugin with the keys of the YAML file."""
     config = compose(as_overrides({"strategy": "vertex_centric", kind: {"name": name, **given}}))
     return Choice(kind, name, plugins.arguments_of(kind, config[kind])).create
 
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
-    """What the YAML of a plugin leaves to the user."""
+    """Returns the arguments that the YAML of a plugin leaves to the user."""
     np.save(tmp_path / "clusters.npy", np.arange(GRAPH.num_nodes) // 6)
     np.savez(
         tmp_path / "graph.npz",
@@ -177,7 +180,7 @@ def test_wrong_data_sets_are_found(wrong: type[Dataset], told: str) -> None:
 
 
 class Changed(VertexCentric):
-    """One field of each batch is other than it should be."""
+    """A strategy with one wrong field in each batch."""
 
     def __init__(self, change: Callable[[Batch, int], dict[str, Any]]) -> None:
         super().__init__()
@@ -195,7 +198,7 @@ class Short(VertexCentric):
 
 
 class Drawn(VertexCentric):
-    """Its noise does not follow from the seed."""
+    """A strategy with noise that does not follow from the seed."""
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         if first == 0:
@@ -239,7 +242,7 @@ def test_wrong_strategies_are_found(make: Callable[[], VertexCentric], told: str
 
 
 class Alone(GradientSync):
-    """Every rank steps with its own gradient."""
+    """A synchronisation that leaves every rank's gradient alone."""
 
     def step(self, module: nn.Module, optimizer: torch.optim.Optimizer, share: float) -> None:
         optimizer.step()
@@ -337,7 +340,7 @@ def test_wrong_programs_are_found(wrong: type[Program], told: str) -> None:
 
 
 class Twisted(Threads):
-    """One of its methods does something else."""
+    """A communicator with one wrong method."""
 
     broken = ""
 

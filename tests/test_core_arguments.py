@@ -1,9 +1,10 @@
 """Random arguments to every function of the core: a result, or an error that names one.
 
-The suite runs the cases for two seconds in a process of their own, which a failed
-allocation would end. To run them for minutes, from another case on:
+The suite runs the cases for two seconds in a separate process, because a failed
+allocation would end the process. To run cases for minutes, from another case on:
 
-    GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000 uv run pytest tests/test_core_arguments.py
+    export GNNKIT_FUZZ_SECONDS=600 GNNKIT_FUZZ_FIRST=1000000
+    uv run pytest tests/test_core_arguments.py
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def indptr(random: Random) -> Any:
 
 
 def array(random: Random, *shapes: tuple[int, ...], dtypes: str = "ddddfe") -> Any:
-    """An array of one of `shapes`, or once in five calls of a shape that seldom fits."""
+    """Makes an array of one of `shapes`, or sometimes of a shape that seldom fits."""
     odd_shapes = [(random.randrange(12),), (8, 2, 2), (), (0, 2**40)]
     shape = random.choice(odd_shapes if random.random() < 0.2 else shapes)
     made = np.zeros(shape, random.choice(dtypes))
@@ -242,7 +243,7 @@ FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|
 
 
 def check_named(error: BaseException, arguments: Mapping[str, Make]) -> None:
-    """Fails unless `error` is of a kind that callers expect and its message names an argument."""
+    """Fails unless callers expect `error` and the message names an argument."""
     if isinstance(error, RuntimeError) and "no more batches" in str(error):
         return
     if isinstance(error, MemoryError) and not arguments:

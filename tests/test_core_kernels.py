@@ -40,7 +40,7 @@ def from_degrees(degrees: Array, num_sources: int, rng: np.random.Generator, dty
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Edges:
-    """Any shape: no sources, no destinations, no edges, parallel edges, hubs beside rows without edges."""
+    """Draws any shape: no sources, no edges, parallel edges, hubs beside empty rows."""
     num_sources = draw(st.integers(0, 12))
     degrees = draw(st.lists(st.integers(0, 9 if num_sources else 0), max_size=8))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -69,7 +69,7 @@ def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float64) -> Ar
 
 
 def on_every_thread_count(call: Callable[[Array, int], None], shape: tuple[int, ...], dtype: Any) -> Array:
-    """The result of `call(out, threads)`, which must be the same bits for every number of threads."""
+    """Returns the result of `call(out, threads)`, equal on any number of threads."""
     results = []
     for threads in (1, 2, 3, 8):
         results.append(np.full(shape, 7, dtype=dtype))

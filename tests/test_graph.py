@@ -19,8 +19,8 @@ from gnnkit.graph import CSC, Graph, Ids, Split
 
 Edges = tuple[int, list[tuple[int, int]]]  # number of nodes, (source, destination)
 
-# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined both
-# ways with unequal numbers.
+# No nodes, no edges and an isolated node, a self-loop, parallel edges, a pair joined
+# both ways with unequal numbers.
 CORNERS: list[Edges] = [
     (0, []),
     (3, []),

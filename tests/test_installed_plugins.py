@@ -139,7 +139,7 @@ BROKEN = "import sys\nsys.exit(3)\n"
 
 
 def install(site: Path, name: str, points: dict[str, dict[str, str]], files: dict[str, str]) -> None:
-    """What an installer leaves of a distribution: its files and its metadata."""
+    """Writes an installed distribution: files and metadata."""
     info = site / f"{name}-1.0.dist-info"
     sections = (f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in of.items()) for group, of in points.items())
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"

@@ -17,7 +17,7 @@ SAMPLE = CORE / "sample"
 
 
 def uses(path: Path) -> Iterator[str]:
-    """The paths that the `use` lines of a file name, each without its braces; tests within the file are left out."""
+    """Yields the paths in the `use` lines of a file, without braces and tests."""
     text = re.sub(r"//.*", "", path.read_text(encoding="utf-8")).split("#[cfg(test)]\nmod tests {")[0]
     for tree in re.findall(r"^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);", text, re.MULTILINE):
         yield from leaves(re.sub(r"\s+", "", tree))
@@ -46,7 +46,7 @@ def split(trees: str) -> Iterator[str]:
 
 
 def modules_of_core() -> dict[str, set[str]]:
-    """For each module of the core the others that it imports. A module with a folder is one."""
+    """Returns the imports of each module of the core. A folder is one module."""
     names = {path.stem for path in CORE.iterdir() if path.name != "lib.rs"}
     found: dict[str, set[str]] = {name: set() for name in names}
     for path in CORE.rglob("*.rs"):
@@ -61,7 +61,7 @@ def modules_of_core() -> dict[str, set[str]]:
 
 
 def files_of_sample() -> dict[str, set[str]]:
-    """For each file of `sample` the others that it imports; `mod` is the folder's own."""
+    """Returns the imports of each file of `sample`. `mod` is the folder itself."""
     names = {path.stem for path in SAMPLE.glob("*.rs")} - {"tests"}
     found: dict[str, set[str]] = {name: set() for name in names}
     for name in names:

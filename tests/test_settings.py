@@ -96,7 +96,7 @@ OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(s
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """Records jobs instead of running them."""
+    """Records jobs instead of running jobs."""
     runs: list[Settings] = []
 
     def run(settings: Settings, folder: Path, *_: Any) -> Result:

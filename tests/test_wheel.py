@@ -1,4 +1,4 @@
-"""What is installed is not the checkout: the files of wheel and sdist, and a run from an empty environment."""
+"""The files of wheel and sdist, and a run from an empty environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected() -> set[str]:
-    """The Python and YAML files of the package, as they must be installed."""
+    """Lists the Python and YAML files of the package that must be installed."""
     code = {path.relative_to(ROOT) for path in (ROOT / "gnnkit").rglob("*.py*") if path.suffix in (".py", ".pyi")}
     yaml = {Path("gnnkit") / path.relative_to(ROOT) for path in (ROOT / "conf").rglob("*.yaml")}
     return {path.as_posix() for path in code | yaml}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import multiprocessing
 import os
@@ -28,7 +29,7 @@ def run_gloo(
     """Calls `function(communicator)` on processes, and returns the results by rank.
 
     Args:
-        function: What each rank does.
+        function: The work of each rank.
         world_size: Number of ranks.
         timeout: Deadline of the collectives in seconds. Default: 30.
         kind: Communicator to connect. Default: gloo.
@@ -36,28 +37,11 @@ def run_gloo(
     """
     context = multiprocessing.get_context("fork")
     listener = socket.create_server(("127.0.0.1", 0))
-    environment = {"GNNKIT_LOCAL": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-    environment |= {"GLOO_SOCKET_IFNAME": "lo"}
-
-    def work(rank: int, pipe: Connection) -> None:
-        os.environ.update(environment)
-        torch.set_num_threads(1)
-        try:
-            comm = kind.connect(
-                rank, world_size, device=torch.device("cpu"), timeout=timeout, listener=listener if rank == 0 else None
-            )
-            result = function(comm)
-            comm.close()
-            buffer = io.BytesIO()
-            torch.save(result, buffer)  # tensors in a pipe would be shared memory that goes with this process
-            pipe.send((buffer.getvalue(), None))
-        except BaseException:
-            pipe.send((None, traceback.format_exc()))
-
     pipes, processes = [], []
     for rank in range(world_size):
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=work, args=(rank, there), daemon=True)
+        meet = functools.partial(_meet, kind, rank, world_size, timeout, listener)
+        process = context.Process(target=_work, args=(meet, function, there), daemon=True)
         process.start()
         pipes.append(here)
         processes.append(process)
@@ -73,3 +57,26 @@ def run_gloo(
     errors = [error for _, error in answers if error]
     assert not errors, "\n".join(errors)
     return [torch.load(io.BytesIO(result)) for result, _ in answers]
+
+
+def _meet(
+    kind: type[Communicator], rank: int, world_size: int, timeout: float, listener: socket.socket
+) -> Communicator:
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+    os.environ.update({"GNNKIT_LOCAL": "1", "GLOO_SOCKET_IFNAME": "lo", **address})
+    here = listener if rank == 0 else None
+    return kind.connect(rank, world_size, device=torch.device("cpu"), timeout=timeout, listener=here)
+
+
+def _work(meet: Callable[[], Communicator], function: Callable[[Communicator], Any], pipe: Connection) -> None:
+    """Runs the function on one rank, and sends the result or the error."""
+    torch.set_num_threads(1)
+    try:
+        comm = meet()
+        result = function(comm)
+        comm.close()
+        buffer = io.BytesIO()
+        torch.save(result, buffer)  # a tensor in a pipe is shared memory, lost with this process
+        pipe.send((buffer.getvalue(), None))
+    except BaseException:
+        pipe.send((None, traceback.format_exc()))

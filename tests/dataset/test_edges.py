@@ -21,7 +21,7 @@ EDGES = "src,dst,weight,kind\n10,20,0.5,7\n30,10,2,8\n20,10,1,9\n"
 
 
 def folder(path: Path, **files: str | bytes | np.ndarray[Any, Any] | Mapping[str, Any] | None) -> Path:
-    """Writes files `name_suffix=content`; `None` leaves one of the two defaults out."""
+    """Writes files `name_suffix=content`. `None` leaves out one of the two defaults."""
     for name, content in ({"nodes_csv": NODES, "edges_csv": EDGES} | files).items():
         file = path / name.replace("_", ".")
         if isinstance(content, str):

@@ -1,4 +1,4 @@
-"""The default data set: what it holds, and its cache."""
+"""The default data set and the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks that were started one by one compare, and what they share."""
+"""The values that ranks compare and share before the first step."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""job=plan: what it predicts is what the engine counts, to the word, for every layout and model."""
+"""job=plan predicts the counts of the engine, for every layout and model."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.model.pyg import PyG
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
-from gnnkit.partition.quality import measure
+from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.strategy.base import Worker
 
@@ -86,6 +86,16 @@ def partition_on(grid: Grid, graph: Graph) -> Partition:
     return Partition(owner, None, grid)
 
 
+Layout = tuple[Grid, Quality, list[Shard]]
+
+
+def layouts(graph: Graph) -> Iterator[Layout]:
+    """Cuts the graph for every grid."""
+    for shape in GRIDS:
+        partition = partition_on(Grid(*shape), graph)
+        yield Grid(*shape), measure(graph, partition), list(cut_all(graph, partition))
+
+
 def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> None:
     for rank, (words, messages, sent) in enumerate(results):
         expected = {key: int(per_rank[rank]) for key, per_rank in planned.words.items() if per_rank[rank]}
@@ -99,16 +109,14 @@ def test_words_and_messages_planned_are_those_counted(name: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
     graph = make_graph()
-    for shape in GRIDS:
-        grid = Grid(*shape)
-        partition = partition_on(grid, graph)
-        planned, _ = step_volume(graph, model, measure(graph, partition))
-        results = Threads.run(functools.partial(counted, list(cut_all(graph, partition)), model), grid.world_size)
+    for grid, quality, shards in layouts(graph):
+        planned, _ = step_volume(graph, model, quality)
+        results = Threads.run(functools.partial(counted, shards, model), grid.world_size)
         check_volume(planned, results, grid)
 
 
 class Attends(Program):
-    """A program as others write it, with whatever the adjacency offers."""
+    """A program of somebody else, with all functions of the adjacency."""
 
     self_loops = True
 
@@ -131,11 +139,8 @@ def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> C
 @pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])
 def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program]) -> None:
     graph, program = make_graph(), kind(max_iterations=1)
-    for shape in GRIDS:
-        grid = Grid(*shape)
-        partition = partition_on(grid, graph)
-        planned, _ = step_volume(graph, program, measure(graph, partition))
-        shards = list(cut_all(graph, partition))
+    for grid, quality, shards in layouts(graph):
+        planned, _ = step_volume(graph, program, quality)
         results = Threads.run(functools.partial(step_counted, shards, program), grid.world_size)
         check_volume(planned, results, grid)
         assert grid.world_size == 1 or planned.received.all()
@@ -157,11 +162,9 @@ def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
     torch.manual_seed(0)
     model = MODELS[name](WIDTH, CLASSES, hidden=5, num_layers=3).double()  # type: ignore[operator]
     graph = make_graph()
-    for shape in GRIDS:
-        grid = Grid(*shape)
-        partition = partition_on(grid, graph)
-        _, sizes = step_volume(graph, model, measure(graph, partition))
-        found = Threads.run(functools.partial(kept, list(cut_all(graph, partition)), model), grid.world_size)
+    for grid, quality, shards in layouts(graph):
+        _, sizes = step_volume(graph, model, quality)
+        found = Threads.run(functools.partial(kept, shards, model), grid.world_size)
         assert min(found) > 0
         assert step_activations(graph, model, grid, sizes).tolist() == found, grid
 

@@ -29,7 +29,7 @@ class Reach(Program):
 
 
 def make_graph(*, split: bool = True) -> Graph:
-    """A directed path; the first node has a feature. Its first node alone is a training node, if there are splits."""
+    """Makes a directed path. Only the first node has a feature, and may train."""
     ids = np.arange(N - 1)
     splits = np.full(N, Split.TEST, np.int8)
     splits[0] = Split.TRAIN
@@ -97,7 +97,7 @@ def test_programs_are_verified_against_one_process(tmp_path: Path, model: str) -
 
 
 class Uneven(Program):
-    """Not what programs promise: its values depend on the rank."""
+    """A program that breaks a promise: values depend on the rank."""
 
     def start(self, nodes: Nodes) -> torch.Tensor:
         return torch.full_like(nodes.features, nodes.comm.rank + 1)

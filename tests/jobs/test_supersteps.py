@@ -1,4 +1,4 @@
-"""Supersteps of several local iterations, and updates by the leader, in whole runs; of real gloo processes where those matter."""
+"""Whole runs with supersteps of several local iterations, and updates by the leader."""
 
 from __future__ import annotations
 
@@ -78,13 +78,16 @@ def values(path: Path) -> Tensor:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """An unbroken run, made once for all tests, in a folder of its own: its result and its checkpoint."""
+    """The result and the checkpoint of an unbroken run, made once for all tests."""
     return functools.cache(lambda *overrides, **keys: run(tmp_path_factory.mktemp("whole") / "run", *overrides, **keys))
 
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """The checkpoint of a run that broke off in epoch 6, saved after epoch 4, when parameters and received rows differ."""
+    """The checkpoint of a run that broke off in epoch 6, saved after epoch 4.
+
+    Then parameters and received rows differ between ranks.
+    """
 
     @functools.cache
     def broken(*overrides: str, **keys: Any) -> str:
@@ -144,7 +147,7 @@ def test_a_checkpoint_of_other_workers_is_refused(
 
 
 def test_checkpoint_predictions_and_result_are_of_the_final_average(whole: Runs) -> None:
-    """Epoch 8 of supersteps of 3 is local, so every worker ends with parameters of its own."""
+    """Epoch 8 of supersteps of 3 is local, so workers end with different parameters."""
     result, path = whole()
     assert result["drift"] > 0
     assert result["final_drift"] == 0
@@ -164,7 +167,7 @@ def test_checkpoint_predictions_and_result_are_of_the_final_average(whole: Runs)
 
 
 def _logits(parameters: dict[str, Tensor], comm: Threads) -> Tensor:
-    """Of a model with those parameters, on one rank."""
+    """Returns the logits of a model with these parameters, on one rank."""
     graph = small_graph()
     model = GCN(graph.features.shape[1], graph.num_classes, hidden=5).double()
     model.load_state_dict({name.removeprefix("model.gcn."): value for name, value in parameters.items()})

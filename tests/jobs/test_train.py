@@ -144,7 +144,7 @@ def ranks_of(pid: int) -> list[int]:
 
 
 def started(process: subprocess.Popen[str], folder: Path) -> list[int]:
-    """The ranks, once all of them train."""
+    """Waits until all ranks train, and returns the process ids."""
     deadline = time.monotonic() + 120
     while not (folder / "workers.jsonl").exists() or not (folder / "workers.jsonl").read_text():
         assert process.poll() is None, process.stderr and process.stderr.read()
@@ -171,7 +171,7 @@ def test_ranks_listen_on_loopback_only_never_unpickle_and_when_one_is_killed_it_
 
 
 def listening(pids: Sequence[int]) -> set[str]:
-    """Addresses, in hexadecimal as in /proc/net, at which those processes listen."""
+    """Returns the listening addresses of processes, in hexadecimal as in /proc/net."""
     sockets = {os.readlink(f) for pid in pids for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
     lines = [
         line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]

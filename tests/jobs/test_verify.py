@@ -1,4 +1,4 @@
-"""job=verify finds what is equal to one process, and what is not."""
+"""job=verify tells results equal to one process from others."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_runs_equal_one_process(tmp_path: Path, comm: str, overrides: list[str],
 
 
 def test_an_error_in_ddps_all_reduce_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the trainer that trains which is verified."""
+    """The trainer of `job=train` is verified."""
 
     original = SyncMeter.hook
 
-    @functools.wraps(original)  # DDP reads its annotations
+    @functools.wraps(original)  # DDP reads the annotations
     def hook(meter: SyncMeter, group: Any, bucket: Any) -> Any:
         bucket.buffer().mul_(1 + 1e-6)
         return original(meter, group, bucket)

@@ -1,7 +1,7 @@
-"""A launcher that knows nothing of gnnkit: forks ranks with an environment and a command line each.
+"""A launcher that knows nothing of gnnkit. Each rank has an environment and a command.
 
-Run as a program, it imports what ranks need once, and then obeys one line of JSON after
-the other. Each answer is a line of JSON with the exit code, output and seconds of each rank.
+As a program, imports the packages of ranks once, then obeys one line of JSON after the
+other. An answer is a line of JSON with the exit code, output and seconds of each rank.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ended:
 
 
 class Outside:
-    """The launcher, as tests see it."""
+    """The launcher, seen from a test."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -55,8 +55,8 @@ class Outside:
             argvs: Arguments of the command, by rank.
             environments: Environment variables, by rank.
             sites: Folders with installed plugins.
-            kill: Seconds after which a rank gets SIGKILL, by rank. Default: none.
-            timeout: Seconds after which ranks that still run get SIGKILL.
+            kill: Seconds until SIGKILL, by rank. Default: none.
+            timeout: Seconds until SIGKILL for ranks that still run.
         """
         request = {
             "folder": str(folder),
@@ -80,7 +80,7 @@ class Outside:
 
 
 def by_hand(world_size: int) -> list[dict[str, str]]:
-    """Returns the environments of ranks that somebody starts in `world_size` shells of one host."""
+    """Returns the environments of ranks that somebody starts in shells of one host."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
     place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

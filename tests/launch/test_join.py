@@ -1,4 +1,4 @@
-"""Ranks that somebody else has started: how they meet, compare what they run, and wait for the plan."""
+"""Ranks that somebody else has started meet, compare, and wait for the leader."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_child_returns_its_result_or_its_error() -> None:
 
 @pytest.mark.slow
 def test_ranks_may_use_openmp_after_their_parent_did() -> None:
-    """Both in parallel; forked from the thread that has used it, the ranks would hang."""
+    """Ranks that are forked from a thread that has used OpenMP would hang."""
     import torch
 
     def work(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -270,12 +270,12 @@ def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert re.search("rank 1 was ended by SIGKILL", errors)
     assert wait_gone(pids, 0.5) < 0.5
-    assert seconds < 3  # of which 0.3 to hear the others, and the end of an interpreter on a busy machine
+    assert seconds < 3  # 0.3 for the others' reports, and the end of an interpreter on a busy machine
 
 
 @pytest.mark.slow
 def test_twenty_runs_at_once_do_not_meet() -> None:
-    """Each rank hears only from the ranks of its own run."""
+    """Each rank hears only from the ranks of the same run."""
     imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.launch.processes import launch\n"
     source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)['heard'] == [1, 2]"
     running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""Processes that go on no more: stopped, asleep, looping, or waiting for one that is."""
+"""Processes that go on no more: stopped, asleep, looping, or waiting for another."""
 
 from __future__ import annotations
 
@@ -105,7 +105,10 @@ def test_cpu_time_is_unknown_for_a_process_that_is_gone() -> None:
 
 
 def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *, before: bool = False) -> str:
-    """Runs three ranks that add up for ever, and returns the error when rank 1 does something else."""
+    """Runs three ranks that add up for ever. Rank 1 does `action` instead.
+
+    Returns the error.
+    """
 
     def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
         progress("the meeting")
@@ -173,7 +176,7 @@ def test_a_fork_that_fails_is_the_error_that_is_shown(monkeypatch: pytest.Monkey
 
 def test_too_many_open_files_are_the_error_that_is_shown() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    launch(lambda *_: {}, 1)  # opens what stays open
+    launch(lambda *_: {}, 1)  # opens files that stay open
     with socket.socket() as probe:
         lowest = probe.fileno()
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 6, hard))
@@ -187,7 +190,7 @@ def test_too_many_open_files_are_the_error_that_is_shown() -> None:
 
 
 def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls: int) -> GCN:
-    """Makes a model that hangs on rank 1 when it is called for the nth time."""
+    """Makes a model that hangs on rank 1 in the nth call."""
 
     class Hanging(GCN):
         left = calls

@@ -9,8 +9,9 @@ from gnnkit.graph import CSC
 
 
 def skewed(num_nodes: int, num_edges: int, salt: int = 0) -> CSC:
-    """In-degrees from zero to a large part of the nodes; self-loops, parallel edges,
-    isolated nodes.
+    """Makes a graph with in-degrees from zero to a large part of the nodes.
+
+    Has self-loops, parallel edges and isolated nodes.
     """
     random = np.random.default_rng(salt)
     dst = (num_nodes * random.random(num_edges) ** 3).astype(np.int64)

@@ -1,6 +1,4 @@
-"""The inputs that crash other samplers, or that they answer with nodes that do not
-exist.
-"""
+"""Inputs that crash other samplers, or make others draw nodes that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every sampler promises, and what `Sampler` gives to one that only draws."""
+"""The promises of every sampler, and `Sampler` for a class that only draws."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_loaders_make_the_same_batches_on_any_number_of_threads(sampler: Sampler
 
 @pytest.fixture(scope="module")
 def rmat() -> CSC:
-    """Both directions of each edge, so that walks need no other graph; weighted."""
+    """Makes a weighted graph with both directions of each edge, for walks."""
     indptr, indices, _ = _core.generate_rmat(4_000, 50_000, 1)
     graph, _ = CSC(indptr, indices).symmetrize()
     return CSC(graph.indptr, graph.indices, np.arange(graph.num_edges, dtype=np.float32) % 7)

@@ -155,7 +155,7 @@ class Classifier(lightning.LightningModule):
         self.seen: dict[str, list[list[int]]] = {"train": [], "val": [], "test": [], "predict": []}
 
     def loss(self, stage: str, batch: Any) -> torch.Tensor:
-        if isinstance(batch, dict):  # what `LoadedBatch.to` makes
+        if isinstance(batch, dict):  # as from `LoadedBatch.to`
             self.seen[stage].append(batch["input_nodes"].tolist())
             return self.model.layers[0].lin_r(batch["x"]).sum()
         self.seen[stage].append(batch.n_id.tolist())

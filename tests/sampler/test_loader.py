@@ -57,7 +57,7 @@ GRAPH = random_graph()
 
 
 class PythonSampler(Sampler):
-    """All in-edges, as a third party would write it. Node `fail_at` raises."""
+    """A third party's sampler of all in-edges. Node `fail_at` raises."""
 
     def __init__(self, fail_at: int = -1, delay: float = 0.0) -> None:
         self.fail_at = fail_at
@@ -74,7 +74,7 @@ class PythonSampler(Sampler):
 
 
 class Overriding(NeighborSampler):
-    """Native draws, but batches of its own."""
+    """Native draws, but other batches."""
 
     def sample(self, graph: CSC, seeds: np.ndarray, *, key: int) -> Any:
         return super().sample(graph, seeds, key=key + 1)
@@ -218,7 +218,7 @@ def test_pyg_data_is_read_as_a_graph() -> None:
 
 
 class Wrong(PythonSampler):
-    """Changes the first hop, or the batch, that it hands over."""
+    """A sampler that changes the first hop, or the batch."""
 
     def __init__(self, change: Callable[[Any], Any], of_batch: bool = False) -> None:
         super().__init__()
@@ -362,7 +362,7 @@ def test_a_loader_resumes_to_the_bit(batching: str) -> None:
         elif (epoch, step) == (0, 5):
             assert content(after) == expected[1]
         else:
-            after.set_epoch(epoch)  # that it is at already
+            after.set_epoch(epoch)  # the current one
             assert taken + content(after) == expected[epoch]
 
 
@@ -420,7 +420,7 @@ def test_files_are_not_read_ahead_once_they_are_sampled(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", array)
     indptr, indices, x = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in arrays)
     graph = CSC(indptr, indices)
-    assert not any(map(is_read_at_random, arrays))  # checking it reads all of it in order
+    assert not any(map(is_read_at_random, arrays))  # the check reads the whole file in order
     batch = next(iter(Loader(graph, NeighborSampler(FANOUTS), np.arange(10), features=x)))
     np.testing.assert_array_equal(batch.x, arrays["x"][batch.input_nodes])
     assert all(map(is_read_at_random, arrays))

@@ -1,5 +1,6 @@
-"""The walks' law, exactly on paper and statistically in the code; wrong laws that
-others ship are told apart.
+"""The walks' law, exactly on paper and statistically in the code.
+
+Tells wrong laws of others apart.
 """
 
 from __future__ import annotations
@@ -45,9 +46,7 @@ def plain(here: int, there: int) -> Fraction:
 
 
 def transition(graph: CSC, accept: Law) -> list[list[Fraction]]:
-    """P[u][v] of a walk that proposes a uniform neighbour and stays where it is when it
-    is refused.
-    """
+    """Returns P[u][v] of a walk that proposes a uniform neighbour, or else stays."""
     n, degree = graph.num_nodes, np.diff(graph.indptr)
     P = [[Fraction(0)] * n for _ in range(n)]
     for u in range(n):
@@ -72,8 +71,9 @@ def steps(sampler: MetropolisHastingsSampler, graph: CSC, keys: int) -> npt.NDAr
 
 
 def p_value(counts: npt.NDArray[np.int64], P: list[list[Fraction]]) -> float:
-    """Chi-square of observed steps against the transition law; 0 if a step was
-    impossible.
+    """Returns the p-value of observed steps under the transition law.
+
+    Returns 0 if a step was impossible.
     """
     law = np.array(P, np.float64)
     expected = counts.sum(axis=1, keepdims=True) * law

@@ -47,7 +47,7 @@ def test_nodes_are_numbered_by_first_occurrence(graph: CSC) -> None:
 
 
 def test_memory_is_used_again_once_no_view_of_it_is_left() -> None:
-    graph = CSC(np.arange(30_001) * 4, np.arange(120_000) % 30_000)  # a batch is larger than what is not kept
+    graph = CSC(np.arange(30_001) * 4, np.arange(120_000) % 30_000)  # a batch is larger than the rest
     sampler = NeighborSampler([3, 2], threads=2)
 
     def edge_ids(key: int) -> np.ndarray:

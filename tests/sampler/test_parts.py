@@ -1,4 +1,4 @@
-"""Owners that each draw for their own nodes draw what one process draws."""
+"""Owners that each draw for their own nodes draw the same as one process."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shards(csc: CSC) -> Iterator[Shard]:
 
 
 def counts(sampler: NativeSampler, csc: CSC, nodes: Ids, hop: int) -> Ids | None:  # [num_nodes of the graph]
-    """The draws of each of `nodes` by a balanced sampler, which all nodes of the hop share."""
+    """Returns the draws of each of `nodes` by a balanced sampler, else None."""
     if not isinstance(sampler, BalancedSampler):
         return None
     given = np.zeros(csc.num_nodes, np.int64)
@@ -80,7 +80,10 @@ def part(sampler: NativeSampler, csc: CSC, shard: Shard, given: Ids | None) -> R
 
 
 def rows(hop: Hop, sources: Ids, edges: Ids) -> list[tuple[list[float], ...]]:
-    """Global sources, global edges and weights of each row; `sources` and `edges` are those of the draws."""
+    """Returns global sources, global edges and weights of each row.
+
+    `sources` and `edges` are global ids of the draws.
+    """
     weight = np.zeros(len(sources)) if hop.weight is None else hop.weight
     spans = [slice(begin, end) for begin, end in zip(hop.indptr, hop.indptr[1:], strict=False)]
     return [(sources[span].tolist(), edges[span].tolist(), weight[span].tolist()) for span in spans]

@@ -1,5 +1,6 @@
-"""What each sampler draws against what theory says it draws, at degrees from 1 to
-100,000. Keys are fixed, so are results.
+"""The draws of each sampler against theory, at degrees from 1 to 100,000.
+
+Keys are fixed, so are results.
 """
 
 from __future__ import annotations

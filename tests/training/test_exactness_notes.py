@@ -1,4 +1,4 @@
-"""A run on several workers says before training what is not exact."""
+"""A run on several workers names all inexact parts before training."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import nn
 from torch_geometric import nn as pyg
 
 import gnnkit
-from gnnkit.graph import CSC, Graph
 from gnnkit.model.pyg import PyG
-
-
-def make_graph() -> Graph:
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, 40, (2, 160))
-    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
-    features = rng.standard_normal((40, 8)).astype(np.float32)
-    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
+from tests.graphs import random_graph
 
 
 def run(folder: Path, **keys: Any) -> Any:
     given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
-    return gnnkit.train(make_graph(), folder=folder, trainer={"max_epochs": 1}, **given)
+    return gnnkit.train(random_graph(), folder=folder, trainer={"max_epochs": 1}, **given)
 
 
 def attention(in_features: int, num_classes: int) -> nn.Module:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,21 +15,13 @@ from torch.nn import functional as F
 import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.strategy import Batch
-
-
-def make_graph() -> Graph:
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, 40, (2, 160))
-    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
-    features = rng.standard_normal((40, 8)).astype(np.float32)
-    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
+from tests.graphs import random_graph
 
 
 class Own(L.LightningModule):
-    """A network with a loss of its own, right or wrong."""
+    """A network with a user's loss, right or wrong."""
 
     num_layers, self_loops = 2, True
 
@@ -60,7 +51,7 @@ class Own(L.LightningModule):
 
 def run(folder: Path, kind: str, **keys: Any) -> Any:
     given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
-    return gnnkit.train(make_graph(), folder=folder, model=Own(kind), trainer={"max_epochs": 2}, **given)
+    return gnnkit.train(random_graph(), folder=folder, model=Own(kind), trainer={"max_epochs": 2}, **given)
 
 
 SAMPLED = {
@@ -90,7 +81,7 @@ def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
     """Not in what was logged, nor in the words that were counted."""
     own = run(tmp_path / "own", "sum")
     built_in = gnnkit.train(
-        make_graph(), strategy="vertex_centric", workers=2, comm="threads", threads=1, partition="1d",
+        random_graph(), strategy="vertex_centric", workers=2, comm="threads", threads=1, partition="1d",
         model=lambda a, b: GCN(a, b, hidden=4), trainer={"max_epochs": 2}, folder=tmp_path / "gcn",
     )  # fmt: skip
     assert own["words_gathered"] == built_in["words_gathered"] > 0

@@ -20,22 +20,15 @@ import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph import Split
 from gnnkit.training import checkpoint
 from gnnkit.training.ddp import SyncMeter
+from tests.graphs import random_graph
 
 FILE = "checkpoints/last.json"
 
 
-def make_graph() -> Graph:
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, 40, (2, 160))
-    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
-    features = rng.standard_normal((40, 8)).astype(np.float32)
-    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
-
-
-GRAPH = make_graph()
+GRAPH = random_graph()
 NODE = int(np.flatnonzero(GRAPH.split == Split.TRAIN)[-1])  # of the last rank
 
 
@@ -53,7 +46,7 @@ class Breaking(nn.Module):
             far = torch.full((3,), -3e38)
             far[(GRAPH.labels[NODE] + 1) % 3] = 3e38
             return torch.where(rows[:, None], far + 0 * x, x)
-        # The root of 0 is 0, its slope is infinite.
+        # The root of 0 is 0, with an infinite slope.
         return x + torch.sqrt((x * torch.where(rows[:, None], 0.0, 1.0)) ** 2 + torch.where(rows[:, None], 0.0, 1.0))
 
 
@@ -201,7 +194,7 @@ def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
     saved = checkpoint.load(tmp_path / "run" / FILE)
     optimizer = saved["optimizer_states"][0]
     assert [group["lr"] for group in optimizer["param_groups"]] == [0.125]
-    # Steps 1 to 3 lead to the checkpoint. Step 4 is lost, step 5 not taken, step 6 taken.
+    # Steps 1 to 3 lead to the checkpoint. Step 4 is lost, 5 not taken, 6 taken.
     assert {float(state["step"]) for state in optimizer["state"].values()} == {4.0}
 
 

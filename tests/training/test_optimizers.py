@@ -1,4 +1,4 @@
-"""The table of optimisers says what torch's optimisers do."""
+"""The table of optimisers describes torch's optimisers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Plain(nn.Module):
 
 
 class Own(L.LightningModule):
-    """Its own optimiser, with a schedule, and its own loss."""
+    """A network with a user's optimiser, schedule and loss."""
 
     num_layers = 1
 
@@ -58,7 +58,7 @@ class Own(L.LightningModule):
 
 
 class Telling(Own):
-    """Logs in its training step."""
+    """A network that logs in the training step."""
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
@@ -107,7 +107,7 @@ def train(model: Any, folder: Path, workers: int, **keys: Any) -> dict[str, Any]
 
 
 def logged(folder: Path, name: str) -> list[float]:
-    """What the CSV holds of a metric."""
+    """Returns the values of a metric in the CSV."""
     with (folder / "csv/metrics.csv").open() as file:
         return [float(row[name]) for row in csv.DictReader(file) if row[name]]
 

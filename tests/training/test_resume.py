@@ -22,7 +22,6 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
-from gnnkit.graph import CSC, Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -37,6 +36,7 @@ from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
 from tests.comm.processes import run_gloo
+from tests.graphs import random_graph
 
 pytestmark = pytest.mark.filterwarnings("error:.*resum")
 EPOCHS = 8
@@ -77,7 +77,7 @@ class Case:
 
 
 class KeepAll(resume.PeriodicCheckpoint):
-    """Writes each checkpoint to a file of its own."""
+    """A callback that writes each checkpoint to a separate file."""
 
     def __init__(self, folder: Path, steps: int | None) -> None:
         super().__init__(folder, IDENTITY, 1, steps)
@@ -92,15 +92,7 @@ class KeepAll(resume.PeriodicCheckpoint):
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
 
-def make_graph() -> Graph:
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, 30, (2, 120))
-    split = rng.choice(np.array([1, 2, 3], np.int8), 30, p=[0.6, 0.2, 0.2])
-    features = rng.standard_normal((30, 8)).astype(np.float32)
-    return Graph(CSC.from_edges(src, dst, 30), features, rng.integers(0, 3, 30), split)
-
-
-GRAPH = make_graph()
+GRAPH = random_graph(30)
 
 
 def train(

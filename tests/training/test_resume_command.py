@@ -1,4 +1,4 @@
-"""Resuming as users do: by a key of the command, from what another run has left."""
+"""Resuming by a key of the command, from the checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -6,30 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import gnnkit
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph
+from gnnkit.graph import Graph
 from gnnkit.training import checkpoint
+from tests.graphs import random_graph
 
 FILE = "checkpoints/last.json"
 
 
-def make_graph(seed: int = 0) -> Graph:
-    rng = np.random.default_rng(seed)
-    src, dst = rng.integers(0, 40, (2, 160))
-    split = rng.choice(np.array([1, 2, 3], np.int8), 40, p=[0.6, 0.2, 0.2])
-    features = rng.standard_normal((40, 8)).astype(np.float32)
-    return Graph(CSC.from_edges(src, dst, 40), features, rng.integers(0, 3, 40), split)
-
-
 def run(folder: Path, graph: Graph | None = None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
     given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, **keys}
-    return gnnkit.train(graph or make_graph(), folder=folder, trainer={"max_epochs": 2, **(trainer or {})}, **given)
+    return gnnkit.train(graph or random_graph(), folder=folder, trainer={"max_epochs": 2, **(trainer or {})}, **given)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +52,7 @@ def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, 
         ({}, {"model": "sage"}, "model=sage differs from gcn in the checkpoint "),
         ({}, {"sync": "leader"}, "sync=leader differs from all_reduce in the checkpoint "),
         ({}, {"strategy": "individual_sample"}, "strategy=individual_sample differs from vertex_centric in the"),
-        ({}, {"graph": make_graph(1)}, "trainer.resume: the graph is not the graph of the checkpoint "),
+        ({}, {"graph": random_graph(1)}, "trainer.resume: the graph is not the graph of the checkpoint "),
         ({"max_epochs": 2}, {}, "trainer.max_epochs=2: the checkpoint "),
         ({"max_epochs": 1}, {}, "trainer.max_epochs=1: the checkpoint "),
         ({"resume": "last"}, {}, "trainer.resume=last: checkpoint last: No such file or directory"),
