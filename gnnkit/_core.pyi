@@ -224,7 +224,7 @@ def dropout(
 class Loader:
     """One rank's batches of an epoch, made ahead on threads.
 
-    Step i has the seeds `seeds[offsets[i] : offsets[i + 1]]` and the key `derive(key, i)`.
+    Step i has seeds `seeds[offsets[i] : offsets[i + 1]]` and the key `derive(key, i)`.
 
     Args:
         graph: The reading of a native sampler, or the graph of a sampler in Python.

@@ -1,4 +1,10 @@
-"""The jobs of the command line, one file each."""
+"""The jobs of the command line: `train`, `verify`, `plan` and `partition`, a file each.
+
+`start` makes the run folder. `dispatch` checks the plugins and chooses the work of a
+rank. `run` starts the ranks, or `join` joins ranks that were started. Every rank then
+does the work of a `Job`: `train`, `iterate` for programs, or `verify`. The leader's
+`figures` go back to `start`, into `result.json`.
+"""
 
 from gnnkit.jobs.redacted import to_yaml as to_yaml
 from gnnkit.jobs.start import start as start

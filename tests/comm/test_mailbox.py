@@ -76,7 +76,7 @@ def seconds_since(start: float) -> float:
     return time.monotonic() - start
 
 
-# What ranks promise each other.
+# Promises between ranks.
 
 
 def traffic(comm: Communicator, num_letters: int = 150) -> list[tuple[int, str, int]]:
@@ -397,7 +397,7 @@ def test_a_malformed_frame_ends_its_connection_only(name: str) -> None:
         boxes[1].put(2, "x")  # the other connection of rank 2 is whole
 
 
-# What is left behind, and speed.
+# Nothing left behind, and speed.
 
 
 def open_files() -> int:

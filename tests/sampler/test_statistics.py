@@ -115,8 +115,8 @@ def test_weighted_inclusion_follows_the_race_of_exponentials(degree: int) -> Non
     fanout, num_keys, heavy = 10, 2_000, degree // 4
     weight = np.ones(degree)
     weight[:heavy] = 3.0
-    # An edge of weight w is drawn iff fewer than `fanout` others arrive before it.
-    # So integrate over its own arrival.
+    # An edge of weight w is drawn iff fewer than `fanout` others arrive earlier.
+    # So integrate over the arrival of this edge.
     num_steps = max(4_000, 4 * degree)  # of large degrees only the earliest arrivals count
     steps = (np.arange(num_steps) + 0.5) / num_steps
     arrival = -np.log(steps) / 3.0
