@@ -30,8 +30,8 @@ LAYERS = [
     "training",
 ]
 # Beside the layers: what they may all use, and what uses them.
-ANYWHERE = {"plugins", "_core", "errors", "checks"}
-TOP = {"config", "job", "testing", "__init__", "__main__"}
+ANYWHERE = {"plugins", "_core", "errors", "checks", "ranges"}
+TOP = {"config", "keys", "usage", "job", "testing", "__init__", "__main__"}
 ALLOWED = {
     "torch": {*LAYERS[LAYERS.index("comm") :], "testing"},
     "lightning": {"training"},

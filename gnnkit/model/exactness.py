@@ -1,4 +1,4 @@
-"""What makes a model compute something else on several ranks than on one. Found before training."""
+"""Finds out before training what makes a model depend on the number of ranks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 
 
 def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
-    """Lists why a training step depends on the number of ranks. Empty for a model that does not.
+    """Lists why a training step depends on the number of ranks.
 
-    Runs the model on three nodes, and notes random draws and batch statistics. A model
-    that cannot run on these nodes is judged by its modules alone. torch's random generator
-    stays as it is.
+    The list is empty for an exact model. Runs the model on three nodes, and notes
+    random draws and batch statistics. A model that cannot run on these nodes is judged
+    by its modules alone. torch's random generator stays as it is.
 
     Args:
         model: The model, which is not used afterwards: statistics and hooks change.
@@ -47,11 +47,11 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 
-class _Notes(TorchDispatchMode):
-    """Notes operators whose result depends on the layout, by the module that calls them."""
+class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes operators whose result depends on the layout, by calling module."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []  # modules that are called right now, the innermost last
         self.reasons: dict[str, str] = {}
 
@@ -88,7 +88,10 @@ def _by_module(module: nn.Module) -> str | None:
 
 
 def _gathers(module: nn.Module) -> bool:
-    """Says whether the module is an aggregation or a convolution of PyG, which need not be installed."""
+    """Says whether the module is an aggregation or a convolution of PyG.
+
+    PyG need not be installed.
+    """
     return bool({"Aggregation", "MessagePassing"} & set(_bases(module)))
 
 

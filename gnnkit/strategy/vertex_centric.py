@@ -1,4 +1,6 @@
-"""Vertex-centric workload partition: every rank computes its nodes, over all their edges, in every layer."""
+"""Vertex-centric workload partition: every rank computes its nodes, over all their
+edges, in every layer.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ class VertexCentric(ExecutionStrategy):
     Choose this strategy where the graph and its activations fit the workers together
     (dispatch-workload in Lin et al., Proc. IEEE 2023).
 
-    With `local_iterations` = K, K epochs are a superstep. In its first K - 1 epochs a rank
-    exchanges nothing. The rank steps its own parameters with its own mean gradient, and
-    rows last received are constants. The last epoch exchanges rows and synchronises
-    gradients. The first forward pass of a run always exchanges rows.
+    With `local_iterations` = K, K epochs are a superstep. In its first K - 1 epochs a
+    rank exchanges nothing. The rank steps its own parameters with its own mean
+    gradient, and rows last received are constants. The last epoch exchanges rows and
+    synchronises gradients. The first forward pass of a run always exchanges rows.
     """
 
     full_graph = True
