@@ -164,13 +164,13 @@ class BlockAdjacency(Adjacency):
         return z / self._row_weight if reduce == "mean" else z
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        z = message(self.edges.by_source.spread(x), slice(0, x.shape[-1]))
+        z = message(self.edges.of_sources.sum(x), slice(0, x.shape[-1]))
         if self._counts is not None:
             z = z * self._tensor(self._with_loops(self._counts, 1))[:, None]
         return self.edges.by_destination.sum(z)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        scores = self.edges.by_source.spread(src) + self.edges.by_destination.spread(dst)
+        scores = self.edges.of_sources.sum(src) + self.edges.by_destination.spread(dst)
         return scores if edge is None else scores + edge
 
     def softmax(self, scores: Tensor) -> Tensor:
@@ -214,9 +214,13 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def _by_source_id(self) -> HeldEdges:
-        """The edges of each row in ascending order of source id and edge id: the first of equals wins."""
+        """The edges of each row in ascending order of source id, so that the first of equals wins.
+
+        Parallel edges have one source, so any order of these serves.
+        """
         csc = self.edges.csc
-        order = np.lexsort((self._held_ids, self._block.src_nodes[csc.indices], self._targets))
+        sources = self._block.src_nodes.astype(np.int64)[csc.indices]
+        order = np.argsort(self._targets * self._layers.graph.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
     def _tensor(self, values: Floats) -> Tensor:

@@ -127,7 +127,7 @@ class Engine:
             message: Works on each column for itself.
             layer: Layer of the model.
         """
-        rows = self.edges.by_source.spread(self._gather(x, layer))
+        rows = self.edges.of_sources.sum(self._gather(x, layer))
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
         z = self.edges.by_destination.sum(message(rows, columns))
         return self._join(self.targets.collect(z, layer), x, layer)
@@ -151,7 +151,7 @@ class Engine:
         """
         if self.slicing:
             src, dst = self.slicing.replicate(src, layer), self.slicing.replicate(dst, layer)
-        at_sources = self.edges.by_source.spread(self.sources.spread(src, layer))
+        at_sources = self.edges.of_sources.sum(self.sources.spread(src, layer))
         at_targets = self.edges.by_destination.spread(self.targets.spread(dst, layer))
         scores = at_sources + at_targets
         if edge is None:
