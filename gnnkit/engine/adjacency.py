@@ -59,6 +59,10 @@ class Adjacency(ABC):
             [num_dst, f], or [num_dst, H, d].
         """
 
+    def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
+        """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
+        return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
+
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Sums `message(rows, columns)` over in-edges.
@@ -130,6 +134,10 @@ class Adjacency(ABC):
             training: False: returns `values`.
         """
         return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
+    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
