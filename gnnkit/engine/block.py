@@ -208,7 +208,7 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def _row_weight(self) -> Tensor:  # [num_dst, 1]
-        """What the edges of each row weigh together. 1 for rows without edges."""
+        """The sum of the weights of each row's edges. 1 for rows without edges."""
         ones = torch.ones(self.edges.num_src, 1, dtype=self._layers.dtype, device=self._layers.device)
         sums = self.edges.sum(ones)
         return torch.where(sums == 0, 1, sums)

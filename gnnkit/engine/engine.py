@@ -44,7 +44,7 @@ class Engine:
             shard: This rank's shard.
             comm: The ranks of the run.
             dtype: Type of rows, degrees and weights.
-            tally: Counts what moves. None: a new one.
+            tally: Counts the rows moved. None: a new one.
         """
         self.shard, self.dtype, self.device, self.grid = shard, dtype, comm.device, shard.grid
         self.tally, self.received = tally or Tally(), Received()
@@ -63,7 +63,7 @@ class Engine:
         self.in_degree, self.out_degree = self._tensor(shard.in_degree[mine]), self._tensor(shard.out_degree[mine])
 
     def _peers(self, comm: Communicator) -> tuple[Peers, Peers | None]:
-        """Finds the ranks of the same slice, and of the same cell if there are slices."""
+        """Finds the ranks of the same slice and of the same cell."""
         cell, place, slices = self.shard.cell, self.shard.slice, self.grid.slices
         plane_ranks = [other * slices + place for other in range(self.grid.num_cells)]
         if slices == 1:

@@ -39,7 +39,7 @@ class Peers:
             rows: [sum(send), ...] by receiver.
             send: Number of rows for each peer.
             recv: Number of rows from each peer.
-            exchange: What is exchanged, for counting.
+            exchange: Kind and layer, for counting.
         """
 
         def move() -> Tensor:
@@ -90,8 +90,8 @@ class Route:
         senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
         self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
         away = sum(self.held_counts) - self.held_counts[comm.rank]
-        # No rank holds edges at rows of other cells, as in a layout with one column or row.
-        # Then nothing is sent.
+        # With one column or row, no rank holds edges at rows of other cells, and nothing
+        # is sent.
         self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
@@ -179,7 +179,13 @@ class Slicing:
         return result
 
     def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
-        """Returns all `width` columns of my rows."""
+        """Returns all columns of my rows.
+
+        Args:
+            z: [num_cell_nodes, f / S] my columns of the cell's rows.
+            width: The number f of columns.
+            layer: Layer of the model.
+        """
         result: Tensor = _Unslice.apply(z, self, width, layer)
         return result
 

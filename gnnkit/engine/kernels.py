@@ -50,7 +50,7 @@ class EdgeKernels(ABC):
 
     @abstractmethod
     def max(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_src, f] -> [num_dst, f] twice
-        """Finds the largest x[u] over the edges u -> v, and the first edge that has it.
+        """Finds the largest x[u] over the edges u -> v, and the first such edge.
 
         Gives -inf and -1 without edges.
         """

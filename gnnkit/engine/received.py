@@ -73,7 +73,7 @@ class Received:
         return received
 
     def keep(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Returns `compute()`, or the last result of it in a pass without exchange."""
+        """Returns `compute()`, or the last result in a pass without exchange."""
         if self.exchanges and not self._current.remember:
             return compute()
         position, self._position = self._position, self._position + 1

@@ -1,4 +1,4 @@
-"""Counts what exchanges move."""
+"""Counts the rows that exchanges move."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Exchange:
 
 @dataclass(eq=False)
 class Tally:
-    """What one rank received and sent since the last `reset`.
+    """The numbers that one rank received and sent since the last `reset`.
 
     A word is one number of a row. Words count what comes from other ranks, as the
     formulas do. Bytes count what goes to other ranks. Messages are the pairs of
@@ -95,7 +95,7 @@ class Tally:
         """Adds one exchange.
 
         Args:
-            exchange: What is exchanged.
+            exchange: Kind and layer.
             me: This rank, in the numbering of the run.
             peers: Ranks of the run that take part, this one among them.
             sent: Numbers sent to each of `peers`.

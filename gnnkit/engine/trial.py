@@ -1,4 +1,4 @@
-"""A model tried on a few made-up rows, to see what a step exchanges and keeps."""
+"""A model tried on a few made-up rows, to see a step's exchanges and memory."""
 
 from __future__ import annotations
 

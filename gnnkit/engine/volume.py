@@ -14,7 +14,7 @@ from gnnkit.partition.traffic import Traffic, column_shares
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """What the ranks exchange in one training step."""
+    """The words and messages of one training step."""
 
     words: dict[tuple[int, Step], Ids]  # (layer, step) -> [world_size] received
     messages: Ids  # [world_size] sent

@@ -148,9 +148,14 @@ class ChunkEvaluation(Evaluation):
 
 
 def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
-    """Cuts `nodes` into runs whose costs add up to at most `budget`, or of one node.
+    """Cuts nodes into runs whose costs add up to at most a budget, or of one node.
 
     Gives one empty run where there are no nodes.
+
+    Args:
+        nodes: [num_nodes] ids.
+        costs: [num_nodes] cost of each node.
+        budget: Largest cost of a run of several nodes.
     """
     start, ends = 0, np.cumsum(costs)
     while start < len(nodes) or start == 0:

@@ -42,7 +42,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the ranks of a job read."""
+    """The data that the ranks of a job read."""
 
     trains: bool  # labelled nodes in the training split
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
@@ -60,7 +60,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
 
     Args:
         settings: The configuration.
-        needs: What the ranks read.
+        needs: The data that the ranks read.
         folder: The run folder.
         graph: Instead of the data set.
 

@@ -14,7 +14,7 @@ from gnnkit.ranges import MAX_COUNT, real, whole
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """The nodes that this rank owns, and the in-edges that join them to all others."""
+    """The nodes that this rank owns, and their in-edges."""
 
     adjacency: Adjacency
     comm: Communicator

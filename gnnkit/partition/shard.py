@@ -33,12 +33,12 @@ class Shard:
     num_edges: int  # of the whole graph, without added self-loops
     num_classes: int
     owned: Ids  # [num_owned] int64 global ids, ascending
-    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first; = owned without slices
+    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first. = owned without slices
     sources: Ids  # [num_sources] int64 global ids of the held edges' sources, ordered by (source_cell, id)
     source_cell: Ids  # [num_sources] int32 cell whose ranks own each source
     targets: Ids  # [num_targets] int64 global ids of the held edges' destinations, ordered by (target_cell, id)
     target_cell: Ids  # [num_targets] int32
-    csc: CSC  # num_targets destinations, num_sources sources; in-edges in ascending order of edge id
+    csc: CSC  # num_targets destinations, num_sources sources. In-edges in ascending order of edge id
     edge_ids: Ids  # [num_held_edges] int64 global edge ids
     in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
     out_degree: Floats  # [num_cell_nodes] float64

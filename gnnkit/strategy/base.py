@@ -24,7 +24,7 @@ class Worker:
     """One rank's part of the run, which is all that a strategy may read."""
 
     comm: Communicator
-    shard: Shard  # the nodes that this rank owns; their edges too, unless `graph` is given
+    shard: Shard  # the nodes that this rank owns, and their edges unless `graph` is given
     dtype: torch.dtype  # of features and parameters
     seed: int
     graph: Graph | None = None  # the whole graph, where the strategy reads it
@@ -75,7 +75,7 @@ class Batch:
     rows: Tensor  # [k] int64, the output rows that the loss reads
     labels: Tensor  # [k] int64
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
-    synchronise: bool = True  # False: no exchange; the rank steps its own parameters, and `total` counts its own rows
+    synchronise: bool = True  # False: no exchange, a step of own parameters, and `total` counts own rows
 
     @property
     def share(self) -> float:
@@ -91,13 +91,13 @@ class Batch:
 class ExecutionStrategy(ABC):
     """Decides which batches a rank gets, and nothing else.
 
-    `setup`, and the computation of a batch, are collective: all ranks do them in the
+    `setup`, and the computation of a batch, are collective: all ranks call in the
     same order, and get the same number of batches, empty ones included. Equal worker,
     seed and epoch give equal batches. Arguments of the constructor are the keys of
     `strategy`.
     """
 
-    samples: ClassVar[bool] = False  # True: needs `worker.sampler`; a sampler is refused otherwise
+    samples: ClassVar[bool] = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
     reads_graph: ClassVar[bool] = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     tally: Tally  # what batches move, counted over the whole run
@@ -120,7 +120,7 @@ class ExecutionStrategy(ABC):
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        """Builds what lasts for the whole run.
+        """Builds the state of the whole run.
 
         The model says `num_layers` and whether it wants `self_loops`.
         """

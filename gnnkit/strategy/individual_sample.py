@@ -1,6 +1,4 @@
-"""Individual-sample mini-batches: every rank draws its own seeds and their
-neighbourhoods.
-"""
+"""Individual-sample mini-batches: every rank draws seeds and neighbourhoods."""
 
 from __future__ import annotations
 
@@ -114,8 +112,7 @@ class IndividualSample(ExecutionStrategy):
 
 
 def weighing_sums(sampler: Sampler) -> Sampler:
-    """The same sampler, whose blocks weigh drawn edges so that sums estimate those over
-    all in-edges.
+    """Returns the sampler with weights by which sums estimate sums over all in-edges.
 
     Raises `UserError` where the user has asked for other weights.
     """

@@ -1,6 +1,4 @@
-"""Vertex-centric workload partition: every rank computes its nodes, over all their
-edges, in every layer.
-"""
+"""Vertex-centric workload partition: every rank computes its nodes in every layer."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class GradientSync(ABC):
     `sync`.
     """
 
-    lockstep: ClassVar[bool] = True  # False: ranks step when they are ready, and the result depends on time
+    lockstep: ClassVar[bool] = True  # False: a rank steps when ready, and the result depends on time
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
 

@@ -33,7 +33,7 @@ def on_ranks(
         grid: The process grid.
         work: Collective over the ranks, which are threads.
         whole: Whether every rank also reads the whole graph.
-        sampler: What the ranks draw with.
+        sampler: The sampler of every rank.
 
     Returns:
         The results by rank.
@@ -58,7 +58,13 @@ def owned(worker: Worker) -> Tensor:  # [num_owned]
 
 
 def assert_close(found: Tensor, expected: Tensor, message: str) -> None:
-    """Checks that two tensors are equal up to float64's rounding."""
+    """Checks that two tensors are equal up to float64's rounding.
+
+    Args:
+        found: The tensor to check.
+        expected: The right one, of the same shape.
+        message: Names the tensor in the error.
+    """
     assert found.shape == expected.shape, f"{message}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
     difference = float((found - expected).abs().max()) if found.numel() else 0.0
     largest = float(expected.abs().max()) if found.numel() else 0.0

@@ -57,7 +57,7 @@ def check_strategy(
         make: Makes the strategy.
         grids: Process grids. None: grids of one column for a strategy that reads the
             whole graph, else one grid of each kind.
-        sampler: What a strategy that `samples` draws with, of two hops. None: five
+        sampler: Sampler of two hops, for a strategy that `samples`. None: five
             neighbours at every hop.
     """
     torch.manual_seed(0)

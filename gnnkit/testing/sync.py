@@ -16,7 +16,7 @@ from gnnkit.sync.base import GradientSync
 from gnnkit.testing.ranks import TIMEOUT, assert_close
 
 STEPS = 3
-SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank; the last rank has none, and its parameters no gradient
+SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank. The last rank has no rows, and no gradient
 
 
 def check_sync(make: Callable[[], GradientSync]) -> None:

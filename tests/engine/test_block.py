@@ -1,4 +1,4 @@
-"""A block with all in-edges equals the whole graph, and computes nothing that is not asked for."""
+"""A block with all in-edges equals the whole graph, and computes what is asked for."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Wrapped(nn.Module):
 
 
 def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
-    """Logits of all nodes, [num_nodes, CLASSES]; the last of several ranks owns nothing."""
+    """Logits of all nodes, [num_nodes, CLASSES]. The last rank owns nothing."""
     owner = np.random.default_rng(0).integers(0, max(ranks - 1, 1), GRAPH.num_nodes).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
 

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-# The leader of every run would import it anew; processes that are forked from this one have it.
+# Processes forked from this one have the module, and need not import it anew.
 import torch.utils.tensorboard  # noqa: F401

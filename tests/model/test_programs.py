@@ -48,7 +48,10 @@ def make_graph(n: int, pairs: np.ndarray, *, weighted: bool = False) -> Graph:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Small graphs with every nuisance: no edges, dangling and isolated nodes, loops, parallel edges, directions, weights."""
+    """Small graphs with every nuisance.
+
+    No edges, dangling and isolated nodes, loops, parallel edges, directions, weights.
+    """
     n = draw(st.integers(1, 12))
     pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40))
     if draw(st.booleans()):

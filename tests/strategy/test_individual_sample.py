@@ -1,4 +1,4 @@
-"""Individual-sample mini-batches: what ranks compute together, and what full-graph training computes."""
+"""Individual-sample mini-batches on several ranks, and beside full-graph training."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ALONE = ("balanced", "cluster")  # what a node draws depends on its batch, so no
 
 
 class Numbered(Threads):
-    """One of several ranks, computed without the others: nothing in a batch may need them."""
+    """One of several ranks, computed without the others."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size

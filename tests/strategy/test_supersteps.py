@@ -1,4 +1,4 @@
-"""Supersteps of several local iterations: what moves, what is constant, and what drifts."""
+"""Supersteps of local iterations: what moves, what is constant, and what drifts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_rank_is_exact_with_any_number_of_local_iterations() -> None:
 def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_moves_nothing(
     grid: Grid, name: str
 ) -> None:
-    """And its gradient is that of the rank's own rows, the others' being constants: checked by finite differences."""
+    """Also checks the gradient of own rows by finite differences, others constant."""
     torch.manual_seed(1)
     model = MODELS[name](WIDTH, CLASSES, hidden=4).double().eval()  # type: ignore[operator]
     shards = shards_on(grid)

@@ -28,8 +28,7 @@ class Metis(NodePartitioner):
         """Keeps the keys.
 
         Args:
-            balance: Sizes that all parts have equally much of: "nodes", in-"edges" or "train"
-                nodes.
+            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train".
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
             contiguous: Whether every part is connected. The graph must be, too.
             seed: Seed of METIS's random choices.
