@@ -3,8 +3,10 @@
     uv run python benchmarks/accuracy.py path/to/cora.npz --partition 2d                  # GCN of Kipf and Welling
     uv run python benchmarks/accuracy.py path/to/cora.npz --partition 2d --model gat      # GAT of Velickovic et al.
     uv run python benchmarks/accuracy.py path/to/pubmed.npz --local-iterations 4 --seeds 3
+    uv run python benchmarks/accuracy.py path/to/pubmed.npz --fanouts 10 10 --batch-size 16 --workers 2
 
-Widths, dropout and learning rates are the papers'; features are row-normalised.
+Widths, dropout and learning rates are the papers'. With `--fanouts` the strategy is
+individual_sample.
 """
 
 from __future__ import annotations
@@ -29,20 +31,32 @@ MODELS: dict[str, tuple[dict[str, Any], float]] = {  # options and learning rate
 def accuracy(options: argparse.Namespace, seed: int, *, workers: int, precision: int) -> dict[str, Any]:
     """The result of one run on those workers."""
     model, lr = MODELS[options.model]
+    model = model | ({"hidden": options.hidden} if options.hidden else {})
     trainer = {"max_epochs": options.epochs, "lr": lr, "weight_decay": 5e-4, "precision": precision}
     quiet = {"check_val_every_n_epoch": options.epochs, "checkpoint": False, "progress_bar": False}
     with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        return gnnkit.train(
-            strategy={"name": "vertex_centric", "local_iterations": options.local_iterations if workers > 1 else 1},
-            partition=options.partition if workers > 1 else "1d",
-            dataset={"name": "npz", "root": str(options.data), "row_normalize": True},
-            model=model,
-            trainer=trainer | quiet,
-            workers=workers,
-            threads=1,
-            seed=seed,
-            folder=Path(folder) / "run",
+        return dict(
+            gnnkit.train(
+                **strategy(options, workers),
+                dataset={"name": "npz", "root": str(options.data), "row_normalize": not options.raw},
+                model=model,
+                trainer=trainer | quiet,
+                workers=workers,
+                threads=1,
+                seed=seed,
+                folder=Path(folder) / "run",
+            )
         )
+
+
+def strategy(options: argparse.Namespace, workers: int) -> dict[str, Any]:
+    """The sections of the strategy."""
+    if options.fanouts:
+        sampler = {"name": options.sampler, "fanouts": options.fanouts}
+        return {"strategy": {"name": "individual_sample", "batch_size": options.batch_size}, "sampler": sampler}
+    local = options.local_iterations if workers > 1 else 1
+    chosen = {"name": "vertex_centric", "local_iterations": local}
+    return {"strategy": chosen, "partition": options.partition if workers > 1 else "1d"}
 
 
 def main() -> None:
@@ -52,6 +66,11 @@ def main() -> None:
     parser.add_argument("--partition", default="1d")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--local-iterations", type=int, default=1)
+    parser.add_argument("--fanouts", type=int, nargs="+", help="neighbours per hop: samples mini-batches")
+    parser.add_argument("--sampler", default="neighbor")
+    parser.add_argument("--batch-size", type=int, default=32, help="seeds per worker and step")
+    parser.add_argument("--hidden", type=int, help="instead of the paper's width")
+    parser.add_argument("--raw", action="store_true", help="features as they are, not divided by the sum of their row")
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--one-process", action="store_true", help="also train on one process, in float64")

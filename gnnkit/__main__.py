@@ -1,4 +1,4 @@
-"""The command line: composes the configuration, runs the job, and returns an exit code."""
+"""The command line: composes a configuration, runs the job, returns an exit code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """Runs `main` as a program. Leaves at once, as ending torch and Lightning in order takes a second."""
+    """Runs `main` as a program.
+
+    Leaves at once, because ending torch and Lightning in order takes a second.
+    """
     _open_closed_streams()
     code = main()
     for stream in (sys.stdout, sys.stderr):
@@ -48,7 +51,10 @@ def program() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Opens standard streams that the caller has closed, so that no other file gets their numbers."""
+    """Opens standard streams that the caller has closed.
+
+    Otherwise the next files that this process opens get their numbers.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we live

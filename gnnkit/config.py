@@ -1,7 +1,7 @@
 """Composes configurations: overrides as on the command line in, plain data out.
 
-Configuration is data. Nothing in a configuration is evaluated or called: no `_target_`, no
-resolvers, no settings of Hydra itself. Hydra is imported when it composes.
+Configuration is data. Nothing in a configuration is evaluated or called: no `_target_`,
+no resolvers, no settings of Hydra itself. Hydra is imported when it composes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from gnnkit.plugins import KINDS, conf_folders, names, options
 from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
+_NO_NAME = re.compile(
+    r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
+)  # Hydra's values
 
 
 def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> dict[str, Any]:
     """Composes `conf/config.yaml` and command-line overrides to plain data.
 
-    Raises `UserError` with the key and the nearest known key for all that Hydra refuses, for
-    missing values, and for anything that would run code.
+    Raises `UserError` with the key and the nearest known key for all that Hydra
+    refuses, for missing values, and for anything that would run code.
 
     Args:
         overrides: As on the command line, such as `model=gcn` and `model.hidden=8`.
@@ -89,6 +92,8 @@ def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
         if missing := sorted(OmegaConf.missing_keys(config)):
             raise _missing(missing[0])
         return typing.cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
+    except UserError:
+        raise
     except OverrideParseException as error:
         raise UserError(
             f"cannot read {shown(error.override)!r}: write KEY=VALUE ({shown(_first_line(error))})"
@@ -100,7 +105,7 @@ def _compose(overrides: list[str], folders: list[Path]) -> dict[str, Any]:
         raise (_unknown_key(overrides, folders) or UserError(_first_line(error))) from error
     except RecursionError as error:
         raise UserError("the configuration is nested too deeply to be read") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # too long a name, a choice of options that is no name
         raise UserError(f"the configuration cannot be read: {shown(error)}") from error
 
 
@@ -114,7 +119,10 @@ def _hydra(overrides: list[str], folders: list[Path]) -> Any:
 
 
 def _unknown_key(overrides: list[str], folders: list[Path]) -> UserError | None:
-    """Finds why Hydra may have refused: the first override of a key that the chosen options lack."""
+    """Finds why Hydra may have refused.
+
+    The reason is the first override of a key that the chosen options lack.
+    """
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
@@ -149,20 +157,20 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
 
 
 def _spell(text: str) -> str:
-    """Hydra wants `+` for a group without default and for new keys; users need not know."""
+    """Adds the `+` that Hydra wants for a group without default and for new keys."""
     if _key(text) == "strategy" and text[0] not in "+~":
         return f"+{text}"
     return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options[.=]", text) else text
 
 
 def _check_choice(text: str) -> None:
-    """Refuses what Hydra would take for a choice of options, but not report by its key."""
+    """Refuses choices of options that Hydra would not report by their key."""
     key, _, value = text.partition("=")
     if not _key(text):
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
         raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
-    if key.lstrip("+") in SECTIONS and re.fullmatch(r"null|true|false|[-+]?[\d.]+|[\[{].*|", value, re.IGNORECASE):
+    if key.lstrip("+") in SECTIONS and _NO_NAME.fullmatch(value):
         raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
 
 
@@ -192,7 +200,10 @@ def _refuse_code_in(node: Any, where: str) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuses a user's folder whose YAML cannot be read or asks for code, before Hydra opens it."""
+    """Refuses a user's folder whose YAML cannot be read or asks for code.
+
+    Called before Hydra opens the folder.
+    """
     import yaml
 
     if not folder.is_dir():

@@ -35,7 +35,10 @@ class Option:
 
 
 def read(section: str, name: str) -> Option:
-    """Reads the first YAML file of `section=name`. An option without a file has no keys."""
+    """Reads the first YAML file of `section=name`.
+
+    An option without a file has no keys.
+    """
     path = _file(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
     summary = lines[0].lstrip("# ") if lines and re.match(r"# (?!@)", lines[0]) else ""
@@ -65,7 +68,7 @@ def _annotated(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str
 
 
 def _plain(value: Any) -> str:
-    """Spells a value as YAML on one line. Text with line breaks is quoted, as in JSON."""
+    """Spells a value as YAML. Text with line breaks is quoted, as in JSON."""
     import yaml
 
     style = '"' if isinstance(value, str) and len(value.splitlines()) > 1 else None

@@ -1,7 +1,7 @@
-"""From names to objects: plugins are found through entry points and made from plain arguments.
+"""From names to objects: entry points name plugins, plain arguments make them.
 
-Listing imports nothing. Loading imports the chosen plugin only. Code comes from installed
-entry points alone.
+Listing imports nothing. Loading imports the chosen plugin only. Code comes from
+installed entry points alone.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def find(kind: str, name: str) -> EntryPoint:
 
 
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
-    """Returns the plugin that one section names: its `name`, or `nodes` of a partition."""
+    """Returns the plugin that a section names: its `name`, of a partition `nodes`."""
     name = config.get("nodes", config.get("name"))
     if name is None:
         raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")
@@ -110,7 +110,7 @@ def check(choice: Choice, extra: Iterable[str] = ()) -> None:
 def check_arguments(
     function: Callable[..., Any], arguments: Mapping[str, Any], section: str, extra: Iterable[str] = ()
 ) -> None:
-    """Raises `UserError` unless `function(**arguments)` fits its signature and simple annotations.
+    """Raises `UserError` for arguments that do not fit signature or simple annotations.
 
     Args:
         function: A class or a function.
@@ -133,7 +133,10 @@ def check_arguments(
 
 
 def conf_folders() -> list[Path]:
-    """Lists our `conf/`, then the `conf/` beside each `gnnkit.conf` entry point. Imports no package."""
+    """Lists our `conf/`, then the `conf/` beside each `gnnkit.conf` entry point.
+
+    Imports no package.
+    """
     points = sorted(_points("conf"), key=lambda point: point.name)
     return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
 
@@ -144,12 +147,15 @@ def _points(kind: str) -> EntryPoints:
 
 @functools.cache
 def _scan(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """Reads entry points once: each reading opens a file of every installed distribution."""
+    """Reads entry points once.
+
+    Each reading opens a file of every installed distribution.
+    """
     return entry_points(group=group)
 
 
 def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Collects the constructor's arguments of one section: its keys, and the keys in `options`."""
+    """Collects the constructor's arguments: a section's keys and its `options`."""
     given = config.get("options") or {}
     if not isinstance(given, Mapping):
         raise UserError(f"{kind}.options={shown(given)} must be a mapping of arguments")
@@ -169,7 +175,7 @@ def _section(kind: str) -> str:
 
 
 def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> UserError:
-    """Makes a `UserError` of the error, whose message begins with the configuration key."""
+    """Makes a `UserError` whose message begins with the configuration key."""
     text = str(error)
     if re.search(rf"\b{kind}[.=]", text):
         return UserError(text)
@@ -180,7 +186,10 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the annotations of the parameters, or none if they cannot be resolved at run time."""
+    """Returns the annotations of the parameters.
+
+    Returns none if they cannot be resolved at run time.
+    """
     target = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
     try:
         return typing.get_type_hints(target)
@@ -189,7 +198,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Tells whether plain data fits a simple annotation. Other annotations accept all."""
+    """Tells whether a value fits a simple annotation. Other annotations accept all."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in inner)
@@ -219,7 +228,10 @@ def _owner(point: EntryPoint) -> str:
 
 
 def _package_folder(package: str) -> Path:
-    """Finds the folder of package `a.b` without running its code: asks only the finder of `a`."""
+    """Finds the folder of package `a.b` without running its code.
+
+    Asks only the finder of `a`.
+    """
     top, *rest = package.split(".")
     spec = importlib.util.find_spec(top)
     places = list(spec.submodule_search_locations or []) if spec else []

@@ -31,7 +31,9 @@ def shown(value: object) -> str:
 def whole(
     name: str, value: object, low: int | None = None, high: int | None = None, *, what: str = "a whole number"
 ) -> int:
-    """Returns `value` as an int. Raises `UserError` for fractions, booleans and numbers out of range.
+    """Returns `value` as an int.
+
+    Raises `UserError` for fractions, booleans and numbers out of range.
 
     Args:
         name: Configuration key or argument, for the message.
@@ -56,7 +58,9 @@ def real(
     above: float | None = None,
     below: float | None = None,
 ) -> float:
-    """Returns `value` as a float. Raises `UserError` for what is no finite number, or out of range.
+    """Returns `value` as a float.
+
+    Raises `UserError` for a value that is no finite number or out of range.
 
     Args:
         name: Configuration key, for the message.
@@ -86,7 +90,10 @@ def share(name: str, value: object) -> float:
 
 
 def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Returns `value`. Raises `UserError` unless it is one of `known`, which are names or whole numbers."""
+    """Returns `value`. Raises `UserError` unless it is one of `known`.
+
+    Known values are names or whole numbers.
+    """
     if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
         return value
     if all(isinstance(item, str) for item in known):
@@ -95,14 +102,16 @@ def one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 
 
 def switch(name: str, value: object, *, what: str = "true or false") -> bool:
-    """Returns `value`. Raises `UserError` that says `what` unless it is true or false."""
+    """Returns `value`. Raises `UserError` that says `what` unless it is a boolean."""
     if not isinstance(value, bool):
         raise UserError(f"{name}={shown(value)} must be {what}")
     return value
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """Makes the error for a name that does not exist. It says the nearest name and lists all.
+    """Makes the error for a name that does not exist.
+
+    The message says the nearest name and lists all.
 
     Args:
         what: The name as the message calls it, such as `model=gcm`.
@@ -115,9 +124,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def unknown_key(key: str, known: Collection[str]) -> UserError:
-    """Makes the error for a key that does not exist. It says the nearest key and lists its neighbours.
+    """Makes the error for a key that does not exist.
 
-    The nearest key may be in another section, where its last part has the same name.
+    The message says the nearest key and lists the keys of its section. The nearest key
+    may be in another section, where its last part has the same name.
 
     Args:
         key: What the user gave, such as `lr` or `model.hiden`.

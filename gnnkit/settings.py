@@ -227,7 +227,7 @@ def _path(name: str, value: object) -> str | None:
 
 
 def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
-    """Fills in what is `auto`, and says in one line each what the user should know of it."""
+    """Replaces each `auto`. Returns notes for the user, one line each."""
     from gnnkit.launch.environment import started_rank
 
     started, gpus, notes = started_rank(), num_gpus(), []

@@ -72,7 +72,7 @@ def section(topic: str) -> str:
 
 
 def _option(option: keys.Option) -> str:
-    """Spells one option. Keys of every option of the section appear where their default differs."""
+    """Spells one option. Leaves out keys of the whole section with the same default."""
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
     own = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
     shown = [key for key in own if everywhere.get(key.name) != key.default]
@@ -91,7 +91,10 @@ def _key(section: str, key: keys.Key, column: int) -> str:
 
 
 def _entry(name: str, text: str, column: int) -> str:
-    """Sets a name and its text in two columns, the text on lines of its own if the name is too long."""
+    """Sets a name and its text in two columns.
+
+    The text gets lines of its own if the name is too long.
+    """
     lines = _wrapped(text, _INDENT + column)
     head = f"{'':{_INDENT}}{name:<{column}}"
     if len(name) < column and lines:

@@ -260,7 +260,7 @@ def test_the_run_folder_can_be_named_and_must_be_new(
 ) -> None:
     assert main([STRATEGY, "output=results/first"]) == 0
     assert runs[0]["folder"] == empty_folder / "results" / "first"
-    assert (runs[0]["folder"] / "result.json").read_text() == "{}"
+    assert (runs[0]["folder"] / "result.json").is_file()
     assert main([STRATEGY, "output=results/first"]) == 2
     assert len(runs) == 1
     assert "cannot make the run folder" in capsys.readouterr().err

@@ -168,7 +168,10 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """The command line where these distributions are installed; the exit code, and what it wrote."""
+    """Runs the command where these distributions are installed.
+
+    Returns the exit code and the text of both streams.
+    """
     (site.parent / "used").mkdir()
     monkeypatch.setenv("USED", str(site.parent / "used"))
     monkeypatch.syspath_prepend(site)

@@ -111,7 +111,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 def refusal(
     runs: list[Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[[dict[str, Any]], str]:
-    """Runs the command with a composed configuration. Returns the one line that ends it, or what is wrong."""
+    """Runs the command with a composed configuration.
+
+    Returns the one line that ends the command, or what is wrong.
+    """
     monkeypatch.chdir(tmp_path)
 
     def refused(composed: dict[str, Any]) -> str:
@@ -150,7 +153,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
 
 
 def leaves(section: str, composed: dict[str, Any]) -> Iterator[str]:
-    """Yields the keys of a section that hold a value, as in `partition.options.seed`."""
+    """Yields the keys of a section that hold a value: `partition.options.seed`."""
     for key in dotted({section: composed[section]}):
         if "." in key and not isinstance(read(composed, key), dict):
             yield key
@@ -294,7 +297,7 @@ def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, A
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
-    """Settles a configuration as on a machine with these GPUs and cores, as one of the ranks that were started."""
+    """Settles a configuration as on a machine with these GPUs and cores."""
 
     def settled(*overrides: str, gpus: int = 0, cores: int = 64, started: StartedRank | None = None) -> Settings:
         monkeypatch.setattr(settings, "num_gpus", lambda: gpus)

@@ -1,4 +1,7 @@
-"""Which code does which job. Imports torch and Lightning, once, before ranks are forked."""
+"""Which code does which job.
+
+Imports torch and Lightning, once, before ranks are forked.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is 
 
 
 def check(settings: Settings, graph: Graph | None = None, model: Given = None) -> Settings:
-    """Raises `UserError` for plugins and arguments that do not fit, before anything is started.
+    """Raises `UserError` for plugins and arguments that do not fit.
 
-    Makes every plugin once, so that each constructor checks its own arguments.
+    Makes every plugin once, before anything is started, so that each constructor checks
+    its own arguments.
 
     Args:
         settings: The configuration.
@@ -68,7 +72,10 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
 
 
 def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
-    """Brings the default sampler where the strategy draws and none was chosen. Refuses one that nothing reads."""
+    """Brings the default sampler where the strategy draws and none was chosen.
+
+    Raises `UserError` for a sampler that the strategy does not read.
+    """
     if settings.sampler is not None and not strategy.samples:
         raise UserError(
             f"sampler={settings.sampler.name}: strategy={settings.strategy.name} draws nothing, leave the sampler out"
@@ -81,11 +88,11 @@ def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
 
 
 def _try_model(source: ModelSource) -> nn.Module | Program | None:
-    """Makes the configured model without memory for its parameters, or returns None if that fails.
+    """Makes the configured model without memory for its parameters.
 
-    The widths of the data are not known yet, so the model is made for others. Raises
-    `UserError` for errors that name a key of the model. Any other error may come from the
-    widths, and comes again on the ranks if it does not.
+    The widths of the data are not known yet, so the model is made for other widths.
+    Raises `UserError` for errors that name a key of the model. Returns None after any
+    other error, which the widths may have caused. The ranks make the model again.
     """
     source.choice.check(extra=("in_features", "num_classes", "edge_width"))
     try:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.comm.threads import Threads
-from gnnkit.engine import ShardAdjacency
-from gnnkit.engine.planning import Exchange, NotingEngine, Sizes, Volume, activations, exchanges, volume
+from gnnkit.engine.tally import Exchange
+from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
+from gnnkit.engine.volume import Volume, volume
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -23,7 +23,6 @@ from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Nodes, Program, is_iterated
-from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
@@ -84,12 +83,12 @@ def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, q
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
     }
     if is_iterated(model):
-        _, width = program_step(model, graph, grid, 0)
+        _, width = program_step(model, graph, quality.traffic, 0)
         parts["values"] = quality.traffic.num_owned * width * itemsize * 2  # before and after the step
     else:
         state = sum(p.numel() for p in model.parameters()) * itemsize * (2 + _MOMENTS[trainer.optimizer])
         parts["parameters"] = np.full(len(sizes), state)  # with gradients and what the optimiser keeps
-        parts["activations"] = step_activations(graph, model.to(_DTYPES[itemsize]), grid, sizes)
+        parts["activations"] = step_activations(graph, model.to(_DTYPES[itemsize]), quality.traffic, sizes)
     memory = np.sum(list(parts.values()), axis=0)
     busiest = int(memory.argmax())
     return {
@@ -122,31 +121,45 @@ def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> t
 
     traffic = Traffic.of(shards())
     by_slice = [
-        program_step(model, graph, grid, s)[0] if is_iterated(model) else exchanges(model, *_widths(graph), grid, s)
+        program_step(model, graph, traffic, s)[0]
+        if is_iterated(model)
+        else exchanges(model, *_widths(graph), traffic, s)
         for s in range(grid.slices)
     ]
-    asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
-    for rank, own in enumerate(sizes):
-        cell = rank // grid.slices
-        sizes[rank] = replace(own, asked=own.asked + asked[cell], arrived=own.arrived + arrived[cell])
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
 
 
-def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence[Sizes]) -> Ids:  # [world_size] bytes
-    """What each rank keeps between the forward and the backward pass of a step."""
-    by_slice = [activations(model, *_widths(graph), grid, s) for s in range(grid.slices)]
-    return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+def step_activations(
+    graph: Graph, model: nn.Module, traffic: Traffic, sizes: Sequence[Sizes]
+) -> Ids:  # [world_size] bytes
+    """Counts the bytes that each rank keeps between the forward and the backward pass of a step.
+
+    Args:
+        graph: The graph, for the widths of features.
+        model: The model.
+        traffic: Rows exchanged between the shards.
+        sizes: [world_size] rows of each rank.
+    """
+    slices = traffic.grid.slices
+    by_slice = [activations(model, *_widths(graph), traffic, s) for s in range(slices)]
+    return np.array([by_slice[rank % slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
 
 
 @torch.no_grad()
-def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tuple[list[Exchange], int]:
-    """What a step exchanges, in order, on a rank of that slice, and the width of the values; tried on a single node."""
+def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) -> tuple[list[Exchange], int]:
+    """Lists what a step exchanges, in order, on a rank of a slice. Also returns the width of values.
+
+    Args:
+        program: The program, tried on a single node.
+        graph: The graph, for the widths of features.
+        traffic: Rows exchanged between the shards.
+        slice_: Slice of the rank.
+    """
     width, edge_width = _widths(graph)
-    engine = NotingEngine(Sizes(), edge_width, grid, slice_, torch.float64)
-    (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
+    trial = Trial(traffic, slice_, edge_width, torch.float64)
     nodes = Nodes(
-        adjacency,
-        Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0),
+        trial.adjacencies(1)[0],
+        trial.comm,
         graph.num_nodes,
         graph.num_classes,
         features=torch.zeros(1, width, dtype=torch.float64),
@@ -154,14 +167,14 @@ def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tup
         split=torch.tensor([Split.TRAIN], dtype=torch.int8),
     )
     x = program.start(nodes)
-    engine.notes.clear()  # the start's; a run does not count it either
-    return engine.notes, program.step(x, nodes).shape[1]
+    trial.take_exchanges()  # the start's, which a run does not count either
+    values = program.step(x, nodes)
+    return trial.take_exchanges(), values.shape[1]
 
 
 def _sizes(shard: Shard) -> Sizes:
-    """Without the rows of other cells."""
-    cell = shard.rank // shard.grid.slices
-    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == cell))
+    """Counts the rows of a shard."""
+    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == shard.cell))
     return Sizes(
         owned=len(shard.owned),
         cell_nodes=len(shard.cell_nodes),
@@ -169,8 +182,6 @@ def _sizes(shard: Shard) -> Sizes:
         targets=len(shard.targets),
         edges=shard.csc.num_edges,
         halo=len(shard.sources) - own_sources,
-        asked=own_sources,
-        arrived=int(np.count_nonzero(np.asarray(shard.target_cell) == cell)),
     )
 
 

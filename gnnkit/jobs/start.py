@@ -34,14 +34,14 @@ def start(
 
     Args:
         settings: The configuration.
-        folder: The run folder, which must not exist yet. None: the key `output`, or else
-            `outputs/<date>/<time>`.
+        folder: The run folder, which must not exist yet. None: the key `output`, or
+            else `outputs/<date>/<time>`.
         graph: Instead of the data set.
         model: Instead of the configured model.
 
     Returns:
-        The result, on the leader. Other ranks of a run that was started from outside get one
-        without figures.
+        The result, on the leader. Other ranks of a run that was started from outside
+        get one without figures.
     """
     begun = time.perf_counter()
     started = started_rank()
@@ -74,7 +74,7 @@ def _run_folder(settings: Settings, folder: str | Path | None) -> Path:
 
 
 def new_run_folder(base: Path = Path("outputs")) -> Path:
-    """Makes `base/<date>/<time>`, with a number behind if another run has this folder already."""
+    """Makes `base/<date>/<time>`, with a number behind if another run has this time."""
     parent = base / time.strftime("%Y-%m-%d")
     stem = time.strftime("%H-%M-%S")
     try:
@@ -100,7 +100,7 @@ def _make_folder(folder: Path) -> Path:
 
 
 def to_yaml(composed: Mapping[str, Any]) -> str:
-    """Spells a configuration as YAML with the comments of its keys. Leaves out secrets."""
+    """Spells a configuration as YAML with the comments of its keys, without secrets."""
     return keys.annotated(_redacted(composed))
 
 
@@ -115,7 +115,10 @@ def _redacted(node: Any) -> Any:
 
 
 def _is_secret(key: str, value: object) -> bool:
-    """Tells whether a key names a secret. A number is no token: `num_tokens` is a count."""
+    """Tells whether a key names a secret.
+
+    A number is no token: `num_tokens` is a count.
+    """
     is_count = isinstance(value, int | float) and "token" in key.lower()
     return not is_count and _SECRET.search(_CAMEL.sub("_", key)) is not None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
+from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import all_ranks, share_of_splits, write_rows
 from gnnkit.jobs.run import Job
 from gnnkit.launch.processes import progress
@@ -25,7 +25,6 @@ from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
 from gnnkit.model.exactness import inexact
-from gnnkit.settings import Choice
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.training import resume
@@ -38,8 +37,13 @@ from gnnkit.training.trainer import make_trainer
 
 
 def train(job: Job, comm: Communicator) -> dict[str, Any]:
-    """Trains, evaluates, and, being the leader, writes. Collective; the figures are the leader's."""
+    """Trains and evaluates. The leader writes.
+
+    Collective. Returns the figures on the leader.
+    """
     trainer_settings = job.settings.trainer
+    resumed = _resumed(job)
+    guard = _guard(job, resumed)
     worker = job.worker(comm)
     sync: GradientSync = job.settings.sync.create()
     module = make_module(job, worker)
@@ -51,8 +55,6 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
         meter = SyncMeter()
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
         observer = Observer(worker, meter, channel, job.settings.timeout)
-        resumed = _resumed(job)
-        guard = _guard(job, resumed)
         trainer = make_trainer(
             module,
             sync,
@@ -77,7 +79,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
 
 
 def make_module(job: Job, worker: Worker) -> TrainingModule:
-    """The module of one rank, its strategy set up. Collective."""
+    """Makes the module of one rank, and sets up its strategy. Collective."""
     settings = job.settings
     strategy = job.strategy()
     model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
@@ -96,7 +98,10 @@ def make_module(job: Job, worker: Worker) -> TrainingModule:
 
 
 def _inexact(job: Job, worker: Worker, module: TrainingModule, sync: GradientSync) -> list[str]:
-    """Lists why several ranks train something else than one, and prints what the model is to blame for."""
+    """Lists why several ranks train something else than one.
+
+    Prints the reasons that lie in the model.
+    """
     if worker.comm.world_size == 1:
         return []
     reasons, widths = [], job.widths(worker)
@@ -114,7 +119,18 @@ def _inexact(job: Job, worker: Worker, module: TrainingModule, sync: GradientSyn
 def finish(
     job: Job, worker: Worker, module: TrainingModule, sync: GradientSync, trainer: L.Trainer
 ) -> dict[str, float]:
-    """Ends training, saves the last checkpoint, and says how far parameters differed. Collective."""
+    """Ends training and saves the last checkpoint. Collective.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        module: The module of this rank.
+        sync: Brings workers that drifted to one model.
+        trainer: The trainer of this rank.
+
+    Returns:
+        The largest difference of a parameter between two ranks, before and after.
+    """
     settings = job.settings.trainer
     before = after = drift(module.model, worker.comm)
     last = resume.state(trainer, module)  # what a longer run goes on from
@@ -122,43 +138,13 @@ def finish(
         sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
         after = drift(module.model, worker.comm)
     if settings.checkpoint:
-        resume.save(job.folder / resume.FILE, trainer, module, identity(job), (trainer.current_epoch, 0), last)
+        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0), last)
     return {"drift": before, "final_drift": after}
-
-
-def identity(job: Job) -> resume.Identity:
-    """Returns what a run must have in common with this one to go on from its checkpoint."""
-    settings, partition = job.settings, job.settings.partition
-    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
-    run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
-    run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
-    run |= _spelt_out("sync", settings.sync)
-    run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
-    layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
-    layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
-    return resume.Identity(_plain(run), _plain(layout))
-
-
-_LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
-_FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no result depends
-
-
-def _spelt_out(section: str, choice: Choice | None) -> dict[str, Any]:
-    """Returns a plugin's name and arguments by configuration key."""
-    if choice is None:
-        return {section: None}
-    return {section: choice.name} | {f"{section}.{k}": v for k, v in choice.arguments.items() if k not in _FREE}
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values as a checkpoint gives them back."""
-    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
-    return plain
 
 
 def _resumed(job: Job) -> list[resume.Resume]:
     path = job.settings.trainer.resume
-    return [] if path is None else [resume.Resume(resume.load(path), identity(job))]
+    return [] if path is None else [resume.Resume(resume.load(path), resumable(job))]
 
 
 def _loggers(folder: Path) -> list[Any]:
@@ -197,7 +183,7 @@ def _periodic(job: Job) -> list[Callback]:
         return []
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
     at_start = settings.on_nan == "rollback"
-    return [resume.PeriodicCheckpoint(path, identity(job), epochs, steps, at_start=at_start)]
+    return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
 
 
 def _guard(job: Job, resumed: list[resume.Resume]) -> Guard:
@@ -209,7 +195,7 @@ def _guard(job: Job, resumed: list[resume.Resume]) -> Guard:
 
 
 def _left_out(guard: Guard, worker: Worker) -> dict[str, int]:
-    """Returns the steps that some rank left out, and how often the run went back. Collective."""
+    """Counts the steps that a rank left out, and the rollbacks. Collective."""
     counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
     counts[worker.comm.rank] = guard.skipped_steps
     return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
@@ -222,7 +208,17 @@ def _display(job: Job, watch: Watch | None) -> list[Callback]:
 def _collect(
     job: Job, worker: Worker, module: TrainingModule, observer: Observer, watch: Watch | None
 ) -> dict[str, Any]:
-    """Evaluates, writes the predictions, and joins what the ranks counted. Collective; the figures are the leader's."""
+    """Evaluates, writes the predictions, and joins what the ranks counted.
+
+    Collective. Returns the figures on the leader.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        module: The module of this rank.
+        observer: Measured this rank.
+        watch: Of the leader. None on other ranks.
+    """
     logits = module.evaluation.logits(module.model)
     measured = share_of_splits(accuracies(logits, worker))
     write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
@@ -248,7 +244,7 @@ def _collect(
 
 
 def chosen(job: Job, worker: Worker) -> dict[str, Any]:
-    """What was run."""
+    """Returns what was run."""
     settings = job.settings
     return {
         "strategy": settings.strategy.name,
@@ -263,5 +259,5 @@ def chosen(job: Job, worker: Worker) -> dict[str, Any]:
 
 
 def circumstances(job: Job) -> dict[str, Any]:
-    """What a result depends on beside the configuration."""
+    """Returns what a result depends on beside the configuration."""
     return {"why": job.prepared.why, "versions": versions(), "seed": job.settings.seed}

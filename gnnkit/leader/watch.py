@@ -101,10 +101,9 @@ class Watch:
             self._conclude([together[rank] for rank in range(self.world_size)])
 
     def close(self) -> None:
-        """Ends the last epoch and closes the files."""
-        if self.states:
+        """Ends the last epoch and closes the files, the first time."""
+        if self.states and not self._lines.closed:
             self._end_epoch(self.states[0].step)
-            self._epoch = []
         self._lines.close()
 
     @property

@@ -15,9 +15,10 @@ from gnnkit.ranges import MAX_LAYERS, share, whole
 class GraphModel(nn.Module):
     """A model over adjacencies, layer by layer.
 
-    Any `nn.Module` with `num_layers` and this `forward` can be trained. A model with `layer`
-    can also be evaluated layer by layer, in bounded memory. The constructor takes
-    `in_features` and `num_classes` first. Its further arguments are the keys of its YAML.
+    Any `nn.Module` with `num_layers` and this `forward` can be trained. A model with
+    `layer` can also be evaluated layer by layer, in bounded memory. The constructor
+    takes `in_features` and `num_classes` first. Its further arguments are the keys of
+    its YAML.
     """
 
     num_layers: int
@@ -25,7 +26,10 @@ class GraphModel(nn.Module):
 
     @abstractmethod
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Computes the rows after layer `index` from the rows before it; logits after the last layer."""
+        """Computes the rows after layer `index` from the rows before the layer.
+
+        The last layer gives the logits.
+        """
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes].
@@ -58,7 +62,8 @@ class ConvModel(GraphModel):
 
         Args:
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in
+                training.
         """
         super().__init__()
         self.num_layers = whole("model.num_layers", num_layers, 1, MAX_LAYERS)

@@ -1,4 +1,4 @@
-"""What makes a model compute something else on several ranks than on one. Found before training."""
+"""Finds out before training what makes a model depend on the number of ranks."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit.engine.planning import NotingEngine, Sizes
+from gnnkit.engine.trial import Sizes, Trial
 from gnnkit.model.pyg import WHOLE_GRAPH
 from gnnkit.partition.grid import Grid
+from gnnkit.partition.traffic import Traffic
 
-_ROWS = Sizes(*[3] * 8)  # batch normalisation refuses a single row
+_ROWS = Sizes(owned=3, sources=3, targets=3, edges=3)  # batch normalisation refuses a single row
+_ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 
 
 def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
-    """Lists why a training step depends on the number of ranks. Empty for a model that does not.
+    """Lists why a training step depends on the number of ranks.
 
-    Runs the model on three nodes, and notes random draws and batch statistics. A model
-    that cannot run on these nodes is judged by its modules alone. torch's random generator
-    stays as it is.
+    The list is empty for an exact model. Runs the model on three nodes, and notes
+    random draws and batch statistics. A model that cannot run on these nodes is judged
+    by its modules alone. torch's random generator stays as it is.
 
     Args:
         model: The model, which is not used afterwards: statistics and hooks change.
@@ -40,15 +43,15 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
             module.register_forward_hook(lambda _module, _inputs, _output: notes.leave(), always_call=True)
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception), notes:
-        NotingEngine(_ROWS, edge_width, Grid(1, 1, 1), 0, dtype).forward(model, in_features)
+        Trial(_ONE_RANK, 0, edge_width, dtype, _ROWS).forward(model, in_features)
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 
-class _Notes(TorchDispatchMode):
-    """Notes operators whose result depends on the layout, by the module that calls them."""
+class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes operators whose result depends on the layout, by calling module."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []  # modules that are called right now, the innermost last
         self.reasons: dict[str, str] = {}
 
@@ -85,7 +88,10 @@ def _by_module(module: nn.Module) -> str | None:
 
 
 def _gathers(module: nn.Module) -> bool:
-    """Says whether the module is an aggregation or a convolution of PyG, which need not be installed."""
+    """Says whether the module is an aggregation or a convolution of PyG.
+
+    PyG need not be installed.
+    """
     return bool({"Aggregation", "MessagePassing"} & set(_bases(module)))
 
 

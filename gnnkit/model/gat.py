@@ -35,8 +35,8 @@ class GATConv(nn.Module):
             in_features: Width of the input rows.
             width: Width of each head.
             heads: Number of attention heads.
-            concat: Whether output rows are all heads, `heads * width` numbers. Otherwise they
-                are the mean over heads, `width` numbers.
+            concat: Whether output rows are all heads, `heads * width` numbers.
+                Otherwise they are the mean over heads, `width` numbers.
             dropout: Probability that an attention weight is zeroed in training.
             negative_slope: Slope of the leaky ReLU below 0.
             edge_width: Width of the rows of edge features. 0: there are none.
@@ -92,8 +92,8 @@ class GAT(ConvModel):
             heads: Attention heads of the hidden layers, concatenated.
             out_heads: Attention heads of the last layer, averaged.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer, or an attention weight,
-                is zeroed in training.
+            dropout: Probability in [0, 1) that an input of a layer, or an attention
+                weight, is zeroed in training.
             negative_slope: Slope of the leaky ReLU below 0.
             edge_width: Width of the rows of edge features. 0: there are none.
         """

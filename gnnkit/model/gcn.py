@@ -40,8 +40,8 @@ def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
 class GCN(ConvModel):
     """The graph convolutional network (Kipf & Welling, ICLR 2017).
 
-    Directed graphs normalise by out-degree at sources and in-degree at destinations, as DGL's
-    `norm="both"`. Weight decay applies to the first layer only, as published.
+    Directed graphs normalise by out-degree at sources and in-degree at destinations, as
+    DGL's `norm="both"`. Weight decay applies to the first layer only, as published.
     """
 
     self_loops = True
@@ -56,7 +56,8 @@ class GCN(ConvModel):
             num_classes: Width of the logits.
             hidden: Width of the hidden layers.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in
+                training.
         """
         super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)

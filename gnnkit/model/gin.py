@@ -17,7 +17,8 @@ from gnnkit.ranges import MAX_WIDTH, whole
 class GINConv(nn.Module):
     """Computes MLP((1 + eps) x + sum of in-edges' x) with a learnt eps.
 
-    The MLP's first product comes before the sum where its rows are narrower. Both are linear.
+    The MLP's first product comes before the sum where its rows are narrower. Both are
+    linear.
     """
 
     def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
@@ -68,7 +69,8 @@ class GIN(ConvModel):
             num_classes: Width of the logits.
             hidden: Width of the hidden layers, and of the MLP in each layer.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in
+                training.
         """
         super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
@@ -100,7 +102,8 @@ class GINE(GIN):
             edge_width: Width of the rows of edge features, at least 1.
             hidden: Width of the hidden layers, and of the MLP in each layer.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in
+                training.
         """
         if edge_width == 0:
             raise UserError("model=gine needs a graph with edge features")

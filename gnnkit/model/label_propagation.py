@@ -17,9 +17,9 @@ class LabelPropagation(Program):
 
     Y is one-hot on the training nodes and zero elsewhere. S = D^-1/2 A D^-1/2 has edge
     weights. A directed graph reads in-edges and divides by the roots of in-degree at
-    destinations and out-degree at sources. The norm of S stays at most 1, so the iteration
-    converges. Nodes that no training node reaches keep zeros, and are predicted to be of
-    class 0.
+    destinations and out-degree at sources. The norm of S stays at most 1, so the
+    iteration converges. Nodes that no training node reaches keep zeros, and are
+    predicted to be of class 0.
     """
 
     classifies = True

@@ -10,10 +10,11 @@ from gnnkit.ranges import share
 
 
 class PageRank(Program):
-    """Computes the probability of each node in a random walk (Page, Brin, Motwani and Winograd, 1999).
+    """Computes the probability of each node in a random walk (Page et al., 1999).
 
-    The walk follows an out-edge with probability `damping`, in proportion to its weight, and
-    otherwise goes to any node. From a node without out-edges it goes to any node.
+    The walk follows an out-edge with probability `damping`, in proportion to its
+    weight, and otherwise goes to any node. From a node without out-edges it goes to any
+    node.
     """
 
     def __init__(self, damping: float = 0.85, tolerance: float = 1e-6, max_iterations: int = 100) -> None:

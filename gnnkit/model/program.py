@@ -36,11 +36,12 @@ class Nodes:
 class Program(ABC):
     """Repeats one step until values stop changing.
 
-    A step computes every node's value from the values of its in-neighbours. The residual of a
-    step is the sum of |change| over all nodes and columns, divided by the sum of |value|. The
-    run ends at the first residual of at most `tolerance`, or after `max_iterations` steps.
-    Values are floating-point. Nothing is differentiated. A program is a plugin of the kind
-    `model`. Arguments of the constructor are the keys of its YAML.
+    A step computes every node's value from the values of its in-neighbours. The
+    residual of a step is the sum of |change| over all nodes and columns, divided by the
+    sum of |value|. The run ends at the first residual of at most `tolerance`, or after
+    `max_iterations` steps. Values are floating-point. Nothing is differentiated. A
+    program is a plugin of the kind `model`. Arguments of the constructor are the keys
+    of its YAML.
     """
 
     self_loops = False  # True: every node without a loop gets one, of weight 1
@@ -53,16 +54,18 @@ class Program(ABC):
 
     @abstractmethod
     def start(self, nodes: Nodes) -> Tensor:  # [num_owned, width]
-        """Computes the values before the first step, of one width on all ranks. Collective.
+        """Computes the values before the first step. Collective.
 
-        Raises `UserError` on all ranks, or on none, for a graph that the program cannot serve.
+        The width is the same on all ranks. Raises `UserError` on all ranks, or on none,
+        for a graph that the program cannot serve.
         """
 
     @abstractmethod
     def step(self, x: Tensor, nodes: Nodes) -> Tensor:  # [num_owned, width] -> [num_owned, width]
         """Computes the next values, in a new tensor. Collective.
 
-        The result is the same function of the graph and `x`, however the nodes are spread.
+        The result is the same function of the graph and `x`, however the nodes are
+        spread.
         """
 
 

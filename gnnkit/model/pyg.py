@@ -61,13 +61,13 @@ def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
     if _is(conv, NORMALIZED):
         edge_index, weight = _normalized(conv, x, adjacency)
         return (_tag if _is(conv, ("TAGConv",)) else _square)(conv, x, adjacency, edge_index, weight)
-    local = adjacency.local
+    graph = adjacency.rank_graph
     options: dict[str, Any] = {}
     if _is(conv, ("GINEConv",)) or getattr(conv, "edge_dim", None) is not None:
         options["edge_attr"] = adjacency.edge_features
     elif _is(conv, ("GraphConv",)):
-        options["edge_weight"] = local.weight
-    out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), local.edge_index, **options)
+        options["edge_weight"] = graph.weight
+    out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), graph.edge_index, **options)
     return out
 
 
@@ -90,9 +90,9 @@ def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight:
 
 def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
     """PyG's `gcn_norm` with degrees of the whole graph: edges, with a loop at every node for GCNConv, and their weights."""
-    local, fill = adjacency.local, 0.0
-    edge_index = local.edge_index
-    weight = x.new_ones(edge_index.shape[1]) if local.weight is None else local.weight
+    graph, fill = adjacency.rank_graph, 0.0
+    edge_index = graph.edge_index
+    weight = x.new_ones(edge_index.shape[1]) if graph.weight is None else graph.weight
     if _is(conv, ("GCNConv",)):
         lacks = adjacency.lacks_loop
         fill = 2.0 if conv.improved else 1.0

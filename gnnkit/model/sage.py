@@ -34,9 +34,10 @@ class SAGEConv(nn.Module):
 
 
 class GraphSAGE(ConvModel):
-    """GraphSAGE (Hamilton, Ying & Leskovec, NeurIPS 2017) with the mean or maximum aggregator.
+    """GraphSAGE (Hamilton, Ying & Leskovec, NeurIPS 2017).
 
-    Serves graphs whose nodes differ from their neighbours, and nodes never seen in training.
+    Aggregates by mean or maximum. Serves graphs whose nodes differ from their
+    neighbours, and nodes never seen in training.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class GraphSAGE(ConvModel):
             num_classes: Width of the logits.
             hidden: Width of the hidden layers.
             num_layers: Number of convolutions.
-            dropout: Probability in [0, 1) that an input of a layer is zeroed in training.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in
+                training.
             aggregator: What is taken over the in-neighbours.
         """
         super().__init__(num_layers, dropout)

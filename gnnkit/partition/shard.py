@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gnnkit.graph import CSC, Floats, Graph, Ids
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 from gnnkit.storage import load_arrays, save_arrays
 
 
@@ -68,15 +69,10 @@ class Shard:
         targets = _Extended.by(self.targets, self.target_cell, added, self.cell)
         degree = np.zeros(len(targets.ids), np.int64)
         degree[targets.old] = np.diff(self.csc.indptr)
-        degree[targets.new] += 1
-        indptr = _offsets(degree)
-        last = indptr[targets.new + 1] - 1  # added ids exceed all others, so loops end their destination's list
-        kept = np.ones(indptr[-1], bool)
-        kept[last] = False
-        mean = self.mean_edge_features
+        loops = AddedLoops.to(targets.new, degree)  # in order of ids, because the ids of loops exceed all others
+        mean, weight = self.mean_edge_features, self.csc.weight
         if mean is not None:
             mean = mean[_positions(self.cell_nodes, added)]
-        weight = self.csc.weight
         return replace(
             self,
             sources=sources.ids,
@@ -84,16 +80,18 @@ class Shard:
             targets=targets.ids,
             target_cell=targets.cell,
             csc=CSC(
-                indptr,
-                _interleave(kept, last, sources.old[self.csc.indices], sources.new),
-                None if weight is None else _interleave(kept, last, weight, np.ones(len(added), weight.dtype)),
+                loops.indptr,
+                loops.insert(sources.old[self.csc.indices], sources.new),
+                None if weight is None else loops.insert(weight, 1.0),
                 len(sources.ids),
             ),
-            edge_ids=_interleave(kept, last, self.edge_ids, self.num_edges + added),
+            edge_ids=loops.insert(self.edge_ids, self.num_edges + added),
             in_degree=self.in_degree + missing,
             out_degree=self.out_degree + missing,
             looped=np.ones_like(self.looped),
-            edge_features=None if mean is None else _interleave(kept, last, self.edge_features, mean),
+            edge_features=None
+            if mean is None or self.edge_features is None
+            else loops.insert(self.edge_features, mean),
         )
 
     def save(self, folder: Path) -> None:
@@ -168,18 +166,16 @@ class _Whole:
     def of(cls, graph: Graph, partition: Partition) -> _Whole:
         csc = graph.csc
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
-        looped = np.zeros(csc.num_nodes, bool)
-        looped[csc.indices[csc.indices == destinations]] = True
         return cls(
             graph,
             partition.grid,
             partition.node_cell,
             destinations,
             *_grouped(partition.node_rank, partition.grid.world_size),
-            looped=looped,
+            looped=looped(csc),
             in_degree=csc.in_degree(),
             out_degree=csc.out_degree(),
-            mean_edge_features=_mean_in_edges(csc.indptr, graph.edge_features),
+            mean_edge_features=mean_in_edges(csc.indptr, graph.edge_features),
         )
 
     def hold(self, cell: int, edges: Ids) -> _Held:
@@ -278,26 +274,7 @@ def _offsets(counts: Ids) -> Ids:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:
-    if edge_features is None:
-        return None
-    degree = np.diff(indptr)
-    mean = np.zeros((len(degree), edge_features.shape[1]), edge_features.dtype)
-    read = degree > 0  # reduceat has no empty ranges
-    if read.any():
-        mean[read] = np.add.reduceat(edge_features, indptr[:-1][read], axis=0) / degree[read, None]
-    return mean
-
-
 def _positions(ids: Ids, wanted: Ids) -> Ids:
     """Where each of `wanted` stands in `ids`, in any order."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)]
-
-
-def _interleave(kept: npt.NDArray[np.bool_], last: Ids, old: Any, new: Any) -> npt.NDArray[Any]:
-    """`old` at the kept places and `new` at the places `last`."""
-    values = np.empty((len(kept), *old.shape[1:]), old.dtype)
-    values[kept] = old
-    values[last] = new
-    return values

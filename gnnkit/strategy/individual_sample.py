@@ -1,4 +1,6 @@
-"""Individual-sample mini-batches: every rank draws its own seeds and their neighbourhoods."""
+"""Individual-sample mini-batches: every rank draws its own seeds and their
+neighbourhoods.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,13 @@ from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker, weighing_sums
 
 
 class IndividualSample(ExecutionStrategy):
-    """Sampled mini-batch training (individual-sample-based in Lin et al., Proc. IEEE 2023).
+    """Sampled mini-batch training (individual-sample-based in Lin et al., Proc. IEEE
+    2023).
 
-    Choose this strategy where activations of all nodes do not fit, or where many steps an
-    epoch reach an accuracy sooner. The batches of an epoch cover the training nodes once.
-    Native threads sample and gather ahead while the batch before is computed. A rank without
-    seeds joins a step with an empty batch.
+    Choose this strategy where activations of all nodes do not fit, or where many steps
+    an epoch reach an accuracy sooner. The batches of an epoch cover the training nodes
+    once. Native threads sample and gather ahead while the batch before is computed. A
+    rank without seeds joins a step with an empty batch.
     """
 
     samples = True
@@ -41,8 +44,10 @@ class IndividualSample(ExecutionStrategy):
         """Keeps the sizes.
 
         Args:
-            batch_size: Seeds per worker and step. Groups of seeds, where the sampler has groups.
-            batching: "plain", or "balanced" to even out the expected work of the workers.
+            batch_size: Seeds per worker and step. Groups of seeds, where the sampler
+                has groups.
+            batching: "plain", or "balanced" to even out the expected work of the
+                workers.
             window: Steps over which balanced batching evens out.
             prefetch: Batches made ahead.
             topology: "shared": one mapped copy of the graph for all workers of a host.

@@ -12,8 +12,8 @@ from gnnkit.sync.base import GradientSync, gradients, trained
 class AllReduce(GradientSync):
     """Adds up all gradients on every rank, which then makes the same update.
 
-    Ranks that are processes leave this to Lightning's DDP, which overlaps the sum with the
-    backward pass.
+    Ranks that are processes leave this to Lightning's DDP, which overlaps the sum with
+    the backward pass.
     """
 
     ddp = True

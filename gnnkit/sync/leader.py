@@ -18,11 +18,12 @@ LEADER = 0
 class Leader(GradientSync):
     """Collects the gradients at rank 0, which updates and sends out the new parameters.
 
-    Rank 0 alone holds the optimiser's state. The new parameters overwrite the parameters of
-    workers that drifted. Choose this sync where the optimiser's state should exist once.
+    Rank 0 alone holds the optimiser's state. The new parameters overwrite the
+    parameters of workers that drifted. Choose this sync where the optimiser's state
+    should exist once.
 
-    With `average="weighted"` gradients are summed, which is exact. With `"mean"` the ranks
-    that have rows give the unweighted mean of their own mean gradients.
+    With `average="weighted"` gradients are summed, which is exact. With `"mean"` the
+    ranks that have rows give the unweighted mean of their own mean gradients.
     """
 
     def __init__(self, average: Literal["weighted", "mean"] = "weighted") -> None:
@@ -42,7 +43,7 @@ class Leader(GradientSync):
         vector_to_parameters(self.comm.broadcast(values, src=LEADER), parameters)
 
     def _collect(self, gradient: Tensor, share: float) -> Tensor | None:  # [num_parameters]
-        """Collects the gradient to apply, on the leader. Returns None on other ranks."""
+        """Collects the gradient to apply, on the leader. Returns None elsewhere."""
         if self.average == "mean":
             gradient = torch.cat([gradient / share if share else gradient, gradient.new_tensor([float(share > 0)])])
         rows = self.comm.gather(gradient[None], dst=LEADER)

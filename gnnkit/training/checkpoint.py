@@ -1,4 +1,7 @@
-"""Checkpoints without pickle: tensors in safetensors, the rest in JSON, one sha256 that ties them together."""
+"""Checkpoints without pickle: tensors in safetensors, the rest in JSON.
+
+The JSON names the file of the tensors and holds the sha256 of both.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from gnnkit.storage import write_atomically
 
 
 def save(state: Any, path: Path) -> None:
-    """Writes `path` (JSON) and beside it `<stem>-<digest>.safetensors`, which the JSON names; the JSON comes last and counts."""
+    """Writes `path` (JSON), and the tensors to `<stem>-<digest>.safetensors` beside it.
+
+    The JSON is written last. Until then, the checkpoint before counts.
+    """
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "")
     content = dump_tensors(tensors)
@@ -35,7 +41,7 @@ def save(state: Any, path: Path) -> None:
 
 
 def load(path: Path) -> Any:
-    """What `save` wrote. Raises `UserError` that names the file for anything else."""
+    """Reads what `save` wrote. Raises `UserError` with the path for anything else."""
     try:
         outer = json.loads(path.read_text(encoding="utf-8"))
         if outer["sha256"] != _digest(outer["body"]):
@@ -53,14 +59,14 @@ def load(path: Path) -> Any:
 
 
 def pack(state: Any) -> Tensor:  # [num_bytes] uint8
-    """What `save` can write, as one tensor that a communicator can move."""
+    """Packs a state into one tensor that a communicator can move."""
     tensors: dict[str, Tensor] = {}
     tensors[_TREE] = _bytes(json.dumps(_encode(state, tensors, "")).encode())
     return _bytes(dump_tensors(tensors))
 
 
 def unpack(packed: Tensor) -> Any:
-    """What `pack` packed."""
+    """Unpacks what `pack` packed."""
     tensors = load_tensors(packed.cpu().numpy().tobytes())
     return _decode(json.loads(tensors.pop(_TREE).numpy().tobytes()), tensors)
 
@@ -77,7 +83,15 @@ def _digest(text: str) -> str:
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
-    """JSON for `value`; dictionaries become lists of pairs, because their keys need not be strings."""
+    """Returns JSON for `value`, and collects its tensors.
+
+    Dictionaries become lists of pairs, because their keys need not be strings.
+
+    Args:
+        value: What is encoded.
+        tensors: Receives the tensors by name.
+        name: The name of `value`.
+    """
     if isinstance(value, Tensor):
         tensors[name] = value.detach().cpu().contiguous()
         return {"tensor": name}

@@ -1,4 +1,7 @@
-"""How Lightning meets our ranks: they are there already, and only tensors and JSON travel between them."""
+"""How Lightning meets our ranks.
+
+The ranks exist already. Only tensors and JSON travel between them.
+"""
 
 # No `from __future__ import annotations`: DDP reads the annotations of its hook.
 
@@ -24,7 +27,7 @@ from gnnkit.training.finite import Guard
 
 
 class StartedRanks(ClusterEnvironment):
-    """Ranks that were started by our launcher, torchrun or SLURM, and whose process group exists."""
+    """Ranks that a launcher has started, and whose process group exists."""
 
     def __init__(self, comm: Communicator, local_rank: int) -> None:
         self._comm, self._local_rank = comm, local_rank
@@ -79,10 +82,10 @@ class SyncMeter:
     def hook(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Adds up the ranks' gradients. DDP's own hook would average them.
 
-        A rank's loss is divided by the global number of rows already. Each parameter has an
-        all-reduce of its own: the place of a number in a buffer decides in which order the
-        ranks' numbers are added. DDP orders its buckets anew after the first step, so the
-        last bits of a resumed run would differ.
+        A rank's loss is divided by the global number of rows already. Each parameter
+        has an all-reduce of its own: the place of a number in a buffer decides in which
+        order the ranks' numbers are added. DDP orders its buckets anew after the first
+        step, so the last bits of a resumed run would differ.
         """
         self.start = self.start or time.perf_counter()
         buffer: Tensor = bucket.buffer()
@@ -97,7 +100,7 @@ class SyncMeter:
 
 
 class WrappedStrategy(DDPStrategy):
-    """Lightning's DDP over the process group that is there, without pickled objects on the wire."""
+    """Lightning's DDP over the process group that exists. Pickles nothing."""
 
     def __init__(self, comm: Communicator, meter: SyncMeter, guard: Guard, local_rank: int) -> None:
         """Keeps the parts.
@@ -118,7 +121,7 @@ class WrappedStrategy(DDPStrategy):
         self._comm, self._meter, self._guard = comm, meter, guard
 
     def _configure_launcher(self) -> None:
-        """Makes no launcher: the ranks exist. Lightning refuses launchers in notebooks."""
+        """Makes no launcher: ranks exist, and notebooks refuse launchers."""
         self._launcher = None
 
     def set_world_ranks(self) -> None:
@@ -153,7 +156,10 @@ class WrappedStrategy(DDPStrategy):
 
 
 class UnwrappedStrategy(SingleDeviceStrategy):
-    """Ranks that synchronise through a `GradientSync`; to Lightning, each is a run of its own."""
+    """Ranks that synchronise through a `GradientSync`.
+
+    To Lightning, each rank is a run of its own.
+    """
 
     def __init__(self, comm: Communicator, sync: GradientSync, meter: SyncMeter, guard: Guard) -> None:
         """Keeps the parts.

@@ -17,8 +17,10 @@ REFRESH = 2  # times a second
 
 
 class Display(Callback):
-    """The epochs done and every worker's last step, in place of one another; gone at the end. It is the only thing that draws:
-    Lightning's own bar would fight with it for the cursor."""
+    """The epochs done and the last step of every worker. Disappears at the end.
+
+    Lightning's own bar stays off, because both would move the cursor.
+    """
 
     def __init__(self, watch: Watch, console: Console | None = None) -> None:
         self.watch, self.console = watch, console or Console(stderr=True)
@@ -37,7 +39,7 @@ class Display(Callback):
         self._live.start()
 
     def draw(self) -> Group:
-        """Called by the thread that refreshes the terminal."""
+        """Draws. Called by the thread that refreshes the terminal."""
         return Group(self._progress, worker_table(self.watch.states))
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
@@ -54,7 +56,7 @@ class Display(Callback):
 
 
 def worker_table(states: list[WorkerState]) -> Table:
-    """The last step of every worker, a row each."""
+    """Makes a table of the last step of every worker, a row each."""
     table = Table(box=None)
     names = (
         "rank",

@@ -1,4 +1,7 @@
-"""What a loss or gradient that is not finite does. All ranks come to one decision before the optimiser steps."""
+"""What a loss or gradient that is not finite does.
+
+All ranks come to one decision, before the optimiser steps.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from gnnkit.training import resume
 from gnnkit.training.module import TrainingModule
 
 MAX_ROLLBACKS = 3
+MAX_TOLD = 5  # skipped steps that are printed, all are counted
 _INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places; the modules of the model follow
 _LATE = 1 << 40  # the order of what comes after the forward pass
 
@@ -52,11 +56,16 @@ class _Place:
 class Guard(Callback):
     """Lets the optimiser step on finite gradients only.
 
-    A step whose gradient is not finite is taken by no rank. `stop` ends the run. `skip`
-    goes on with the next step. `rollback` goes back to the parameters and the optimiser's
-    state of the last checkpoint, goes on with the next step at half the learning rate, and
-    ends the run at the fourth time. Ranks that do not synchronise in a step leave their
-    own step out, and `stop` and `rollback` follow at the next step that synchronises.
+    No rank takes a step whose gradient is not finite.
+
+    - `stop` ends the run.
+    - `skip` goes on with the next step.
+    - `rollback` restores parameters and the optimiser's state from the last checkpoint.
+      The run goes on with the next step, at half the learning rate. The fourth rollback
+      ends the run instead.
+
+    In a step without synchronisation, a rank leaves its own step out. `stop` and
+    `rollback` then follow at the next step that synchronises.
     """
 
     def __init__(self, on_nan: OnNan = "stop", path: Path | None = None, resumed: str | None = None) -> None:
@@ -99,7 +108,9 @@ class Guard(Callback):
         return self._together(trainer, module, _flags(not own or self._pending is not None, comm))
 
     def allows_sum(self, trainer: L.Trainer, module: TrainingModule, own: bool, total: Sequence[Tensor]) -> bool:
-        """As `allows`, where the gradients of all ranks are added up already. Collective where the sum is not finite.
+        """Says whether the optimiser steps, where the ranks' gradients are added up.
+
+        Collective where the sum is not finite. Raises `UserError` where the run ends.
 
         Args:
             trainer: The trainer of this rank.
@@ -110,7 +121,14 @@ class Guard(Callback):
         return are_finite(total) or self._together(trainer, module, _flags(not own, module.worker.comm), all_bad=True)
 
     def _together(self, trainer: L.Trainer, module: TrainingModule, flags: list[bool], all_bad: bool = False) -> bool:
-        """Decides from what all ranks know. `all_bad`: the sum is not finite, whoever caused it."""
+        """Decides from what all ranks know.
+
+        Args:
+            trainer: The trainer of this rank.
+            module: The module of this rank.
+            flags: Ranks whose own loss or gradient is not finite.
+            all_bad: Whether the sum of the gradients is not finite. Default: unknown.
+        """
         if not (any(flags) or all_bad):
             return True
         if self.on_nan == "skip":
@@ -126,7 +144,9 @@ class Guard(Callback):
         self.skipped_steps += 1
         for buffer, before in zip(module.buffers(), self._buffers, strict=True):
             buffer.copy_(before)
-        _tell(module, f"trainer.on_nan=skip: step {trainer.global_step + 1} is left out, not finite on {_names(ranks)}")
+        if self.skipped_steps <= MAX_TOLD:
+            step = trainer.global_step + 1
+            _tell(module, f"trainer.on_nan=skip: step {step} is left out, not finite on {_names(ranks)}")
         return False
 
     def _postpone(self, trainer: L.Trainer, module: TrainingModule) -> bool:
@@ -137,7 +157,7 @@ class Guard(Callback):
         return False
 
     def _place(self, trainer: L.Trainer, module: TrainingModule, bad: bool) -> _Place:
-        """Finds out where numbers of this rank cease to be finite, by a second forward pass.
+        """Runs a second forward pass to find where numbers cease to be finite.
 
         Collective in a step that synchronises, also for ranks whose numbers are finite.
         """
@@ -186,7 +206,7 @@ class Guard(Callback):
 
 
 def are_finite(gradients: Sequence[Tensor]) -> bool:
-    """Says whether all numbers are finite, with one look at the device where they are."""
+    """Says whether all numbers are finite. Waits for a GPU once where they are."""
     if not gradients:
         return True
     total = float(torch.stack([gradient.detach().sum().double() for gradient in gradients]).sum())
@@ -203,7 +223,11 @@ def _flags(flag: bool, comm: Communicator) -> list[bool]:
 
 
 def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
-    """Returns how many modules were called before, and the place. Zeros where all is finite."""
+    """Finds the first place whose numbers are not finite. Collective.
+
+    Returns the number of calls of modules up to there, and the place. Both are 0 where
+    all numbers are finite.
+    """
     if not bool(torch.isfinite(batch.x).all()):
         return 0, _INPUT
     calls: list[int] = []  # place of each call whose output is not finite, else 0
@@ -229,7 +253,7 @@ def _is_finite(output: Any) -> bool:
 
 
 def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
-    """Restores parameters, the optimiser's state and the strategy's.
+    """Restores parameters, the optimiser's state and the strategy's state.
 
     Schedules go on, from half the learning rate.
     """

@@ -20,12 +20,12 @@ _TOLERANCE = 1e-3  # relative: a mean is wrong by half
 
 
 class LossCheck(Callback):
-    """Refuses a `training_step` whose loss is not a sum over `batch.rows` divided by `batch.total`.
+    """Refuses a `training_step` whose loss is no sum divided by `batch.total`.
 
-    The gradients of ranks are added up. A mean over the rows of each rank would come out
-    as many times too large as there are ranks. Before the first step, the model computes
-    the loss of the batch in evaluation mode, then with twice the total. A right loss
-    halves. Nothing is said of a loss that draws at random.
+    The gradients of ranks are added up. A mean over the rows of each rank would come
+    out too large by the number of ranks. Before the first step, the model computes the
+    loss of the batch in evaluation mode, then the loss with twice the total. A right
+    loss halves. A loss that draws at random is not judged.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,10 @@ def _anywhere(flag: bool, module: TrainingModule) -> bool:
 
 @contextmanager
 def _quiet(module: TrainingModule) -> Iterator[None]:
-    """Evaluates in its body: nothing is logged, counted, drawn or kept for a backward pass."""
+    """Sets the model to evaluation mode in its body.
+
+    Logs nothing, counts no words, and keeps nothing for a backward pass.
+    """
     training = {part: part.training for part in module.modules()}
     module.muted = True
     module.model.eval()

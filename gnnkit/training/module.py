@@ -67,10 +67,10 @@ class EpochBatches:
 class TrainingModule(L.LightningModule):
     """Classifies nodes: cross-entropy over the rows that the strategy hands out.
 
-    A model that is a LightningModule itself may bring its own `configure_optimizers`, and
-    its own `training_step(batch, index)`. The step returns this rank's part of the loss: a
-    sum over `batch.rows`, divided by `batch.total`, because gradients of ranks are added
-    up. The fields of `batch` are:
+    A model that is a LightningModule itself may bring its own `configure_optimizers`,
+    and its own `training_step(batch, index)`. The step returns this rank's part of the
+    loss: a sum over `batch.rows`, divided by `batch.total`, because gradients of ranks
+    are added up. The fields of `batch` are:
 
     - `x` [num_src, in_features]: the features of the input nodes
     - `adjacencies`: the in-edges that each layer reads, one for each layer
@@ -78,9 +78,9 @@ class TrainingModule(L.LightningModule):
     - `labels` [k] int64: the classes of these rows
     - `total`: the sum of k over all ranks
 
-    The model's `self.log` is `log_own`. Its other hooks are not called. On several ranks,
-    the first step begins with two or three further calls in evaluation mode, which check
-    that the loss is such a sum.
+    The model's `self.log` is `log_own`. Other hooks of the model are not called. On
+    several ranks, two or three further calls in evaluation mode come before the first
+    step, to check that the loss is such a sum.
     """
 
     def __init__(
@@ -143,7 +143,8 @@ class TrainingModule(L.LightningModule):
             logits = self.model(batch.x, batch.adjacencies)
             loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
         self.local_loss = loss.detach()
-        # The factor is 1, but NaN for a loss that is not finite: the sum of gradients carries the news to all ranks.
+        # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
+        # gradients then is NaN on all ranks.
         return loss * (1 + 0 * self.local_loss)
 
     @property
@@ -161,17 +162,17 @@ class TrainingModule(L.LightningModule):
         sync_dist: bool = False,
         **keys: Any,
     ) -> None:
-        """Logs a value of the user's model: the leader's value, or that of all ranks with `sync_dist`.
+        """Logs a value of the user's model, on the leader.
 
-        Lightning's own would reach neither ranks that are threads nor ranks that Lightning
-        does not drive. Raises `UserError` for the names that every run logs, and for other
-        reductions. Collective with `sync_dist`.
+        With `sync_dist`, reduces the values of all ranks first. Collective then.
+        Lightning's own reduction does not reach ranks that are threads. Raises
+        `UserError` for the names that every run logs, and for other reductions.
 
         Args:
             name: Name of the scalar.
             value: The scalar.
             prog_bar: As in Lightning.
-            reduce_fx: "mean", "sum", "min" or "max" over the ranks. Parts of a loss want the sum.
+            reduce_fx: "mean", "sum", "min" or "max". Parts of a loss want the sum.
             sync_dist: Whether the ranks' values are reduced.
             **keys: Further arguments of Lightning's `log`.
         """

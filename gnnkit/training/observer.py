@@ -32,7 +32,7 @@ class _Mark:
 class Observer(Callback):
     """Measures this rank.
 
-    Seconds and words are differences between two steps of clocks and tallies that run on.
+    Clocks and tallies run on. The figures of a step are differences.
     """
 
     def __init__(self, worker: Worker, meter: SyncMeter, channel: StateChannel, timeout: float) -> None:

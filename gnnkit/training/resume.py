@@ -1,8 +1,8 @@
 """Between two steps of a run: what a checkpoint holds, and how a run goes on from one.
 
-Lightning's own restore is not used. A checkpoint of Lightning that was saved between two
-epochs trains nothing in a resumed epoch that ends with a validation. Here a position is
-two numbers, and the strategy hands out the batches from there on.
+Lightning's own restore is not used: from a checkpoint between two epochs, it trains
+nothing in a resumed epoch that ends with a validation. Here a position is two numbers,
+and the strategy hands out the batches from there on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE = "checkpoints/last.json"  # in the run folder
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a run must have in common with a checkpoint to go on from it, by configuration key."""
+    """What a run and a checkpoint must have in common, by configuration key."""
 
     run: Mapping[str, Any]  # always
     layout: Mapping[str, Any]  # in the middle of an epoch, and where ranks differ
@@ -50,7 +50,7 @@ class PeriodicCheckpoint(Callback):
 
         Args:
             path: The checkpoint, replaced each time.
-            identity: What a run must have in common with this one to go on from the checkpoint.
+            identity: What a run that goes on from the checkpoint must have in common.
             epochs: Epochs between checkpoints.
             steps: Steps of an epoch between checkpoints. None: only between epochs.
             at_start: Whether the run saves before its first step. Default: False.
@@ -79,8 +79,8 @@ def save(
 ) -> None:
     """Writes the state of the run between two steps. The leader writes.
 
-    Collective where ranks hold states of their own. Raises `UserError` for a state that is
-    not finite, and keeps the checkpoint that is there.
+    Collective where ranks hold states of their own. Raises `UserError` for a state that
+    is not finite, and keeps the checkpoint before.
 
     Args:
         path: The JSON file of the checkpoint.
@@ -101,7 +101,7 @@ def save(
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
-    """Returns what this rank goes on with: parameters, optimisers, schedules, the strategy's state."""
+    """Returns parameters, optimisers, schedules and strategy state of this rank."""
     return {
         "state_dict": module.state_dict(),
         "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
@@ -184,8 +184,8 @@ class Resume(Callback):
     def place(self, trainer: L.Trainer, module: TrainingModule) -> None:
         """Sets parameters, epoch and step, before `trainer.fit`.
 
-        Raises `UserError` for a state of other parameters or workers, and for a run that
-        has done all its epochs.
+        Raises `UserError` for a state of other parameters or workers, and for a run
+        that has done all its epochs.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))

@@ -44,7 +44,7 @@ def make_trainer(
     else:
         sync.setup(module, worker.comm)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
-    # Hints of a library that this program sits on are not its user's business; its errors are.
+    # Users do not call Lightning: its errors concern them, its hints do not.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     return L.Trainer(
@@ -63,6 +63,9 @@ def make_trainer(
 
 
 def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) -> bool:
-    """Says whether Lightning's DDP does the work of `sync`: the ranks are processes and synchronise in every step."""
+    """Says whether Lightning's DDP does the work of `sync`.
+
+    The ranks are processes then, and synchronise in every step.
+    """
     comm = worker.comm
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and not strategy.drifts

@@ -115,7 +115,7 @@ def test_a_program_that_depends_on_the_layout_is_found(tmp_path: Path) -> None:
     [
         (["strategy.local_iterations=2"], r"model=pagerank is a program .* strategy\.local_iterations=1"),
         (["trainer.resume=last.json"], r"trainer\.resume=last\.json: programs have no checkpoints"),
-        (["model.damping=1"], r"model\.damping=1 must be at least 0 and below 1"),
+        (["model.damping=1"], r"model\.damping=1 must be a number of at least 0 and below 1"),
     ],
 )
 def test_what_programs_cannot_do_is_refused(tmp_path: Path, overrides: list[str], message: str) -> None:

@@ -131,9 +131,9 @@ def test_a_run_that_ended_goes_on_from_before_its_final_average(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("overrides", "keys", "expected"),
     [
-        (["strategy.local_iterations=1"], {}, "trainer.resume: its workers have parameters of their own"),
-        ([], {"workers": 2}, "trainer.resume: it was saved by 3 workers, got workers=2"),
-        (["partition.nodes=hash"], {}, "trainer.resume: it was saved on another graph or partition"),
+        (["strategy.local_iterations=1"], {}, "strategy.local_iterations=1 differs from 3 in the checkpoint"),
+        ([], {"workers": 2}, "workers=2 differs from 3 in the checkpoint"),
+        (["partition.nodes=hash"], {}, "partition.nodes=hash differs from contiguous in the checkpoint"),
     ],
 )
 def test_a_checkpoint_of_other_workers_is_refused(

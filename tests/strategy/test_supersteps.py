@@ -70,12 +70,12 @@ def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_move
 
         first = forward(remember=True)
         engine.tally.reset()
-        second = forward(local=True)
+        second = forward(exchanges=False)
         torch.testing.assert_close(second, first, rtol=0, atol=1e-12)
         second.square().sum().backward()
         assert not engine.tally.words
         for parameter in own.parameters():
-            _check_gradient(parameter, lambda: forward(local=True).square().sum())
+            _check_gradient(parameter, lambda: forward(exchanges=False).square().sum())
 
     Threads.run(check, grid.world_size)
 
@@ -110,5 +110,5 @@ def test_evaluation_between_iterations_changes_nothing() -> None:
 
 
 def test_the_number_of_local_iterations_is_checked() -> None:
-    with pytest.raises(ValueError, match="local_iterations=0 must be at least 1"):
+    with pytest.raises(ValueError, match="local_iterations=0 must be a whole number from 1"):
         VertexCentric(local_iterations=0)

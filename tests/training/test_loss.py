@@ -30,7 +30,7 @@ def make_graph() -> Graph:
 
 
 class Own(L.LightningModule):
-    """A network with a loss of its own: right, or wrong in one of the ways that people choose."""
+    """A network with a loss of its own, right or wrong."""
 
     num_layers, self_loops = 2, True
 

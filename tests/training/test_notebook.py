@@ -1,4 +1,4 @@
-"""Training from an interactive session, where Lightning refuses strategies that would start processes."""
+"""Training from an interactive session, where Lightning refuses launchers."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""A loss or gradient that is not finite: one decision on all ranks, and nothing of it is saved."""
+"""A loss or gradient that is not finite leads to one decision on all ranks."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 import gnnkit
 from gnnkit.engine import Adjacency
@@ -73,6 +76,24 @@ class Net(nn.Module):
             nodes = adjacency.src_nodes[: adjacency.num_dst]
             x = self.bad(x, torch.ones_like(nodes, dtype=torch.bool) if self.node is None else nodes == self.node)
         return self.norm(x)  # type: ignore[no-any-return]
+
+
+class Scheduled(L.LightningModule):
+    """The same network, whose learning rate decays in a closed form."""
+
+    num_layers = 1
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        super().__init__()
+        self.net = Net(steps)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        logits: Tensor = self.net(x, adjacencies)
+        return logits
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, lambda epoch: 0.9**epoch)}
 
 
 def run(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
@@ -180,7 +201,7 @@ def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
     saved = checkpoint.load(tmp_path / "run" / FILE)
     optimizer = saved["optimizer_states"][0]
     assert [group["lr"] for group in optimizer["param_groups"]] == [0.125]
-    # Steps 1 to 3 lead to the checkpoint, step 4 is lost, step 5 is not taken, step 6 is.
+    # Steps 1 to 3 lead to the checkpoint. Step 4 is lost, step 5 not taken, step 6 taken.
     assert {float(state["step"]) for state in optimizer["state"].values()} == {4.0}
 
 
@@ -197,6 +218,30 @@ def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
 def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
     message = stopped(tmp_path / "run", Net([]), {"on_nan": "rollback", "checkpoint": False})
     assert message == "trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false"
+
+
+def test_parameters_that_overflow_are_not_saved(tmp_path: Path) -> None:
+    """The gradient is finite, the step is not."""
+    steep = replace(GRAPH, features=GRAPH.features * 1e4)
+    keys = {"max_epochs": 1, "optimizer": "sgd", "lr": 3e38}
+    with pytest.raises(UserError, match=r"^trainer.checkpoint: parameters or .* are not finite, nothing was saved"):
+        gnnkit.train(
+            steep, strategy="vertex_centric", workers=2, comm="threads", threads=1, model=Net([]), trainer=keys,
+            folder=tmp_path / "run",
+        )  # fmt: skip
+    assert not (tmp_path / "run" / FILE).exists()
+
+
+def test_a_skipped_step_is_printed_a_few_times_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = run(tmp_path / "run", Net(range(8)), {"on_nan": "skip", "max_epochs": 8})
+    assert result["skipped_steps"] == 8
+    assert capfd.readouterr().err.count("trainer.on_nan=skip: step ") == 5
+
+
+def test_a_schedule_goes_on_from_half_the_learning_rate(tmp_path: Path) -> None:
+    run(tmp_path / "run", Scheduled([2]), {"on_nan": "rollback"})
+    group = checkpoint.load(tmp_path / "run" / FILE)["optimizer_states"][0]["param_groups"][0]
+    assert group["lr"] == pytest.approx(0.5 * 0.9**6 / 2)
 
 
 def test_a_large_finite_gradient_is_finite() -> None:

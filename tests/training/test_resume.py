@@ -44,7 +44,7 @@ IDENTITY = resume.Identity({"seed": 7}, {"workers": 2})
 
 
 class Scheduled(L.LightningModule):
-    """A network whose learning rate changes with every epoch, or with every second step."""
+    """A network whose learning rate changes with each epoch or each second step."""
 
     num_layers, self_loops = 2, True
 
@@ -106,7 +106,7 @@ GRAPH = make_graph()
 def train(
     case: Case, comm: Communicator, folder: Path | None = None, resumed: Path | None = None
 ) -> tuple[Tensor, int, list[int]]:
-    """Returns the parameters of this rank, its steps, and the number of the batch at each of them."""
+    """Returns the parameters of this rank, its steps, and the number of each batch."""
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = "0"  # for Lightning's DDP
     strategy = case.strategy()
@@ -144,7 +144,7 @@ class Batches(L.Callback):
 
 
 def assert_same(actual: list[Any], expected: list[Any], skipped: int) -> None:
-    """All ranks have the parameters and steps of the unbroken run, of which some were not repeated."""
+    """Compares with the unbroken run, whose first batches were not repeated."""
     for (values, steps, numbers), (wanted, all_steps, all_numbers) in zip(actual, expected, strict=True):
         assert torch.equal(values, wanted)
         assert steps == all_steps

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine import BlockLayers, Tally
-from gnnkit.engine.dropout import derive
+from gnnkit.engine import BlockLayers, Tally, derive
 from gnnkit.graph import Split
 from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker, weighing_sums

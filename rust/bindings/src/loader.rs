@@ -425,7 +425,10 @@ impl PyLoader {
             move |step| plan.make(step, &mut scratch)
         };
         let workers = (0..threads.min(depth)).map(worker).collect();
-        let ahead = Pipeline::start(first..num_steps, depth, workers)?;
+        // Where the system refuses a thread, the others are waited for, and may need the lock.
+        let ahead = graph
+            .py()
+            .detach(|| Pipeline::start(first..num_steps, depth, workers))?;
         Ok(Self {
             plan,
             ahead: Mutex::new(Some(Arc::new(ahead))),

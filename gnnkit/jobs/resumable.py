@@ -1,0 +1,43 @@
+"""What a run must have in common with a checkpoint to go on from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gnnkit.jobs.run import Job
+from gnnkit.settings import Choice
+from gnnkit.training.resume import Identity
+
+_LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
+_FREE = ("threads", "prefetch", "topology")  # arguments of plugins on which no result depends
+
+
+def resumable(job: Job) -> Identity:
+    """Returns what a later run must have in common with this one.
+
+    Epochs, intervals, threads, deadlines and output may change. The number of workers
+    may change between epochs. `Resume` compares the shapes of parameters.
+    """
+    settings, partition = job.settings, job.settings.partition
+    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
+    run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
+    run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
+    run |= _spelt_out("sync", settings.sync)
+    run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
+    layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
+    layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}
+    return Identity(_plain(run), _plain(layout))
+
+
+def _spelt_out(section: str, choice: Choice | None) -> dict[str, Any]:
+    """Returns a plugin's name and arguments by configuration key."""
+    if choice is None:
+        return {section: None}
+    return {section: choice.name} | {f"{section}.{k}": v for k, v in choice.arguments.items() if k not in _FREE}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values as a checkpoint gives them back."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
+    return plain

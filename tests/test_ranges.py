@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnkit import plugins
+from gnnkit.errors import UserError
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.label_propagation import LabelPropagation
+from gnnkit.model.pagerank import PageRank
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.ranges import one_of, real, share, switch, unknown, unknown_key, whole
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.leader import Leader
+
+
+def refused(call: Callable[[], Any]) -> str:
+    with pytest.raises(UserError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_whole_numbers_of_numpy_are_taken_and_become_ints() -> None:
+    assert type(whole("k", np.int32(3), 0, 3)) is int
+    assert whole("k", 2**70) == 2**70
+
+
+@pytest.mark.parametrize("value", [True, 1.0, np.float64(1), "1", None, math.nan, [1]])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    assert refused(lambda: whole("k", value)).endswith(" must be a whole number")
+
+
+def test_limits_are_said_in_full() -> None:
+    assert refused(lambda: whole("k", 0, 1)) == "k=0 must be a whole number of at least 1"
+    assert refused(lambda: whole("k", 4, 1, 3)) == "k=4 must be a whole number from 1 to 3"
+    assert refused(lambda: real("k", 0, above=0, high=2)) == "k=0 must be a number above 0 and of at most 2"
+    assert refused(lambda: share("k", 1)) == "k=1 must be a number of at least 0 and below 1"
+    assert refused(lambda: switch("k", 1)) == "k=1 must be true or false"
+    assert refused(lambda: one_of("k", 16, (32, 64))) == "k=16 must be 32 or 64"
+
+
+def test_limits_themselves_are_taken_as_they_are_said() -> None:
+    assert [whole("k", 1, 1, 3), whole("k", 3, 1, 3)] == [1, 3]
+    assert [real("k", 0, 0), real("k", 2, above=0, high=2), share("k", 0)] == [0.0, 2.0, 0.0]
+    assert [one_of("k", 32, (32, 64)), switch("k", False)] == [32, False]
+
+
+@pytest.mark.parametrize("value", [True, "1", b"1", None, math.nan, math.inf, -math.inf, [1.0], 10**400, 1j])
+def test_what_is_no_finite_number_is_refused(value: object) -> None:
+    assert refused(lambda: real("k", value)).endswith(" must be finite")
+
+
+def test_messages_are_one_short_line() -> None:
+    line = refused(lambda: whole("k", "a\nb" * 1000))
+    assert "\n" not in line
+    assert len(line) < 100
+
+
+def test_names_that_do_not_exist_get_the_nearest_one() -> None:
+    assert (
+        str(unknown("k=maen", "maen", ["mean", "max"]))
+        == "k=maen is not known: did you mean mean? there are: max, mean"
+    )
+    assert str(unknown("k=x", "x", [])) == "k=x is not known: there are: none"
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("lr", "trainer.lr"),
+        ("sed", "seed"),
+        ("seed", "seed"),
+        ("model.lr", "trainer.lr"),
+        ("model.hiddn", "model.hidden"),
+        ("trainr.hidden", "model.hidden"),
+        ("hiden", "model.hidden"),
+    ],
+)
+def test_keys_that_do_not_exist_get_the_nearest_one_of_any_section(key: str, nearest: str) -> None:
+    known = ["seed", "model", "model.hidden", "model.seed", "trainer", "trainer.lr"]
+    assert f"did you mean {nearest}?" in str(unknown_key(key, known))
+
+
+@pytest.mark.parametrize("model", [GCN, GraphSAGE, GAT, GIN, lambda a, b, **keys: GINE(a, b, 1, **keys)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden", -4), ("hidden", 2.5), ("num_layers", 0), ("num_layers", 10**6), ("dropout", math.nan), ("dropout", 1)],
+)
+def test_models_made_from_python_check_their_numbers(model: Callable[..., Any], key: str, value: Any) -> None:
+    assert refused(lambda: model(3, 2, **{key: value})).startswith(f"model.{key}={value} must be ")
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: GAT(3, 2, heads=True), "model.heads=True must be"),
+        (lambda: GAT(3, 2, negative_slope=math.inf), "model.negative_slope=inf must be finite"),
+        (lambda: GraphSAGE(3, 2, aggregator="min"), "model.aggregator=min is not known"),  # type: ignore[arg-type]
+        (lambda: PageRank(damping=1), "model.damping=1 must be"),
+        (lambda: PageRank(tolerance=math.nan), "model.tolerance=nan must be"),
+        (lambda: LabelPropagation(max_iterations=0), "model.max_iterations=0 must be"),
+        (lambda: VertexCentric(0), "strategy.local_iterations=0 must be"),
+        (lambda: IndividualSample(batch_size=2.5), "strategy.batch_size=2.5 must be"),  # type: ignore[arg-type]
+        (lambda: IndividualSample(batching="even"), "strategy.batching=even is not known"),
+        (lambda: Leader("men"), "sync.average=men is not known: did you mean mean?"),  # type: ignore[arg-type]
+    ],
+)
+def test_constructors_refuse_from_python_what_the_command_refuses(make: Callable[[], Any], expected: str) -> None:
+    assert refused(make).startswith(expected)
+
+
+def test_annotations_are_spelt_in_words() -> None:
+    def function(sizes: list[int], rate: float | None = None) -> None: ...
+
+    line = refused(lambda: plugins.check_arguments(function, {"sizes": 3}, "model"))
+    assert line == "model.sizes=3 must be a list, each entry a whole number"
+    line = refused(lambda: plugins.check_arguments(function, {"sizes": [3], "rate": "fast"}, "model"))
+    assert line == "model.rate=fast must be a number or null"
