@@ -22,7 +22,6 @@ from gnnkit import config, keys, plugins, settings
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
 from gnnkit.jobs import dispatch
-from gnnkit.leader.result import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -225,7 +224,3 @@ def test_lines_of_prose_end_at_88_columns(name: str) -> None:
 def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", prose(name))
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
-
-
-def test_a_result_is_a_mapping_as_the_examples_use_it() -> None:
-    assert Result("train", {"test_accuracy": 0.5})["test_accuracy"] == 0.5
