@@ -22,7 +22,7 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
-from gnnkit.model.program import Nodes, Program
+from gnnkit.model.program import Nodes, Program, is_iterated
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
@@ -82,7 +82,7 @@ def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, q
         "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
     }
-    if isinstance(model, Program):
+    if is_iterated(model):
         _, width = program_step(model, graph, quality.traffic, 0)
         parts["values"] = quality.traffic.num_owned * width * itemsize * 2  # before and after the step
     else:
@@ -122,7 +122,7 @@ def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> t
     traffic = Traffic.of(shards())
     by_slice = [
         program_step(model, graph, traffic, s)[0]
-        if isinstance(model, Program)
+        if is_iterated(model)
         else exchanges(model, *_widths(graph), traffic, s)
         for s in range(grid.slices)
     ]
