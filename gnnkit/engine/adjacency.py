@@ -21,15 +21,16 @@ Reduce = Literal["sum", "mean", "max"]
 class Adjacency(ABC):
     """The in-edges of `num_dst` rows, wherever these are held, as one layer reads them.
 
-    A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst` source
-    rows are the destinations. Degrees are the whole graph's, sums of weights where edges
-    have weights. Per-edge values have a row for each edge that this rank holds. Where
-    several ranks share the graph, every method but `dropout` and `edge_dropout` is
-    collective, in forward and backward.
+    A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst`
+    source rows are the destinations. Degrees are the whole graph's, sums of weights
+    where edges have weights. Per-edge values have a row for each edge that this rank
+    holds. Where several ranks share the graph, every method but `dropout` and
+    `edge_dropout` is collective, in forward and backward.
 
     A layer written for one process, such as PyG's, reads this rank's edges as a graph:
 
-        conv((adjacency.with_halo(x), x[: adjacency.num_dst]), adjacency.rank_graph.edge_index)
+        edge_index = adjacency.rank_graph.edge_index
+        conv((adjacency.with_halo(x), x[: adjacency.num_dst]), edge_index)
     """
 
     num_dst: int
@@ -45,27 +46,32 @@ class Adjacency(ABC):
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         """Takes the sum, mean or maximum of the sources' rows over in-edges.
 
-        Rows without in-edges get 0. Sum and mean multiply by the graph's edge weights. The
-        mean divides by their sum. Of equal maxima the gradient goes to the in-edge with the
-        lowest global source id, then to the lowest edge id.
+        Rows without in-edges get 0. Sum and mean multiply by the graph's edge weights.
+        The mean divides by their sum. Of equal maxima the gradient goes to the in-edge
+        with the lowest global source id, then to the lowest edge id.
 
         Args:
             x: [num_src, f], or [num_src, H, d] for rows with heads.
             reduce: "sum", "mean" or "max".
-            weight: [held edges, H] used in a sum in place of the graph's weights. `x` then has
-                heads.
+            weight: [held edges, H] used in a sum in place of the graph's weights. `x`
+                then has heads.
 
         Returns:
             [num_dst, f], or [num_dst, H, d].
         """
 
+    def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
+        """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
+        return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
+
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Sums `message(rows, columns)` over in-edges.
 
-        `rows` [held edges, k] are the sources' rows. `columns` says which columns of `x` these
-        are, because a layout may give a rank a part of the columns. A message works on each
-        column for itself. Besides `rows`, gradients flow into this rank's parameters only.
+        `rows` [held edges, k] are the sources' rows. `columns` says which columns of
+        `x` these are, because a layout may give a rank a part of the columns. A message
+        works on each column for itself. Besides `rows`, gradients flow into this rank's
+        parameters only.
         """
 
     @abstractmethod
@@ -132,9 +138,13 @@ class Adjacency(ABC):
         return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
 
 
+def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
+    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardAdjacency(Adjacency):
-    """All edges into the nodes that this rank owns, as one layer sees them in one step."""
+    """All edges into the nodes that this rank owns, in one layer of one step."""
 
     engine: Engine
     layer: int

@@ -1,4 +1,4 @@
-"""Sampled blocks as adjacencies: one rank holds all edges and rows that a layer reads."""
+"""Sampled blocks as adjacencies: one rank holds all that a layer reads."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 class BlockLayers:
     """Turns the blocks of a batch into one adjacency for each layer.
 
-    Holds values of the whole graph that blocks need, each computed at first use: degrees,
-    loops, and features of loops.
+    Holds values of the whole graph that blocks need, each computed at first use:
+    degrees, loops, and features of loops.
 
-    Sums are estimates of the sums over all in-edges: a drawn edge counts as often as its
-    block's `weight` says, or else d/s times in a row that drew s of d in-edges. A softmax is
-    over the drawn edges, and a maximum too. Degrees are the whole graph's. DGL and PyG
-    normalise by the degrees of the block instead.
+    Sums are estimates of the sums over all in-edges: a drawn edge counts as often as
+    its block's `weight` says, or else d/s times in a row that drew s of d in-edges. A
+    softmax is over the drawn edges, and a maximum too. Degrees are the whole graph's.
+    DGL and PyG normalise by the degrees of the block instead.
     """
 
     def __init__(self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class BlockLayers:
         self.self_loops = bool(getattr(model, "self_loops", False))
 
     def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
-        """Makes one adjacency for each block, in the order of layers. `key` is the step's."""
+        """Makes one adjacency for each block, by layer. `key` is the step's."""
         return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
 
     @cached_property
@@ -67,7 +67,7 @@ class BlockLayers:
 
     @cached_property
     def gets_loop(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
-        """Which nodes have no loop in the graph, and get one where the model asks for loops."""
+        """Nodes without a loop, which get one where the model asks for loops."""
         return ~looped(self.graph.csc)
 
     @cached_property
@@ -79,7 +79,8 @@ class BlockLayers:
 class BlockAdjacency(Adjacency):
     """The edges of one sampled block, and the loops that the model asks for.
 
-    No rank talks to another here. Values that a model does not ask for are not computed.
+    No rank talks to another here. Values that a model does not ask for are not
+    computed.
     """
 
     def __init__(self, layers: BlockLayers, block: Block, key: int) -> None:
@@ -214,9 +215,10 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def _by_source_id(self) -> HeldEdges:
-        """The edges of each row in ascending order of source id, so that the first of equals wins.
+        """The edges of each row in ascending order of source id.
 
-        Parallel edges have one source, so any order of these serves.
+        The first of equal maxima wins. Parallel edges have one source, so any order of
+        parallel edges serves.
         """
         csc = self.edges.csc
         sources = self._block.src_nodes.astype(np.int64)[csc.indices]
@@ -231,7 +233,7 @@ class BlockAdjacency(Adjacency):
 
 
 def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
-    """Says how often each drawn edge counts in an estimate of the sum over all in-edges.
+    """Says how often each drawn edge counts in an estimate of a sum over all in-edges.
 
     None: once each.
     """

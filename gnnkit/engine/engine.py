@@ -1,8 +1,8 @@
 """One rank's part in the aggregation: slice, gather, aggregate, reduce, unslice.
 
-Per-edge values (scores, attention) and their gradients are held, in all columns, by every
-slice rank of the edge's cell. Rows are cut into columns. Both meet in a weighted sum, where
-the gradient of the weights is added up over the cell.
+Per-edge values (scores, attention) and their gradients are held, in all columns, by
+every slice rank of the edge's cell. Rows are cut into columns. Both meet in a weighted
+sum, where the gradient of the weights is added up over the cell.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Message = Callable[[Tensor, slice], Tensor]
 
 
 class Engine:
-    """The exchange and aggregation over one rank's shard, for every layer and step of a run.
+    """The exchange and aggregation over one rank's shard, for all layers and steps.
 
     Every method is collective over `comm`, in forward and in backward. `layer` is for
     counting.
@@ -63,7 +63,7 @@ class Engine:
         self.in_degree, self.out_degree = self._tensor(shard.in_degree[mine]), self._tensor(shard.out_degree[mine])
 
     def _peers(self, comm: Communicator) -> tuple[Peers, Peers | None]:
-        """Finds the ranks of this rank's slice, and of its cell where there are slices."""
+        """Finds the ranks of the same slice, and of the same cell if there are slices."""
         cell, place, slices = self.shard.cell, self.shard.slice, self.grid.slices
         plane_ranks = [other * slices + place for other in range(self.grid.num_cells)]
         if slices == 1:
@@ -188,8 +188,8 @@ class _Max(Function):
         arrived = targets.to_owners(partial, layer)
         source = targets.to_owners(source, layer)
         best, place = targets.arrivals.max(arrived)
-        # Of equal values the lowest source id wins. Where two cells hold parallel edges of that
-        # source, the first arrival wins.
+        # Of equal values the lowest source id wins. Of parallel edges in two cells the
+        # first arrival wins.
         candidates = torch.where(arrived == best[targets.sent], -source.to(torch.float64), -torch.inf)
         place = targets.arrivals.max(candidates)[1]
         ctx.engine, ctx.layer = engine, layer

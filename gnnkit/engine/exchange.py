@@ -1,4 +1,4 @@
-"""Gather and its transpose, reduce: the one pair of exchanges that moves rows between ranks.
+"""Gather and its transpose, reduce: the pair of exchanges that moves rows.
 
 Every function here is collective over the run's ranks, in forward and in backward.
 """
@@ -59,7 +59,8 @@ class Route:
     """The way of rows between owners and the ranks that hold edges at these rows.
 
     Both sides order rows by (cell, global id). `spread` copies the owners' rows to the
-    holders. `collect` sums the holders' rows at the owners. Each is the other's transpose.
+    holders. `collect` sums the holders' rows at the owners. Each is the other's
+    transpose.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Route:
             kind: "gather" where `spread` comes first, "reduce" where `collect` does.
             rows: [num_rows] global ids at which this rank holds edges.
             row_cell: [num_rows] cell that owns each of `rows`.
-            cell_nodes: [num_owned] global ids that this rank's cell owns, in the order of rows.
+            cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
             plane: The ranks of the same slice, one of each cell.
         """
         self.kind, self.plane = kind, plane
@@ -89,7 +90,8 @@ class Route:
         senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
         self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
         away = sum(self.held_counts) - self.held_counts[comm.rank]
-        # No rank holds edges at rows of other cells: the layout has one column or row. Nothing is sent.
+        # No rank holds edges at rows of other cells, as in a layout with one column or row.
+        # Then nothing is sent.
         self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
@@ -150,8 +152,8 @@ class _Collect(Function):
 class Slicing:
     """Between "my rows, all columns" and "the cell's rows, my share of the columns".
 
-    Columns are the last dimension. Of f columns, the first f mod S slices have one more than
-    the others.
+    Columns are the last dimension. Of f columns, the first f mod S slices have one more
+    than the others.
     """
 
     def __init__(self, num_owned: int, cell: Peers) -> None:
@@ -184,8 +186,8 @@ class Slicing:
     def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
         """Returns all columns of the cell's rows.
 
-        Every slice rank must compute the same from these rows, because the gradient is taken
-        from this rank's copy.
+        Every slice rank must compute the same from these rows, because the gradient is
+        taken from this rank's copy.
         """
         result: Tensor = _Replicate.apply(x, self, layer)
         return result

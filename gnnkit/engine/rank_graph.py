@@ -15,8 +15,8 @@ from gnnkit.partition.shard import Shard
 class RankGraph:
     """All in-edges of a rank's own rows.
 
-    Sources are the own rows and, behind these, the halo: rows of other ranks that this rank
-    reads. A loop has equal numbers at both ends.
+    Sources are the own rows and, behind these, the halo: rows of other ranks that this
+    rank reads. A loop has equal numbers at both ends.
     """
 
     edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
@@ -25,7 +25,9 @@ class RankGraph:
 
     @classmethod
     def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> RankGraph:
-        """Renumbers the edges of a shard that holds all in-edges of the owned rows, and no others.
+        """Renumbers the edges of a shard.
+
+        The shard must hold all in-edges of the owned rows, and no other edges.
 
         Args:
             shard: This rank's shard.

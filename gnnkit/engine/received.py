@@ -48,8 +48,9 @@ class Received:
     ) -> Tensor:
         """Exchanges rows by calling `move()`.
 
-        In a pass without exchange, returns the rows last received, or zeros in the backward
-        pass. This rank's own rows are the current ones. The first pass always exchanges.
+        In a pass without exchange, returns the rows last received, or zeros in the
+        backward pass. This rank's own rows are the current ones. The first pass always
+        exchanges.
 
         Args:
             move: Sends `rows` and returns [sum(recv), ...].

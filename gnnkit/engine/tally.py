@@ -51,9 +51,9 @@ class Exchange:
 class Tally:
     """What one rank received and sent since the last `reset`.
 
-    A word is one number of a row. Words count what comes from other ranks, as the formulas
-    do. Bytes count what goes to other ranks. Messages are the pairs of (exchange, peer) that
-    had rows to send.
+    A word is one number of a row. Words count what comes from other ranks, as the
+    formulas do. Bytes count what goes to other ranks. Messages are the pairs of
+    (exchange, peer) that had rows to send.
     """
 
     words: dict[tuple[int, Step, int], int] = field(

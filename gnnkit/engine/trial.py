@@ -82,7 +82,9 @@ class Trial:
 
 
 def exchanges(model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int) -> list[Exchange]:
-    """Lists the exchanges of one training step, forward and backward, on a rank of a slice.
+    """Lists the exchanges of a training step on a rank of a slice.
+
+    The backward pass is included.
 
     Args:
         model: The model, whose gradients are set to zero.
@@ -112,8 +114,8 @@ def activations(
         slice_: Slice of the rank.
 
     Returns:
-        Bytes for each row of each of the `Sizes`, in order, then the bytes that do not depend
-        on sizes.
+        Bytes for each row of each of the `Sizes`, in order, then the bytes that do not
+        depend on sizes.
     """
 
     def kept(sizes: Sizes) -> int:

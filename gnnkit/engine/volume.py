@@ -1,4 +1,4 @@
-"""From the exchanges of a step to words and messages of every rank, without running the step."""
+"""From the exchanges of a step to words and messages of every rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Volume:
     words_sent: Ids  # [world_size]
 
     def total(self, step: Step) -> Ids:  # [world_size]
-        """Adds up the words received in all exchanges that are counted under one name."""
+        """Adds up the words received in all exchanges counted under one name."""
         return sum(
             (words for (_, counted), words in self.words.items() if counted == step), np.zeros_like(self.messages)
         )
@@ -54,7 +54,7 @@ def volume(traffic: Traffic, held_edges: Sequence[int], by_slice: Sequence[Seque
 
 
 def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> tuple[Ids, Ids]:
-    """Counts words (sent to, received from) each other rank of the plane or of the cell."""
+    """Counts words sent to, and received from, each rank of the plane or the cell."""
     cell, place = divmod(rank, traffic.grid.slices)
     if exchange.kind in ("gather", "gather_back", "reduce", "reduce_back"):
         rows = traffic.gather_rows if exchange.kind.startswith("gather") else traffic.reduce_rows

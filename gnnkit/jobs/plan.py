@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.settings import Settings, TrainerSettings
+
+if TYPE_CHECKING:
+    pass
 
 _DTYPES = {4: torch.float32, 8: torch.float64}
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser

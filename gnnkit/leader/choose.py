@@ -1,4 +1,4 @@
-"""Chooses who owns what: the partition of a run, and what the other layouts would cost."""
+"""Chooses the partition of a run, and compares the other layouts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[
 
 
 def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
-    """Says for people which graph is cut in which way."""
+    """Describes the graph and the cut, in lines for people."""
     chosen = settings.partition
     note = remark(chosen.grid, grid)
     return [

@@ -17,7 +17,8 @@ _EDGES_AT_A_TIME = 1 << 22
 def looped(csc: CSC) -> npt.NDArray[np.bool_]:  # [num_nodes]
     """Says which nodes have a loop.
 
-    Reads some million edges at a time, because the edges may be a file larger than memory.
+    Reads some million edges at a time, because the edges may be a file larger than
+    memory.
     """
     result = np.zeros(csc.num_nodes, bool)
     pieces = np.arange(0, csc.num_edges, _EDGES_AT_A_TIME)
@@ -31,7 +32,9 @@ def looped(csc: CSC) -> npt.NDArray[np.bool_]:  # [num_nodes]
 
 
 def mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:  # [num_nodes, edge_width]
-    """Returns the mean features of each node's in-edges, zeros without. An added loop has these.
+    """Returns the mean features of each node's in-edges, which an added loop gets.
+
+    Nodes without in-edges have zeros.
 
     Args:
         indptr: [num_nodes + 1] in-edges of each node.
@@ -58,7 +61,12 @@ class AddedLoops:
 
     @classmethod
     def to(cls, rows: Ids, degree: Ids) -> AddedLoops:
-        """Adds a loop to each of `rows` [num_added], of rows with `degree` [num_rows] edges."""
+        """Adds a loop to each of some rows.
+
+        Args:
+            rows: [num_added] rows that get a loop.
+            degree: [num_rows] edges of each row before.
+        """
         degree = degree.copy()
         degree[rows] += 1
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree, dtype=np.int64)])
@@ -71,7 +79,8 @@ class AddedLoops:
         """Puts values of edges and of loops in order.
 
         Args:
-            old: [num_edges before, ...] values of the edges. Sets the type of the result.
+            old: [num_edges before, ...] values of the edges. Sets the type of the
+                result.
             new: [num_added, ...] values of the loops, or one value for all.
         """
         values = np.empty((len(self.kept), *old.shape[1:]), old.dtype)

@@ -19,10 +19,12 @@ from gnnkit.storage import load_arrays, save_arrays
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """One rank's share: the rows it owns, and the edges its cell holds, from `sources` into `targets` in local ids.
+    """One rank's share: the rows owned by the rank, and the edges held by its cell.
 
-    gather fills `sources` from the ranks of `source_cell`, reduce empties `targets` to those of `target_cell`. The ranks
-    of one cell (its slices) hold the same edges, sources and targets.
+    Edges of `csc` lead from positions in `sources` into positions in `targets`. A
+    gather fills `sources` from the ranks of `source_cell`. A reduce sends `targets` to
+    the ranks of `target_cell`. The ranks of one cell, its slices, hold the same edges,
+    sources and targets.
     """
 
     rank: int
@@ -49,19 +51,21 @@ class Shard:
 
     @property
     def cell(self) -> int:
-        """Its cell of the plane."""
+        """The cell of the plane."""
         return self.rank // self.grid.slices
 
     @property
     def slice(self) -> int:
-        """Which share of the feature columns it works on."""
+        """The share of the feature columns."""
         return self.rank % self.grid.slices
 
     def with_self_loops(self) -> Shard:
-        """Adds v -> v of weight 1 and edge id num_edges + v for every node of `cell_nodes` that has no loop yet.
+        """Adds v -> v to every node v of `cell_nodes` without a loop.
 
-        Loops stand in their owner's cell, so that no layout receives a row for them. Both degrees grow by 1 there, and the
-        features of an added loop are the mean of the node's in-edges, as in PyG's `add_self_loops(fill_value="mean")`.
+        An added loop has weight 1 and edge id num_edges + v. Both degrees of v grow by
+        1. Features are the mean of v's in-edges, as in PyG's
+        `add_self_loops(fill_value="mean")`. Loops stand in the owner's cell, so that no
+        layout receives a row for a loop.
         """
         missing = ~self.looped
         added = np.sort(self.cell_nodes[missing])
@@ -103,7 +107,10 @@ class Shard:
 
     @classmethod
     def load(cls, folder: Path) -> Shard:
-        """The shard saved in `folder`, its arrays memory-mapped and read-only. Raises `ValueError` naming a bad file."""
+        """Maps the shard saved in `folder`, read-only.
+
+        Raises `UserError` naming a bad file.
+        """
         arrays, meta = load_arrays(folder)
         sources = arrays["sources"]
         csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"), len(sources))
@@ -117,14 +124,25 @@ _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SC
 
 
 def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
-    """The share of one rank, in time linear in the graph. Raises `ValueError` where graph and partition do not match."""
+    """Cuts the share of one rank, in time linear in the graph.
+
+    Raises `UserError` where graph and partition do not match.
+
+    Args:
+        graph: The whole graph.
+        partition: The partition of the graph.
+        rank: The rank.
+    """
     whole = _Whole.of(graph, partition)
     cell = rank // partition.grid.slices
     return whole.shard(rank, whole.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
 
 
 def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
-    """The shards of ranks 0, 1, ..., cut in one pass over the edges. Raises `ValueError` as `cut` does."""
+    """Cuts the shards of ranks 0, 1, ... in one pass over the edges.
+
+    Raises `UserError` where graph and partition do not match.
+    """
     grid = partition.grid
     cells = partition.cells_of_edges(graph)
     by_cell, start = _grouped(cells, grid.num_cells)
@@ -138,7 +156,7 @@ def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """What the ranks of one cell have in common."""
+    """The edges that all ranks of one cell hold."""
 
     edge_ids: Ids  # [num_held_edges] in the order of csc
     sources: Ids  # [num_sources]
@@ -149,7 +167,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Whole:
-    """What every shard needs of the whole graph, computed once."""
+    """Values of the whole graph that every shard needs, computed once."""
 
     graph: Graph
     grid: Grid
@@ -199,7 +217,7 @@ class _Whole:
         )
 
     def _renumber(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """The distinct nodes by (cell, id), and each node's position there."""
+        """Returns the distinct nodes by (cell, id), and each node's position there."""
         seen = np.zeros(self.graph.num_nodes, bool)
         seen[nodes] = True
         distinct = np.flatnonzero(seen)
@@ -240,7 +258,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Extended:
-    """Ids in order of (cell, id) after those of one cell were added."""
+    """Ids in order of (cell, id) after ids of one cell were added."""
 
     ids: Ids  # [num_ids]
     cell: Ids  # [num_ids]
@@ -264,7 +282,10 @@ class _Extended:
 
 
 def _grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
-    """Positions ordered by (key, position), and where each key's range starts: [num_keys + 1]."""
+    """Orders positions by (key, position).
+
+    Also returns the start of each key's range [num_keys + 1].
+    """
     narrow = np.min_scalar_type(max(num_keys - 1, 0))  # of 8 and 16 bits NumPy's stable sort is a radix sort
     order = np.argsort(keys.astype(narrow), kind="stable")
     return order, _offsets(np.bincount(keys, minlength=num_keys))
@@ -275,6 +296,6 @@ def _offsets(counts: Ids) -> Ids:
 
 
 def _positions(ids: Ids, wanted: Ids) -> Ids:
-    """Where each of `wanted` stands in `ids`, in any order."""
+    """Returns the position of each of `wanted` in `ids`, which have any order."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)]

@@ -1,4 +1,7 @@
-"""Execution strategies: which batches a rank gets."""
+"""Execution strategies: which batches a rank gets.
+
+A strategy reads a `Worker` and hands out the same number of `Batch`es on every rank.
+"""
 
 from gnnkit.strategy.base import Batch as Batch
 from gnnkit.strategy.base import ExecutionStrategy as ExecutionStrategy

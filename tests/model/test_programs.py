@@ -27,6 +27,7 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
+from gnnkit.testing.ranks import by_node
 from tests.comm.processes import run_gloo
 
 CLASSES = 3
@@ -121,8 +122,8 @@ def ran(
 
     parts = run(on_rank, partition.grid.world_size)
     assert len({part[1:] for part in parts}) == 1, "ranks disagree on when it ended"
-    order = np.argsort(np.concatenate([shard.owned for shard in shards]), kind="stable")
-    return torch.cat([part[0] for part in parts]).numpy()[order], [part[1:] for part in parts]
+    rows = [(torch.tensor(shard.owned), part[0]) for shard, part in zip(shards, parts, strict=True)]
+    return by_node(rows).numpy(), [part[1:] for part in parts]
 
 
 def spread(graph: Graph, grid: Grid, seed: int) -> Partition:
