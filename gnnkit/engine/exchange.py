@@ -90,8 +90,8 @@ class Route:
         senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
         self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
         away = sum(self.held_counts) - self.held_counts[comm.rank]
-        # With one column or row, no rank holds edges at rows of other cells, and nothing
-        # is sent.
+        # With one column or row no rank holds edges at rows of other cells. Nothing is
+        # sent.
         self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]

@@ -22,14 +22,14 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
-from gnnkit.model.program import Nodes, Program
+from gnnkit.model.program import Nodes, Program, is_iterated
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.settings import Settings, TrainerSettings
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
+    pass
 
 _DTYPES = {4: torch.float32, 8: torch.float64}
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}  # of each parameter, held by the optimiser
@@ -85,7 +85,7 @@ def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, q
         "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
     }
-    if not _trains(model):
+    if is_iterated(model):
         _, width = program_step(model, graph, quality.traffic, 0)
         parts["values"] = quality.traffic.num_owned * width * itemsize * 2  # before and after the step
     else:
@@ -124,7 +124,9 @@ def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> t
 
     traffic = Traffic.of(shards())
     by_slice = [
-        exchanges(model, *_widths(graph), traffic, s) if _trains(model) else program_step(model, graph, traffic, s)[0]
+        program_step(model, graph, traffic, s)[0]
+        if is_iterated(model)
+        else exchanges(model, *_widths(graph), traffic, s)
         for s in range(grid.slices)
     ]
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
@@ -171,11 +173,6 @@ def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) 
     trial.take_exchanges()  # the start's, which a run does not count either
     values = program.step(x, nodes)
     return trial.take_exchanges(), values.shape[1]
-
-
-def _trains(model: nn.Module | Program) -> TypeIs[nn.Module]:
-    """Says whether the model is trained. A program is iterated."""
-    return bool(getattr(model, "trains", True))
 
 
 def _sizes(shard: Shard) -> Sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -113,10 +114,18 @@ class ExecutionStrategy(ABC):
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         """Raises `UserError` for a sampler or a number of layers that does not fit.
 
-        Called before ranks start, on the launching process.
+        Called before ranks start, on the launching process. Here a strategy that `samples`
+        needs a sampler with one hop for each layer. Other strategies refuse samplers.
         """
-        if sampler is not None and not self.samples:
+        if sampler is None:
+            if self.samples:
+                raise UserError("sampler is missing: this strategy draws, choose one with sampler=NAME")
+        elif not self.samples:
             raise UserError(f"sampler={type(sampler).__name__}: this strategy draws nothing, leave the sampler out")
+        elif sampler.num_hops != num_layers:
+            raise UserError(
+                f"sampler.fanouts has {sampler.num_hops} hops, but model.num_layers={num_layers}: one hop for each layer"
+            )
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:
@@ -142,3 +151,19 @@ class ExecutionStrategy(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
         """Goes on from a state, on the same shard. Called after `setup`."""
+
+
+def weighing_sums(sampler: Sampler) -> Sampler:
+    """Returns the sampler with blocks whose sums estimate the sums over all in-edges.
+
+    Raises `UserError` where the user has asked for other weights.
+    """
+    kinds: Any = getattr(sampler, "importance", "none")
+    if kinds == "none":
+        return sampler
+    wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
+    if kinds not in (None, wanted):
+        raise UserError(f"sampler.importance={kinds}: a strategy weighs drawn edges itself, leave the key out")
+    weighing = copy.copy(sampler)
+    weighing.importance = wanted  # type: ignore[attr-defined]
+    return weighing
