@@ -1,9 +1,12 @@
-"""Test accuracy at the last epoch over seeds, as the papers give it: a mean, and every seed beside one process in float64.
+"""Test accuracy at the last epoch: a mean over seeds, as the papers give.
 
-    uv run python benchmarks/accuracy.py path/to/cora.npz --partition 2d                  # GCN of Kipf and Welling
-    uv run python benchmarks/accuracy.py path/to/cora.npz --partition 2d --model gat      # GAT of Velickovic et al.
-    uv run python benchmarks/accuracy.py path/to/pubmed.npz --local-iterations 4 --seeds 3
-    uv run python benchmarks/accuracy.py path/to/pubmed.npz --fanouts 10 10 --batch-size 16 --workers 2
+Prints every seed beside one process in float64.
+
+    # GCN of Kipf and Welling, GAT of Velickovic et al., supersteps, samples
+    uv run python benchmarks/accuracy.py path/to/cora.npz --partition 2d
+    uv run python benchmarks/accuracy.py path/to/cora.npz --partition 2d --model gat
+    uv run python benchmarks/accuracy.py path/to/pubmed.npz --local-iterations 4
+    uv run python benchmarks/accuracy.py path/to/pubmed.npz --fanouts 10 10
 
 Widths, dropout and learning rates are the papers'. With `--fanouts` the strategy is
 individual_sample.

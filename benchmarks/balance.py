@@ -1,11 +1,15 @@
-"""How even the work of 8 workers is, and how often the sampler picks the same source, on the R-MAT of `peers.py`.
+"""Balance of the work of 8 workers, and of the sources that a sampler picks.
+
+Runs on the R-MAT of `peers.py`.
 
     uv run python benchmarks/balance.py [--folder FOLDER]
 
-Batches are sampled and their edges counted: batches of 1,024 seeds a worker, fanouts [15, 10, 5]. `step` is the mean over
-the steps of the busiest worker's edges over the mean worker's, which is what workers that wait for one another at every step
-lose; `worst` is the worst step; `epoch` is the same of the sums over the epoch. `plain` deals shuffled seeds out in turn.
-Then the sources: the share of Gini, and how often the most picked one is, by `alpha` of the weighted sampler.
+Counts the edges of sampled batches of 1,024 seeds a worker, fanouts [15, 10, 5].
+`step` is the busiest worker's edges over the mean worker's, as a mean over the steps.
+Workers that wait for one another at every step lose as much. `worst` is the worst step.
+`epoch` compares sums over the epoch. `plain` deals shuffled seeds out in turn. A second
+table shows the Gini coefficient of the sources, and how often the most picked source is
+drawn, by `alpha` of the weighted sampler.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
-"""The speed gate: measures every pair of `benchmarks/` in one run and compares the ratios with `baseline.json`.
+"""The speed gate: measures every pair of `benchmarks/` in one run.
 
-A pair is our kernel and a fixed reference (conftest.py). What is compared is the least CPU time of ours over the least of
-the reference, so neither the machine's clock nor what else runs on it counts for much; a pair that looks slower is
-measured again before it is believed. Exit code 1 if a pair is slower than its baseline by more than the tolerance, or has
+Compares the ratios with `baseline.json`.
+
+A pair is our kernel and a fixed reference (conftest.py). The ratio is the least CPU
+time of ours over the least of the reference, so the machine's clock and other processes
+count for little. A pair that looks slower is measured again. Exit code 1 if a pair is
+slower than its baseline by more than the tolerance, or has
 none. To add a pair: write a test that calls `against`, then `--update -k its_name`.
 
     uv run python benchmarks/compare.py                 # compare
     uv run python benchmarks/compare.py --update        # write baseline.json anew
-    uv run python benchmarks/compare.py --self-test     # a slowdown of 2 in every pair must be found
-    uv run python benchmarks/compare.py --full          # the goals' sizes on the wall clock: a table, no comparison
+    uv run python benchmarks/compare.py --self-test     # must find a slowdown of 2
+    uv run python benchmarks/compare.py --full          # the goals' sizes, a table
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class Report:
 
 
 def measure(*options: str) -> Report:
-    """Runs pytest on the pairs that `options` select. Raises `SystemExit` if a test fails."""
+    """Runs pytest on the pairs of `options`. Raises `SystemExit` if a test fails."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "times.json"
         command = [*PYTEST, f"--benchmark-json={file}", "--benchmark-quiet", *options]
@@ -116,7 +119,10 @@ def table(times: Mapping[str, Time], baseline: Mapping[str, float]) -> str:
 
 
 def gate(selection: str, baseline: Mapping[str, float]) -> Report:
-    """Measures what `selection` names; what fails is measured again, and the least times count."""
+    """Measures the pairs of `selection`.
+
+    Pairs that fail are measured again, and the least times count.
+    """
     report = measure(CPU_TIME, "-m", "not full", "-k", selection, "benchmarks")
     for _ in range(ATTEMPTS - 1):
         slow = [name for name in failures(report.times, baseline) if name in baseline]
@@ -139,7 +145,10 @@ def update(selection: str, baseline: dict[str, float]) -> int:
 
 
 def compare(selection: str, machine: str, baseline: Mapping[str, float]) -> int:
-    """Prints the table; 1 if a pair fails. On another kind of machine than the baseline's the ratios mean little."""
+    """Prints the table. Returns 1 if a pair fails.
+
+    Ratios mean little on another kind of machine than the baseline's.
+    """
     report = gate(selection, baseline)
     print(table(report.times, baseline))
     if report.machine != machine:

@@ -1,8 +1,9 @@
-"""Graphs and the one way to measure: something of ours against a fixed reference, turn by turn in one run.
+"""Graphs, and the one way to measure: ours against a fixed reference, in turn.
 
-A test that calls `against(ours, reference)` is a pair; its name is the pair's in `baseline.json`. `compare.py` runs all
-pairs but those marked `full`, which are of the size that the goals are about and take minutes. To see them:
-`uv run python benchmarks/compare.py --full`, or `uv run pytest benchmarks -o addopts=` for pytest-benchmark's own tables.
+A test that calls `against(ours, reference)` is a pair, named in `baseline.json`.
+`compare.py` runs all pairs but the ones marked `full`, which have the goals' sizes and
+take minutes. `uv run python benchmarks/compare.py --full` runs these, and
+`uv run pytest benchmarks -o addopts=` shows pytest-benchmark's own tables.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
 
 @pytest.fixture
 def against(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Against:
-    """Times `ours` and `reference` in turn, so that both meet the same weather, and notes the least time of each."""
+    """Times `ours` and `reference` in turn, and notes the least time of each.
+
+    A machine that is busy slows both.
+    """
     timer = pkgutil.resolve_name(request.config.getoption("benchmark_timer"))
     repeat = request.config.getoption("repeat")
 
@@ -85,7 +89,10 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def edges() -> Callable[[str, int, int], Edges]:
-    """`edges(kind, num_nodes, num_edges)` with kind `sbm` or `rmat`; ids are shuffled, parallel edges are kept."""
+    """Gives `edges(kind, num_nodes, num_edges)` with kind `sbm` or `rmat`.
+
+    Ids are shuffled. Parallel edges are kept.
+    """
     return functools.cache(make_edges)
 
 
@@ -107,7 +114,7 @@ def stochastic_blocks(num_nodes: int, num_edges: int, rng: np.random.Generator) 
 
 
 def rmat(num_nodes: int, num_edges: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Chakrabarti et al., SDM 2004, with the Graph500's probabilities .57, .19, .19, .05."""
+    """Draws R-MAT (Chakrabarti et al., SDM 2004) with Graph500's probabilities."""
     levels = int(np.ceil(np.log2(num_nodes)))
     src, dst = np.zeros(num_edges, dtype=np.int64), np.zeros(num_edges, dtype=np.int64)
     for _ in range(levels):

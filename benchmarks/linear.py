@@ -1,14 +1,18 @@
-"""Cost of a batch and its loading from 1 million to 1 billion edges: a table, and a plot where matplotlib is installed.
+"""Cost of a batch and its loading from 1 million to 1 billion edges.
 
-    uv run python benchmarks/linear.py FOLDER [--edges 1e6 1e7 1e8 1e9] [--batches 30] [--keep]
-    uv run --with matplotlib python benchmarks/linear.py FOLDER     # and FOLDER/linear.svg
-    systemd-run --user --scope -p MemoryMax=2G uv run python benchmarks/linear.py FOLDER --edges 1e9 --batches 3
+Prints a table. Draws a plot where matplotlib is installed.
 
-The graphs are random with 50 edges a node: destinations in order and sources by a hash, so they are written piece by piece
-and need no memory. They stand in FOLDER as .npy (4 bytes an edge) and are mapped, so they may be larger than memory; each is
-deleted once it is measured; the last command makes memory small instead. Times are of the fastest of 30 batches of 1,024
-seeds, fanouts [15, 10, 5], one thread, after one batch that fills the tables; `cold` is a first pass over the seeds, whose
-pages may come from the disk.
+    uv run python benchmarks/linear.py FOLDER [--edges 1e6 1e9] [--batches 30]
+    uv run --with matplotlib python benchmarks/linear.py FOLDER  # FOLDER/linear.svg
+    systemd-run --user --scope -p MemoryMax=2G \\
+        uv run python benchmarks/linear.py FOLDER --edges 1e9 --batches 3
+
+The graphs are random with 50 edges a node: destinations in order and sources by a hash,
+so they are written piece by piece and need no memory. They stand in FOLDER as .npy (4
+bytes an edge) and are mapped, so they may be larger than memory; each is deleted once
+it is measured; the last command makes memory small instead. Times are of the fastest of
+30 batches of 1,024 seeds, fanouts [15, 10, 5], one thread, after one batch that fills
+the tables; `cold` is a first pass over the seeds, whose pages may come from the disk.
 """
 
 from __future__ import annotations

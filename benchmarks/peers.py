@@ -1,12 +1,14 @@
-"""Sampling, feature gathering and loading beside DGL, GraphBolt and PyG, in one run and turn by turn.
+"""Sampling, gathering and loading beside DGL, GraphBolt and PyG, turn by turn.
 
-    uv run python benchmarks/peers.py --dgl ENV/bin/python --pyg ENV/bin/python [--pyg-lib FOLDER]
+    uv run python benchmarks/peers.py --dgl ENV/bin/python --pyg ENV/bin/python
 
-A peer that is not named is not measured. `--dgl` is an environment with dgl 2.1.0 (torch 2.2.1, torchdata 0.7.1, numpy < 2),
-`--pyg` one with torch_geometric; `--pyg-lib` a folder to import `pyg_lib` from where that environment has none. Each runs in
-a process of its own, with as many threads for OpenMP as the table says, on the same seeds. A time is that of the
-fastest batch or, where batches are made ahead, the least of several rounds' mean. The rounds of all go by turns, so that a
-busy machine is busy for everyone.
+A peer that is not named is not measured. `--dgl` is an environment with dgl 2.1.0
+(torch 2.2.1, torchdata 0.7.1, numpy < 2), `--pyg` one with torch_geometric; `--pyg-lib`
+a folder to import `pyg_lib` from where that environment has none. Each runs in a
+process of its own, with as many threads for OpenMP as the table says, on the same
+seeds. A time is that of the fastest batch or, where batches are made ahead, the least
+of several rounds' mean. The rounds of all go by turns, so that a busy machine is busy
+for everyone.
 """
 
 from __future__ import annotations

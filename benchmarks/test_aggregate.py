@@ -1,4 +1,4 @@
-"""Sums over in-edges against torch's CSR product, and what goes with them against the usual torch operations."""
+"""Sums over in-edges against torch's CSR product, the rest against torch operations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_edge_dot(against: Against, edges: Make) -> None:
     of_src, of_dst, theirs = torch.empty(NUM_EDGES, 64), torch.empty(NUM_EDGES, 64), torch.empty(NUM_EDGES)
 
     def with_torch() -> None:
-        """Into memory used again: fresh pages would be most of it, and what they cost is the system's matter."""
+        """Gathers into memory used again, because fresh pages would cost most."""
         torch.index_select(tensors[0], 0, src, out=of_src)
         torch.index_select(tensors[1], 0, dst, out=of_dst)
         torch.sum(of_src.mul_(of_dst), 1, out=theirs)

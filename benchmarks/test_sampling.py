@@ -30,7 +30,7 @@ def seeds(graph: CSC) -> np.ndarray:  # [BATCH_SIZE] with in-edges, so that ther
 
 @pytest.fixture(scope="module")
 def reference() -> Callable[[], object]:
-    """A sort: like a batch of this size it works in the near caches, whatever the neighbours do to the far one."""
+    """Sorts. Like a batch of this size, a sort works in the near caches."""
     ids = np.random.default_rng(4).integers(0, NUM_NODES, 2 * NUM_NODES)
     return lambda: np.unique(ids)
 

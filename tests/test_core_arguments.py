@@ -315,21 +315,39 @@ ring = CSC(np.arange(9), (np.arange(8) + 1) % 8)
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: MetropolisHastingsSampler([3], num_walks=2**40), "num_walks = 1099511627776 must be within"),
-        (lambda: MetropolisHastingsSampler([3], walk_length=2**40), "walk_length = 1099511627776 must be within"),
-        (lambda: MetropolisHastingsSampler([3], walk_length=2**62), "walk_length = 4611686018427387904 must be within"),
+        (
+            lambda: MetropolisHastingsSampler([3], num_walks=2**40),
+            "num_walks=1099511627776 must be a whole number from 1 to",
+        ),
+        (
+            lambda: MetropolisHastingsSampler([3], walk_length=2**40),
+            "walk_length=1099511627776 must be a whole number from 1 to",
+        ),
+        (
+            lambda: MetropolisHastingsSampler([3], walk_length=2**62),
+            "walk_length=4611686018427387904 must be a whole number from 1 to",
+        ),
         (
             lambda: MetropolisHastingsSampler([3], walk_length=2**70),
-            "walk_length=1180591620717411303424 must be at most",
+            "walk_length=1180591620717411303424 must be a whole number from 1 to",
         ),
-        (lambda: MetropolisHastingsSampler([3], walk_length=2**13, num_walks=2**13), r"walk_length \* num_walks = "),
-        (lambda: NeighborSampler([3, 2**63]), r"fanouts\[1\]=9223372036854775808 must be at most"),
-        (lambda: NeighborSampler([2**40], replace=True), "fanout with replacement = 1099511627776 must be within"),
-        (lambda: NeighborSampler([1] * 5000), "number of fanouts = 5000 must be within"),
-        (lambda: list(Loader(ring, NeighborSampler([3]), threads=2**20)), "threads=1048576 must be at most 1024"),
+        (
+            lambda: MetropolisHastingsSampler([3], walk_length=2**13, num_walks=2**13),
+            "num_walks=8192 times sampler.walk_length=8192 must be at most 16777216 steps",
+        ),
+        (lambda: NeighborSampler([3, 2**63]), r"fanouts\[1\]=9223372036854775808 must be a whole number from -1 to"),
+        (
+            lambda: NeighborSampler([2**40], replace=True),
+            r"fanouts\[0\]=1099511627776 must be a whole number from -1 to",
+        ),
+        (lambda: NeighborSampler([1] * 5000), "fanouts names 5000 hops, expected 1 to 1000"),
+        (
+            lambda: list(Loader(ring, NeighborSampler([3]), threads=2**20)),
+            "threads=1048576 must be a whole number from 1 to 1024",
+        ),
         (
             lambda: list(Loader(ring, NeighborSampler([3]), prefetch=2**40)),
-            "prefetch=1099511627776 must be at most 65536",
+            "prefetch=1099511627776 must be a whole number from 1 to 65536",
         ),
         (lambda: CSC(ring.indptr, ring.indices, num_sources=2**40).out_degree(), "num_sources = 1099511627776 needs"),
         (lambda: CSC(ring.indptr, ring.indices, num_sources=2**62).out_degree(), "num_sources = 46116860184273879"),

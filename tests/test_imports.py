@@ -1,9 +1,11 @@
-"""Imports point one way: down the list of layers, and heavy packages only where they belong."""
+"""Imports point one way, down the list of rooms. Configuration is read in one place, plugins are asked, not recognised."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -14,9 +16,26 @@ import pytest
 
 import gnnkit
 from gnnkit import plugins
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.dataset.base import Dataset
+from gnnkit.engine import Adjacency, FeatureStore
+from gnnkit.evaluation import Evaluation
+from gnnkit.model.base import GraphModel
+from gnnkit.model.program import Program
+from gnnkit.partition import NodePartitioner
+from gnnkit.sampler import Sampler
+from gnnkit.settings import Settings
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit.sync import GradientSync
 
 PACKAGE = Path(gnnkit.__file__).parent
+ROOT = PACKAGE.parent
+# From the bottom up. A room imports from itself and from the rooms before it, and nothing else.
 LAYERS = [
+    "errors",
+    "ranges",
+    "_core",
+    "checks",
     "storage",
     "graph",
     "dataset",
@@ -27,32 +46,58 @@ LAYERS = [
     "model",
     "strategy",
     "sync",
+    "evaluation",
+    "launch",
+    "plugins",
+    "config",
+    "keys",
+    "settings",
+    "leader",
     "training",
+    "jobs",
+    "testing",
+    "usage",
+    "__init__",
+    "__main__",
 ]
-# Beside the layers: what they may all use, and what uses them.
-ANYWHERE = {"plugins", "_core", "errors", "checks", "ranges"}
-TOP = {"config", "keys", "usage", "job", "testing", "__init__", "__main__"}
+FROM_COMM_ON = {"comm", "engine", "model", "strategy", "sync", "evaluation", "launch", "leader", "training", "jobs"}
+COMMAND = {"__init__", "__main__", "usage"}
+# Who may import what, wherever it stands in the list.
 ALLOWED = {
-    "torch": {*LAYERS[LAYERS.index("comm") :], "testing"},
-    "lightning": {"training"},
+    "torch": {*FROM_COMM_ON, "testing"},
+    "lightning": {"training", "jobs"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "engine"},
+    "gnnkit.config": {"settings", "jobs", *COMMAND},
+    "gnnkit.plugins": {"config", "keys", "settings", "jobs", "usage"},
+    "gnnkit.settings": {"leader", "training", "jobs", *COMMAND},
 }
+IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import a package only when they need it
+ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
+BASES = (
+    Adjacency, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
+    NodePartitioner, Program, Sampler,
+)  # fmt: skip
+READ_CONFIGURATION = {"settings", "config", "plugins"}
 
 
-def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.relative_to(PACKAGE).parts)
+def sources(*rooms: str) -> list[Path]:
+    """Lists the files of some rooms, or of the package."""
+    found = (path for path in PACKAGE.rglob("*.py") if "conf" not in path.relative_to(PACKAGE).parts)
+    return sorted(path for path in found if not rooms or room(path) in rooms)
 
 
-def layer(path: Path) -> str:
-    """`graph` for graph.py, `comm` for comm/gloo.py."""
+def room(path: Path) -> str:
+    """Returns `graph` for graph.py, `comm` for comm/process.py."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports at run time, inside functions too."""
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yields every module that a file imports at run time, and whether a function does."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    inside = {inner for node in ast.walk(tree) if isinstance(node, functions) for inner in ast.walk(node)}
     typing_only = {
         inner
         for node in ast.walk(tree)
@@ -61,45 +106,110 @@ def imports(path: Path) -> Iterator[str]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and node not in typing_only:
-            yield from (name.name for name in node.names)
+            yield from ((name.name, node in inside) for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node not in typing_only:
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+            yield from ((f"{node.module}.{name.name}", node in inside) for name in node.names)
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
-    own = layer(path)
-    for module in imports(path):
-        _, _, inner = module.partition("gnnkit.")
-        target = inner.split(".")[0]
-        if own in LAYERS and target and target not in ANYWHERE:
+    own = room(path)
+    for module, in_function in imports(path):
+        if module.startswith("gnnkit."):
+            target = module.split(".")[1]
             assert target in LAYERS, f"{path} imports {module}"
             assert LAYERS.index(target) <= LAYERS.index(own), f"{path} imports {module}, which is above it"
-        for package, places in ALLOWED.items():
-            if module == package or module.startswith(f"{package}."):
-                inside_function = (own in TOP or path.name == "frameworks.py") and module.startswith("torch")
-                assert own in places or inside_function, f"{path} imports {module}"
+        for package, rooms in ALLOWED.items():
+            if f"{module}.".startswith(f"{package}."):
+                where_needed = in_function and path.name in IN_FUNCTIONS.get(package, ())
+                assert own in rooms or own == package.rpartition(".")[2] or where_needed, f"{path} imports {module}"
 
 
 def test_no_implementation_imports_another() -> None:
     for kind in plugins.KINDS:
         modules = {plugins.find(kind, name).module for name in plugins.names(kind)}
         for module in modules:
-            path = PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+            path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
             if module.startswith("gnnkit.") and path.exists():
-                others = {
-                    other for other in modules - {module} for found in imports(path) if found.startswith(other + ".")
-                }
+                found = [name for name, _ in imports(path)]
+                others = {other for other in modules - {module} for name in found if name.startswith(f"{other}.")}
                 assert not others, f"{module} imports {others}"
 
 
-def test_every_file_has_its_place() -> None:
-    assert {layer(path) for path in sources()} <= {*LAYERS, *ANYWHERE, *TOP}
+def test_every_file_has_its_room_and_every_room_a_file() -> None:
+    native = {"_core"}
+    assert {room(path) for path in sources()} | native == set(LAYERS)
+
+
+@pytest.mark.parametrize("name", ["README.md", "DESIGN.md"])
+def test_the_documents_draw_the_rooms_in_the_order_of_imports(name: str) -> None:
+    drawn = picture(name)
+    rooms = [word for line in drawn.splitlines() for word in line[:24].replace(",", " ").split()]
+    assert rooms == [each for each in LAYERS if not each.startswith("_")]
+    assert drawn == picture("README.md")
+
+
+def picture(name: str) -> str:
+    """Returns the block of a document that lists the rooms, which begins with `errors`."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = re.search(r"(?:^    .*\n)*^    errors\b.*\n(?:^    .*\n)*", text, re.MULTILINE)
+    assert found is not None, f"{name} does not list the rooms"
+    return found[0]
+
+
+@pytest.mark.parametrize("path", sources(*ABOVE_PLUGINS), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nobody_above_the_plugins_recognises_a_plugin_by_its_class(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+            asked |= {part.attr for part in ast.walk(node.args[1]) if isinstance(part, ast.Attribute)}
+            assert not asked & plugin_classes(), f"{path}:{node.lineno}: {ast.unparse(node)}: ask a method instead"
+
+
+def plugin_classes() -> set[str]:
+    """Names the classes of all installed plugins and the interfaces that plugins implement."""
+    return {
+        *(plugins.load(kind, name).__name__ for kind in plugins.KINDS for name in plugins.names(kind)),
+        *(base.__name__ for base in BASES),
+    }
+
+
+def test_every_kind_of_plugin_has_an_interface_in_the_list_above() -> None:
+    for kind in plugins.KINDS:
+        for name in plugins.names(kind):
+            cls = plugins.load(kind, name)
+            assert issubclass(cls, BASES), f"{kind}={name}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_composed_configuration_is_read_in_one_place(path: Path) -> None:
+    if room(path) in READ_CONFIGURATION:
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        read = key_read(node)
+        assert read is None, f"{path}:{node.lineno}: {ast.unparse(node)}: Settings has a field"  # type: ignore[attr-defined]
+
+
+def key_read(node: ast.AST) -> str | None:
+    """Returns the key where the code takes a value out of a composed configuration by its key."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        source, key = node.value, node.slice.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        source, key = node.func.value, getattr(node.args[0], "value", None)
+    else:
+        return None
+    names = {part.id for part in ast.walk(source) if isinstance(part, ast.Name)}
+    names |= {part.attr for part in ast.walk(source) if isinstance(part, ast.Attribute)}
+    return key if isinstance(key, str) and names & {"composed", "compose", "config", "cfg"} else None
+
+
+def test_settings_have_a_field_for_every_section() -> None:
+    assert set(plugins.KINDS) <= set(inspect.get_annotations(Settings))
 
 
 def modules_after(code: str) -> set[str]:
-    """What a fresh interpreter has imported in the end."""
+    """Returns what a fresh interpreter has imported in the end."""
     command = [
         sys.executable,
         "-c",
@@ -124,5 +234,5 @@ def test_a_configuration_is_composed_without_torch() -> None:
 
 
 @pytest.mark.parametrize("module", ["graph", "dataset", "partition", "sampler"])
-def test_the_lower_layers_serve_any_framework(module: str) -> None:
+def test_the_lower_rooms_serve_any_framework(module: str) -> None:
     assert "torch" not in modules_after(f"import gnnkit.{module}")

@@ -1,5 +1,8 @@
-"""DGL's classic sampler and GraphBolt, as a user of each would call them. Their graphs have int64 ids: with int32 and two
-threads the classic sampler's answers are wrong."""
+"""DGL's classic sampler and GraphBolt, as a user calls each.
+
+Graphs have int64 ids, because the classic sampler's answers are wrong with int32 and
+two threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gnnkit, and torch's own row gather beside it: both are of the environment that runs `peers.py`."""
+"""gnnkit, and torch's own row gather, in the environment that runs `peers.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""PyG's NeighborLoader and pyg-lib's sampler below it. Without pyg-lib (`pip install` of it, or PYTHONPATH to a build) there
-is nothing to measure, and it says so."""
+"""PyG's NeighborLoader and pyg-lib's sampler.
+
+Without pyg-lib, installed or on PYTHONPATH, nothing is measured, and an error says so.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from torch_geometric.typing import WITH_PYG_LIB
 
 
 def edges(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
-    """colptr [num_nodes + 1], and edge_index [2, num_edges] sorted by destination: the one copy that all methods read."""
+    """Returns colptr [num_nodes + 1], and edge_index [2, num_edges] by destination.
+
+    All methods read the same copy.
+    """
 
     def make() -> torch.Tensor:
         indptr, indices = np.load(case.folder / "indptr.npy"), np.load(case.folder / "indices.npy")
@@ -32,7 +37,8 @@ def sample(case: Case) -> Batches:
 
     def batch(number: int) -> Size:
         seeds = torch.from_numpy(case.seeds(number))
-        # rowptr, col, seed, num_neighbors, three times, weight; csc, replace, directed, disjoint, strategy, return_edge_id
+        # rowptr, col, seed, num_neighbors, three times, weight, csc, replace, directed,
+        # disjoint, strategy, return_edge_id
         options = (None, None, None, None, True, False, True, False, "uniform", True)
         rows, _, nodes, *_ = torch.ops.pyg.neighbor_sample(colptr, edge_index[0], seeds, list(case.fanouts), *options)
         return len(rows), len(nodes)

@@ -1,8 +1,11 @@
-"""What every peer's process shares: it is told on stdin which batches to make, one JSON object a line, and times them here.
+"""The loop of every peer's process: reads requests for batches, and times batches.
 
-A peer offers makers by name. A maker takes a case and returns a function that makes batches, from a first one on, one
-after the other. Set-up is not timed: the graph is in memory and `WARM_UP` batches do not count, which also leaves a loader
-that works ahead with an empty queue, as nothing is done with what it gives.
+A request is one JSON object in a line of stdin.
+
+A peer offers makers by name. A maker takes a case and returns a function that makes
+batches, from a first one on, one after the other. Set-up is not timed: the graph is in
+memory and `WARM_UP` batches do not count, which also leaves a loader that works ahead
+with an empty queue, as nothing is done with what it gives.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ class Case:
     threads: int
 
     def load(self, name: str, dtype: type | None = None) -> Any:
-        """An array, kept while this graph is asked for. Not mapped: NumPy's own memory is on large pages."""
+        """Loads an array, kept while requests name this graph.
+
+        Not mapped, because NumPy's own memory is on large pages.
+        """
         array = self.cached(name, lambda: np.load(self.folder / f"{name}.npy"))
         return array if dtype is None else self.cached(f"{name} {dtype}", lambda: array.astype(dtype, copy=False))
 

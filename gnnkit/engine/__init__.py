@@ -1,11 +1,19 @@
-"""One engine for every layout: slice, gather, aggregate, reduce, unslice; forward and backward."""
+"""One engine for every layout: slice, gather, aggregate, reduce, unslice.
+
+Models read the graph through an `Adjacency`, strategies make these from shards or from
+sampled blocks.
+"""
 
 from gnnkit.engine.adjacency import Adjacency as Adjacency
+from gnnkit.engine.adjacency import Reduce as Reduce
 from gnnkit.engine.adjacency import ShardAdjacency as ShardAdjacency
 from gnnkit.engine.block import BlockAdjacency as BlockAdjacency
 from gnnkit.engine.block import BlockLayers as BlockLayers
+from gnnkit.engine.dropout import derive as derive
 from gnnkit.engine.engine import Engine as Engine
+from gnnkit.engine.engine import Message as Message
 from gnnkit.engine.features import FeatureStore as FeatureStore
 from gnnkit.engine.features import TableFeatures as TableFeatures
-from gnnkit.engine.halo import ForwardPass as ForwardPass
+from gnnkit.engine.rank_graph import RankGraph as RankGraph
+from gnnkit.engine.received import ForwardPass as ForwardPass
 from gnnkit.engine.tally import Tally as Tally

@@ -1,4 +1,4 @@
-"""What a layer sees of the graph."""
+"""The graph as a layer of a model sees it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from torch import Tensor
 
 from gnnkit.engine.dropout import derive, dropout
 from gnnkit.engine.engine import Engine, Message
-from gnnkit.engine.halo import ForwardPass
-from gnnkit.engine.local import LocalEdges
+from gnnkit.engine.rank_graph import RankGraph
+from gnnkit.engine.received import ForwardPass
 from gnnkit.errors import UserError
 
 Reduce = Literal["sum", "mean", "max"]
 
 
 class Adjacency(ABC):
-    """The in-edges of `num_dst` rows, wherever they are held. One layer of a model reads `x` [num_src, ...] through it.
+    """The in-edges of `num_dst` rows, wherever these are held, as one layer reads them.
 
-    The first `num_dst` of the source rows are the destinations. Degrees are those of the whole graph (sums of weights where
-    edges have weights). Where several ranks share the graph, every method but `dropout` and `edge_dropout` is collective, in
-    forward and backward. Per-edge values have a row for each edge that this rank holds.
+    A layer reads rows `x` [num_src, ...] through the adjacency. The first `num_dst`
+    source rows are the destinations. Degrees are the whole graph's, sums of weights
+    where edges have weights. Per-edge values have a row for each edge that this rank
+    holds. Where several ranks share the graph, every method but `dropout` and
+    `edge_dropout` is collective, in forward and backward.
+
+    A layer written for one process, such as PyG's, reads this rank's edges as a graph:
+
+        edge_index = adjacency.rank_graph.edge_index
+        conv((adjacency.with_halo(x), x[: adjacency.num_dst]), edge_index)
     """
 
     num_dst: int
@@ -31,67 +38,113 @@ class Adjacency(ABC):
     in_degree: Tensor  # [num_dst]
     out_degree: Tensor  # [num_src]
     edge_ids: Tensor  # [held edges] int64 global ids
-    num_edges: int  # held edges; the leader counts a rank's work by them
+    num_edges: int  # held edges, by which the leader counts a rank's work
     edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # of this layer and step: all noise derives from it
 
     @abstractmethod
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
-        """Sum, mean or maximum of the sources' rows over in-edges, [num_src, f] -> [num_dst, f]; 0 for rows without in-edges.
+        """Takes the sum, mean or maximum of the sources' rows over in-edges.
 
-        Sum and mean multiply by the graph's edge weights; the mean divides by their sum. `weight` [held edges, H] takes their
-        place in a sum of rows with heads, [num_src, H, d] -> [num_dst, H, d]. Of equal maxima the gradient goes to the in-edge
-        with the lowest global source id, then the lowest edge id.
+        Rows without in-edges get 0. Sum and mean multiply by the graph's edge weights.
+        The mean divides by their sum. Of equal maxima the gradient goes to the in-edge
+        with the lowest global source id, then to the lowest edge id.
+
+        Args:
+            x: [num_src, f], or [num_src, H, d] for rows with heads.
+            reduce: "sum", "mean" or "max".
+            weight: [held edges, H] used in a sum in place of the graph's weights. `x`
+                then has heads.
+
+        Returns:
+            [num_dst, f], or [num_dst, H, d].
         """
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
+        """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
+        return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
-        """Sum over in-edges of `message(rows, columns)`: `rows` [held edges, columns] are the sources' and `columns` says which
-        columns they are, because a layout may give a rank only some. It works on each column for itself; besides `rows`,
-        gradients flow from it into this rank's parameters only."""
+        """Sums `message(rows, columns)` over in-edges.
+
+        `rows` [held edges, k] are the sources' rows. `columns` says which columns of
+        `x` these are, because a layout may give a rank a part of the columns. A message
+        works on each column for itself. Besides `rows`, gradients flow into this rank's
+        parameters only.
+        """
 
     @abstractmethod
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:  # [held edges, H]
-        """src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v; src [num_src, H], dst [num_dst, H], edge [held edges, H]."""
+        """Computes src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v.
+
+        Args:
+            src: [num_src, H].
+            dst: [num_dst, H].
+            edge: [held edges, H]. None: there is none.
+        """
 
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
-        """Softmax over all in-edges of each destination."""
+        """Computes the softmax over all in-edges of each destination."""
 
     @property
-    def local(self) -> LocalEdges:
-        """The held edges as a graph of this rank's own rows and its halo. Raises `UserError` where a rank does not hold all
-        in-edges of its rows."""
+    def rank_graph(self) -> RankGraph:
+        """The held edges as a graph of this rank's own rows and the halo.
+
+        Raises `UserError` where a rank does not hold all in-edges of its rows.
+        """
         raise UserError(f"{type(self).__name__} does not serve layers written for one process")
 
     def with_halo(self, x: Tensor) -> Tensor:  # [num_dst, ...] -> [num_dst + num_halo, ...]
-        """The rows that `local` joins: the given ones, then those of other ranks."""
+        """Returns the rows that `rank_graph` joins: the given ones, then the halo's."""
         raise UserError(f"{type(self).__name__} does not serve layers written for one process")
 
     def degree_with_halo(self, loop: float) -> Tensor:  # [num_dst + num_halo]
-        """In-degrees of the rows that `local` joins, `loop` added where there is no loop."""
+        """Returns the in-degrees of the rows that `rank_graph` joins.
+
+        Adds `loop` where there is no loop.
+        """
         return self.with_halo((self.in_degree + loop * self.lacks_loop)[:, None])[:, 0]
 
     @property
     def lacks_loop(self) -> Tensor:  # [num_dst] bool
         """Which destinations have no edge to themselves."""
-        edge_index = self.local.edge_index
+        edge_index = self.rank_graph.edge_index
         lacks = torch.ones(self.num_dst, dtype=torch.bool, device=edge_index.device)
         lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
         return lacks
 
     def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
-        """Dropout of the layer's input, keyed by global node id: the same on any number of ranks."""
+        """Drops numbers of the layer's input.
+
+        Keyed by global node id, so that the result is the same on any number of ranks.
+
+        Args:
+            x: [num_src, f].
+            p: Probability in [0, 1) that a number is zeroed.
+            training: False: returns `x`.
+        """
         return dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x
 
     def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
-        """Dropout of per-edge values, keyed by global edge id."""
+        """Drops per-edge values, keyed by global edge id.
+
+        Args:
+            values: [held edges, H].
+            p: Probability in [0, 1) that a value is zeroed.
+            training: False: returns `values`.
+        """
         return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
+    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardAdjacency(Adjacency):
-    """All edges into the nodes that this rank owns, as one layer sees them in one step."""
+    """All edges into the nodes that this rank owns, in one layer of one step."""
 
     engine: Engine
     layer: int
@@ -102,13 +155,20 @@ class ShardAdjacency(Adjacency):
     def layers(
         cls, engine: Engine, num_layers: int, key: int, forward: ForwardPass | None = None
     ) -> tuple[Adjacency, ...]:
-        """The whole graph, for each layer of a model, in the step of that key and for one pass over it."""
+        """Makes one adjacency of the whole graph for each layer of a model.
+
+        Args:
+            engine: The exchange and aggregation over this rank's shard.
+            num_layers: Layers of the model.
+            key: Key of the step.
+            forward: The pass over the graph. None: one that exchanges.
+        """
         forward = forward or ForwardPass()
         return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))
 
     def _entered(self) -> Engine:
-        """The engine, in the state of this pass."""
-        self.engine.halo.enter(self.forward)
+        """Returns the engine, after it has entered this pass."""
+        self.engine.received.enter(self.forward)
         return self.engine
 
     @property
@@ -157,8 +217,8 @@ class ShardAdjacency(Adjacency):
         return self._entered().softmax(scores, self.layer)
 
     @property
-    def local(self) -> LocalEdges:
-        return self.engine.local
+    def rank_graph(self) -> RankGraph:
+        return self.engine.rank_graph
 
     def with_halo(self, x: Tensor) -> Tensor:
         return self._entered().with_halo(x, self.layer)

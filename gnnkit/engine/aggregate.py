@@ -1,4 +1,7 @@
-"""Aggregation over the edges that a rank holds, as differentiable operations. No rank talks to another here."""
+"""Aggregation over the edges that a rank holds, as differentiable operations.
+
+No rank talks to another here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gnnkit.graph import CSC
 
 
 class HeldEdges:
-    """Edges from `num_src` rows into `num_dst` rows, in local numbers."""
+    """Edges from `num_src` rows into `num_dst` rows, both numbered from zero."""
 
     def __init__(self, csc: CSC, device: torch.device) -> None:
         self.csc, self.device = csc, device
@@ -25,26 +28,26 @@ class HeldEdges:
 
     @cached_property
     def transposed(self) -> EdgeKernels:
-        """The same edges turned round, which backward passes aggregate over."""
+        """The same edges turned round, over which backward passes aggregate."""
         return self.kernels.transpose()
 
     @cached_property
     def by_destination(self) -> HeldEdges:
-        """Sums per-edge rows by destination: `sum` takes [num_edges, ...]; `spread` is its transpose."""
+        """Sums per-edge rows by destination, [num_edges, ...] -> [num_dst, ...]."""
         return HeldEdges(CSC(self.csc.indptr, np.arange(self.num_edges), num_sources=self.num_edges), self.device)
 
     @cached_property
-    def by_source(self) -> HeldEdges:
-        """Sums per-edge rows by source."""
-        transposed, edges = self.csc.transpose()
-        return HeldEdges(CSC(transposed.indptr, edges, num_sources=self.num_edges), self.device)
+    def of_sources(self) -> HeldEdges:
+        """Gives each edge the row of its source, [num_src, ...] -> [num_edges, ...]."""
+        return HeldEdges(CSC(np.arange(self.num_edges + 1), self.csc.indices, num_sources=self.num_src), self.device)
 
     @cached_property
     def source_of_edge(self) -> Tensor:  # [num_edges] int64
+        """The source row of each edge."""
         return torch.tensor(np.asarray(self.csc.indices, np.int64), device=self.device)
 
     def weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
-        """The graph's own weights, where it has them."""
+        """Returns the graph's own weights, where there are any."""
         if self.csc.weight is None:
             return None
         if dtype not in self._weights:
@@ -52,17 +55,17 @@ class HeldEdges:
         return self._weights[dtype]
 
     def sum(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Sums of the sources' rows, times the graph's weights."""
+        """Sums the sources' rows, times the graph's weights."""
         result: Tensor = _Sum.apply(x, self)
         return result
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
-        """The transpose of `sum`."""
+        """Applies the transpose of `sum`."""
         result: Tensor = _Spread.apply(z, self)
         return result
 
-    def weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, H, d], [num_edges, H] -> [num_dst, H, d]
-        """Sums of the sources' rows, times those weights."""
+    def weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # -> [num_dst, H, d]
+        """Sums the sources' rows `x` [num_src, H, d], times `weight` [num_edges, H]."""
         result: Tensor = _WeightedSum.apply(x, weight, self)
         return result
 

@@ -1,6 +1,6 @@
-"""Dropout keyed by what it drops, so that neither ranks nor threads nor order change the result.
+"""Dropout keyed by global ids: neither ranks nor threads nor order change the result.
 
-The arithmetic is that of `rust/core/src/dropout.rs`; GPUs run it in torch's 64-bit integers.
+Computes as `rust/core/src/dropout.rs` does. GPUs use torch's 64-bit integers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,26 @@ def _mix(z: int) -> int:
 
 
 def derive(key: int, *values: int) -> int:
-    """The key of `values` under `key`, as `rng::derive` has it: `derive(seed, step, layer)`."""
+    """Derives a key from a key and numbers, as in `derive(seed, step, layer)`.
+
+    Does what `rng::derive` of the native core does.
+    """
     for value in values:
         key = _mix(key ^ _mix((value + _GOLDEN) & _MASK))
     return key
 
 
 def dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
-    """Keeps element j of row r, scaled to the same mean, iff a hash of (key, ids[r], j) says so. x [n, f], ids [n] int64."""
+    """Zeroes numbers of `x`, and scales the others to the same mean.
+
+    A hash of (key, ids[r], j) says whether element j of row r stays.
+
+    Args:
+        x: [n, f] rows.
+        ids: [n] int64 global id of each row.
+        p: Probability in [0, 1) that a number is zeroed.
+        key: Key of all draws.
+    """
     result: Tensor = _Dropout.apply(x, ids, p, key)
     return result
 
@@ -60,7 +72,7 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
 
 
 def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
-    """Sixteen random bits for each element: lane j % 4 of word j // 4 of the row's stream."""
+    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
     counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
     words = _mix_tensor(rows[:, None] + counter)

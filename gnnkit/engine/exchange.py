@@ -1,4 +1,4 @@
-"""Gather and its transpose, reduce: the one pair of exchanges that moves rows between ranks.
+"""Gather and its transpose, reduce: the pair of exchanges that moves rows.
 
 Every function here is collective over the run's ranks, in forward and in backward.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,97 +16,115 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.halo import Halo
 from gnnkit.engine.kernels import EdgeKernels
-from gnnkit.engine.tally import Step, Tally
+from gnnkit.engine.received import Received
+from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
+from gnnkit.partition.traffic import column_shares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """The ranks that one rank exchanges rows with, itself among them."""
+
+    comm: Communicator
+    ranks: Sequence[int]  # [comm.world_size] in the numbering of the run
+    tally: Tally
+    received: Received
+
+    def move(self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange) -> Tensor:
+        """Sends rows and returns [sum(recv), ...], as the current pass has it.
+
+        Args:
+            rows: [sum(send), ...] by receiver.
+            send: Number of rows for each peer.
+            recv: Number of rows from each peer.
+            exchange: Kind and layer, for counting.
+        """
+
+        def move() -> Tensor:
+            return self._send(rows, send, recv, exchange)
+
+        return self.received.exchange(move, rows, send, recv, self.comm.rank)
+
+    def _send(self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange) -> Tensor:
+        width = math.prod(rows.shape[1:])
+        sent, received = [count * width for count in send], [count * width for count in recv]
+        self.tally.record(exchange, self.ranks[self.comm.rank], self.ranks, sent, received, rows.element_size())
+        with self.tally.timed():
+            return self.comm.all_to_all(rows, send, recv)
 
 
 class Route:
-    """The way of rows between their owners and the ranks that hold edges at them; both sides order them by (cell, global id).
+    """The way of rows between owners and the ranks that hold edges at these rows.
 
-    `spread` copies the owners' rows to the holders; `collect` sums the holders' rows at the owners. Each is the other's
+    Both sides order rows by (cell, global id). `spread` copies the owners' rows to the
+    holders. `collect` sums the holders' rows at the owners. Each is the other's
     transpose.
     """
 
     def __init__(
-        self,
-        rows: Ids,
-        row_cell: Ids,
-        cell_nodes: Ids,
-        plane: Communicator,
-        peers: Sequence[int],
-        step: Step,
-        tally: Tally,
-        halo: Halo,
+        self, kind: Literal["gather", "reduce"], rows: Ids, row_cell: Ids, cell_nodes: Ids, plane: Peers
     ) -> None:
-        """`rows` [num_rows] are the global ids that this rank holds edges at and `row_cell` their owners' cells; `cell_nodes` the
-        ids that its own cell owns, in the order of their rows; `plane` the communicator over cells, `peers` its ranks in the
-        numbering of the run."""
-        self.plane, self.peers, self.step, self.tally, self.halo = plane, peers, step, tally, halo
-        self.num_owned = len(cell_nodes)
-        self.held_counts = np.bincount(row_cell, minlength=plane.world_size).tolist()
-        counts = plane.all_to_all(
-            torch.tensor(self.held_counts, device=plane.device), [1] * plane.world_size, [1] * plane.world_size
-        )
+        """Finds out which cells ask for which rows.
+
+        Args:
+            kind: "gather" where `spread` comes first, "reduce" where `collect` does.
+            rows: [num_rows] global ids at which this rank holds edges.
+            row_cell: [num_rows] cell that owns each of `rows`.
+            cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
+            plane: The ranks of the same slice, one of each cell.
+        """
+        self.kind, self.plane = kind, plane
+        comm = plane.comm
+        self.held_counts = np.bincount(row_cell, minlength=comm.world_size).tolist()
+        ones = [1] * comm.world_size
+        counts = comm.all_to_all(torch.tensor(self.held_counts, device=comm.device), ones, ones)
         self.owned_counts: list[int] = counts.tolist()
-        asked = plane.all_to_all(
-            torch.tensor(np.asarray(rows, np.int64), device=plane.device), self.held_counts, self.owned_counts
+        asked = comm.all_to_all(
+            torch.tensor(np.asarray(rows, np.int64), device=comm.device), self.held_counts, self.owned_counts
         )
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, asked.cpu().numpy(), sorter=order)]
-        self.sent = torch.from_numpy(positions).to(plane.device)  # [rows asked for] position of each in `cell_nodes`
-        senders = CSC(np.arange(len(positions) + 1), positions, num_sources=self.num_owned)
-        self.arrivals = EdgeKernels.of(senders, plane.device).transpose()  # from arrived rows to owned rows
-        away = sum(self.held_counts) - self.held_counts[plane.rank]
-        # Nobody asks anybody: the layout has one column (or row), or one rank. Then nothing needs to be sent at all.
-        self.local = plane.all_reduce(torch.tensor([away], device=plane.device)).item() == 0
+        self.sent = torch.from_numpy(positions).to(comm.device)  # [rows asked for] position of each in `cell_nodes`
+        senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
+        self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
+        away = sum(self.held_counts) - self.held_counts[comm.rank]
+        # With one column or row no rank holds edges at rows of other cells. Nothing is
+        # sent.
+        self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
 
     def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
-        """Rows of owners, at the holders."""
+        """Copies rows of owners to the holders."""
         result: Tensor = _Spread.apply(x, self, layer)
         return result
 
     def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
-        """Sums of the holders' rows, at the owners; zero for nodes without a holder."""
+        """Sums the holders' rows at the owners. Nodes without a holder get zeros."""
         result: Tensor = _Collect.apply(z, self, layer)
         return result
 
-    def spread_rows(self, x: Tensor, layer: int) -> Tensor:
+    def spread_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
+        """Does what `spread` does, without autograd."""
         return self.to_holders(x.index_select(0, self.sent), layer)
 
-    def collect_rows(self, z: Tensor, layer: int) -> Tensor:
+    def collect_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
+        """Does what `collect` does, without autograd."""
         return self.arrivals.sum(self.to_owners(z, layer))
 
     def to_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, ...] -> [num_arrivals, ...]
-        """The holders' rows at the owners, not added up; without autograd."""
+        """Brings the holders' rows to the owners, not added up, without autograd."""
+        kind: Literal["reduce", "gather_back"] = "reduce" if self.kind == "reduce" else "gather_back"
+        exchange = Exchange(kind, layer, math.prod(z.shape[1:]))
         z = z.contiguous()
-        return z if self.local else self._move(z, self.held_counts, self.owned_counts, "reduce", layer)
+        return z if self.idle else self.plane.move(z, self.held_counts, self.owned_counts, exchange)
 
     def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
-        """Sends each arrival back; without autograd."""
+        """Sends each arrival back, without autograd."""
+        kind: Literal["gather", "reduce_back"] = "gather" if self.kind == "gather" else "reduce_back"
+        exchange = Exchange(kind, layer, math.prod(arrivals.shape[1:]))
         arrivals = arrivals.contiguous()
-        return arrivals if self.local else self._move(arrivals, self.owned_counts, self.held_counts, "gather", layer)
-
-    def _move(self, rows: Tensor, send: list[int], recv: list[int], step: Step, layer: int) -> Tensor:
-        def move() -> Tensor:
-            return self._send(rows, send, recv, step, layer)
-
-        return self.halo.exchange(move, rows, send, recv, self.plane.rank)
-
-    def _send(self, rows: Tensor, send: list[int], recv: list[int], step: Step, layer: int) -> Tensor:
-        width = math.prod(rows.shape[1:])
-        self.tally.record(
-            layer,
-            step,
-            self.peers[self.plane.rank],
-            self.peers,
-            [count * width for count in send],
-            [count * width for count in recv],
-            rows.element_size(),
-        )
-        with self.tally.timed():
-            return self.plane.all_to_all(rows, send, recv)
+        return arrivals if self.idle else self.plane.move(arrivals, self.owned_counts, self.held_counts, exchange)
 
 
 class _Spread(Function):
@@ -133,99 +152,123 @@ class _Collect(Function):
 class Slicing:
     """Between "my rows, all columns" and "the cell's rows, my share of the columns".
 
-    Columns are the last dimension; of f columns, the first f mod S slices have one more than the others.
+    Columns are the last dimension. Of f columns, the first f mod S slices have one more
+    than the others.
     """
 
-    def __init__(self, num_owned: int, cell: Communicator, peers: Sequence[int], tally: Tally, halo: Halo) -> None:
-        """`num_owned` is this rank's number of rows, `cell` the communicator over the slice ranks of its cell, `peers` its ranks in
-        the numbering of the run."""
-        self.cell, self.peers, self.tally, self.halo = cell, peers, tally, halo
-        counts = torch.zeros(cell.world_size, dtype=torch.int64, device=cell.device)
-        counts[cell.rank] = num_owned
-        self.row_counts: list[int] = cell.all_reduce(counts).tolist()  # rows of each slice rank of the cell
+    def __init__(self, num_owned: int, cell: Peers) -> None:
+        """Asks the slice ranks of the cell how many rows each owns.
+
+        Args:
+            num_owned: Number of rows of this rank.
+            cell: The slice ranks of this rank's cell.
+        """
+        self.peers, self.rank, self.num_slices = cell, cell.comm.rank, cell.comm.world_size
+        counts = torch.zeros(self.num_slices, dtype=torch.int64, device=cell.comm.device)
+        counts[self.rank] = num_owned
+        self.row_counts: list[int] = cell.comm.all_reduce(counts).tolist()  # of each slice rank of the cell
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether ranks exchange rows in the current pass."""
+        return self.peers.received.exchanges
 
     def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
-        """My columns of the whole cell's rows."""
+        """Returns my columns of the whole cell's rows."""
         result: Tensor = _Slice.apply(x, self, layer)
         return result
 
     def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
-        """All `width` columns of my rows."""
+        """Returns all columns of my rows.
+
+        Args:
+            z: [num_cell_nodes, f / S] my columns of the cell's rows.
+            width: The number f of columns.
+            layer: Layer of the model.
+        """
         result: Tensor = _Unslice.apply(z, self, width, layer)
         return result
 
     def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
-        """The cell's rows, all columns. Every slice rank must go on to compute the same with them: the gradient is taken from
-        this rank's copy."""
+        """Returns all columns of the cell's rows.
+
+        Every slice rank must compute the same from these rows, because the gradient is
+        taken from this rank's copy.
+        """
         result: Tensor = _Replicate.apply(x, self, layer)
         return result
 
     def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
-        """Values that all slice ranks hold, before each uses them with its own columns: gradients are added up over the cell."""
+        """Returns values that all slice ranks hold, before each uses its own columns.
+
+        Gradients are added up over the cell.
+        """
         result: Tensor = _Share.apply(values, self, layer)
         return result
 
     def once(self, values: Tensor) -> Tensor:
-        """Values that every slice rank computes alike from parameters: their gradient is counted once in the sum over ranks."""
-        result: Tensor = _Once.apply(values, 1 if self.halo.local else self.cell.world_size)
+        """Returns values that every slice rank computes alike from parameters.
+
+        The gradient counts once in the sum over ranks.
+        """
+        result: Tensor = _Once.apply(values, self.num_slices if self.exchanges else 1)
         return result
 
     def columns(self, width: int) -> slice:
-        """The columns of this rank."""
+        """Returns the columns of this rank."""
         counts = self.column_counts(width)
-        first = sum(counts[: self.cell.rank])
-        return slice(first, first + counts[self.cell.rank])
+        first = sum(counts[: self.rank])
+        return slice(first, first + counts[self.rank])
 
     def column_counts(self, width: int) -> list[int]:
-        """How many of `width` columns each slice rank has."""
-        size, rest = divmod(width, self.cell.world_size)
-        return [size + (rank < rest) for rank in range(self.cell.world_size)]
+        """Returns how many of `width` columns each slice rank has."""
+        counts: list[int] = column_shares(width, self.num_slices).tolist()
+        return counts
 
     def cut_columns(self, x: Tensor, layer: int) -> Tensor:
+        """Does what `cut` does, without autograd."""
         heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
-        mine = math.prod(heads) * columns[self.cell.rank]
+        mine = math.prod(heads) * columns[self.rank]
         parts = torch.split(x, columns, dim=-1)
         numbers = torch.cat([part.reshape(-1) for part in parts])
-        received = self._move(numbers, [part.numel() for part in parts], [n * mine for n in self.row_counts], layer)
-        return received.view(sum(self.row_counts), *heads, columns[self.cell.rank])
+        exchange = Exchange("cut", layer, x.shape[-1], math.prod(heads))
+        sent, arriving = [part.numel() for part in parts], [n * mine for n in self.row_counts]
+        received = self.peers.move(numbers, sent, arriving, exchange)
+        return received.view(sum(self.row_counts), *heads, columns[self.rank])
 
     def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
+        """Does what `join` does, without autograd."""
         heads, columns = z.shape[1:-1], self.column_counts(width)
-        mine, owned = math.prod(z.shape[1:]), self.row_counts[self.cell.rank]
-        recv = [owned * math.prod(heads) * c for c in columns]
-        received = self._move(z.reshape(-1), [n * mine for n in self.row_counts], recv, layer)
-        parts = torch.split(received, recv)
+        mine, owned = math.prod(z.shape[1:]), self.row_counts[self.rank]
+        arriving = [owned * math.prod(heads) * c for c in columns]
+        exchange = Exchange("join", layer, width, math.prod(heads))
+        received = self.peers.move(z.reshape(-1), [n * mine for n in self.row_counts], arriving, exchange)
+        parts = torch.split(received, arriving)
         return torch.cat([part.view(owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
 
     def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
-        width, size = math.prod(x.shape[1:]), self.cell.world_size
-        numbers = x.reshape(-1).repeat(size)
-        received = self._move(numbers, [x.numel()] * size, [n * width for n in self.row_counts], layer)
+        """Does what `replicate` does, without autograd."""
+        width = math.prod(x.shape[1:])
+        numbers, sent = x.reshape(-1).repeat(self.num_slices), [x.numel()] * self.num_slices
+        exchange = Exchange("replicate", layer, width)
+        received = self.peers.move(numbers, sent, [n * width for n in self.row_counts], exchange)
         return received.view(sum(self.row_counts), *x.shape[1:])
 
-    def own_rows(self, x: Tensor) -> Tensor:
-        return torch.split(x, self.row_counts)[self.cell.rank]
+    def own_rows(self, x: Tensor) -> Tensor:  # [num_cell_nodes, ...] -> [num_owned, ...]
+        """Returns my rows of the cell's."""
+        return torch.split(x, self.row_counts)[self.rank]
 
-    def add_up(self, values: Tensor, layer: int) -> Tensor:
-        """Sum over the cell: each rank adds up its part of the numbers and hands it to the others, to the same bits."""
-        size, me = self.cell.world_size, self.cell.rank
-        numbers = values.reshape(-1)
+    def add_up(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
+        """Sums over the cell, to the same bits on each rank.
+
+        Each rank adds up a part of the numbers, and hands the sums out.
+        """
+        numbers, width = values.reshape(-1), math.prod(values.shape[1:])
         counts = self.column_counts(len(numbers))
-        parts = self._move(numbers, counts, [counts[me]] * size, layer).view(size, counts[me])
-        received = self._move(parts.sum(0).repeat(size), [counts[me]] * size, counts, layer)
-        return received.view_as(values)
-
-    def _move(self, numbers: Tensor, send: list[int], recv: list[int], layer: int) -> Tensor:
-        def move() -> Tensor:
-            return self._send(numbers, send, recv, layer)
-
-        return self.halo.exchange(move, numbers, send, recv, self.cell.rank)
-
-    def _send(self, numbers: Tensor, send: list[int], recv: list[int], layer: int) -> Tensor:
-        me = self.peers[self.cell.rank]
-        self.tally.record(layer, "slice", me, self.peers, send, recv, numbers.element_size())
-        with self.tally.timed():
-            return self.cell.all_to_all(numbers, send, recv)
+        mine = [counts[self.rank]] * self.num_slices
+        parts = self.peers.move(numbers, counts, mine, Exchange("add_up", layer, width))
+        sums = parts.view(self.num_slices, counts[self.rank]).sum(0).repeat(self.num_slices)
+        return self.peers.move(sums, mine, counts, Exchange("hand_out", layer, width)).view_as(values)
 
 
 class _Slice(Function):
@@ -269,8 +312,8 @@ class _Share(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        alone = ctx.slicing.halo.local  # then nobody else's gradient counts
-        return grad if alone else ctx.slicing.add_up(grad, ctx.layer), None, None
+        # Without exchange no other rank's gradient counts.
+        return ctx.slicing.add_up(grad, ctx.layer) if ctx.slicing.exchanges else grad, None, None
 
 
 class _Once(Function):

@@ -1,4 +1,4 @@
-"""Rows of features, wherever they are kept."""
+"""Rows of features, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FeatureStore(ABC):
 
     @abstractmethod
     def rows(self, ids: Ids) -> Tensor:  # [num_ids] -> [num_ids, width]
-        """The features of these nodes, in the worker's type and on its device."""
+        """Returns the features of nodes, in the worker's type and on its device."""
 
 
 class TableFeatures(FeatureStore):

@@ -1,7 +1,8 @@
-"""Sums, maxima and products over in-edges, without autograd: natively on CPUs, by torch on GPUs.
+"""Sums, maxima and products over in-edges, without autograd.
 
-Rows are [n, f] or, with heads, [n, heads, f]; weights are [num_edges, heads], in the order of the edges that the kernels, or those
-they are the transpose of, were made from.
+CPUs compute natively, GPUs by torch. Rows are [n, f] or, with heads, [n, heads, f].
+Weights are [num_edges, heads], in the order of the edges from which the kernels were
+made. The kernels of a transpose take weights in the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class EdgeKernels(ABC):
 
     @staticmethod
     def of(csc: CSC, device: torch.device) -> EdgeKernels:
-        """The kernels for that device; the CSC's weights are not used."""
+        """Makes the kernels for a device. The CSC's weights are not used."""
         return (
             NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources))
             if device.type == "cpu"
@@ -34,27 +35,33 @@ class EdgeKernels(ABC):
 
     @abstractmethod
     def transpose(self) -> EdgeKernels:
-        """The same edges turned round."""
+        """Turns the edges round."""
 
     @abstractmethod
     def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """out[v, h] = sum over the edges e = u -> v of weight[e, h] x[u, h]."""
+        """Computes the sum of weight[e, h] x[u, h] over the edges e = u -> v."""
 
     @abstractmethod
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:  # [num_src, H, d], [num_dst, H, d] -> [num_edges, H]
-        """out[e, h] = x[u, h] . grad[v, h] for each edge e = u -> v: the gradient of the weights."""
+        """Computes x[u, h] . grad[v, h] for each edge e = u -> v.
+
+        The result is the gradient of the weights.
+        """
 
     @abstractmethod
     def max(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_src, f] -> [num_dst, f] twice
-        """The largest x[u] over the edges u -> v, and the first edge that has it; -inf and -1 without edges."""
+        """Finds the largest x[u] over the edges u -> v, and the first such edge.
+
+        Gives -inf and -1 without edges.
+        """
 
     @abstractmethod
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:  # [num_dst, f] twice -> [num_src, f]
-        """The gradient of `max`, whose edges are `arg`. Not for a transpose."""
+        """Computes the gradient of `max` from its edges `arg`. Not for a transpose."""
 
 
 class NativeKernels(EdgeKernels):
-    """The Rust core's: bits do not depend on the number of threads."""
+    """The kernels of the Rust core. Bits do not depend on the number of threads."""
 
     def __init__(self, native: _core.Aggregator) -> None:
         self.native = native
@@ -90,15 +97,22 @@ class NativeKernels(EdgeKernels):
 
 
 def _matrix(x: Tensor) -> np.ndarray:
-    """Rows as NumPy sees them: two dimensions, contiguous, memory shared where possible."""
+    """Returns contiguous rows of two dimensions. Shares memory where possible."""
     return x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))).numpy()
 
 
 class TorchKernels(EdgeKernels):
-    """torch's segment reductions, which are deterministic on GPUs too."""
+    """The segment reductions of torch, deterministic on GPUs too."""
 
     def __init__(self, indptr: Tensor, src: Tensor, order: Tensor, num_src: int) -> None:
-        """`src` [num_edges] is each edge's source, `order` [num_edges] the place of its weight."""
+        """Keeps the edges.
+
+        Args:
+            indptr: [num_dst + 1] range of each destination's edges.
+            src: [num_edges] source of each edge.
+            order: [num_edges] place of each edge's weight.
+            num_src: Number of sources.
+        """
         self.indptr, self.src, self.order = indptr, src, order
         self.num_dst, self.num_src, self.num_edges = len(indptr) - 1, num_src, len(src)
         self.dst = torch.repeat_interleave(torch.arange(self.num_dst, device=src.device), indptr.diff())
@@ -138,7 +152,7 @@ class TorchKernels(EdgeKernels):
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
         rows, columns = torch.nonzero(arg >= 0, as_tuple=True)
         out, places = grad.new_zeros(self.num_src, grad.shape[1]), (self.src[arg[rows, columns]], columns)
-        return out.index_put_(places, grad[rows, columns], accumulate=True)  # on GPUs torch sorts: deterministic
+        return out.index_put_(places, grad[rows, columns], accumulate=True)  # deterministic: on GPUs torch sorts
 
     def _segments(self, rows: Tensor, reduce: str, empty: float) -> Tensor:
         if not rows.numel():  # segment_reduce refuses them

@@ -1,4 +1,4 @@
-"""Counts what the exchange moves."""
+"""Counts the rows that exchanges move."""
 
 from __future__ import annotations
 
@@ -10,14 +10,50 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Step = Literal["slice", "gather", "reduce", "fetch"]  # unslicing counts as slice
+Kind = Literal[
+    "gather", "gather_back", "reduce", "reduce_back", "cut", "join", "replicate", "add_up", "hand_out", "fetch"
+]
+
+_STEPS: dict[Kind, Step] = {
+    "gather": "gather",
+    "gather_back": "reduce",
+    "reduce": "reduce",
+    "reduce_back": "gather",
+    "cut": "slice",
+    "join": "slice",
+    "replicate": "slice",
+    "add_up": "slice",
+    "hand_out": "slice",
+    "fetch": "fetch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One all-to-all, described alike on all ranks.
+
+    A row is `heads * width` numbers. Only `width` is cut into slices. For "add_up" and
+    "hand_out" a row is an edge.
+    """
+
+    kind: Kind
+    layer: int
+    width: int
+    heads: int = 1
+
+    @property
+    def step(self) -> Step:
+        """The name under which words are counted."""
+        return _STEPS[self.kind]
 
 
 @dataclass(eq=False)
 class Tally:
-    """What one rank received and sent since the last `reset`.
+    """The numbers that one rank received and sent since the last `reset`.
 
-    A word is one number of a row; words count what is received from other ranks, as the formulas do, and bytes what is sent
-    to them. Messages are the pairs of (exchange, peer) that had rows to send.
+    A word is one number of a row. Words count what comes from other ranks, as the
+    formulas do. Bytes count what goes to other ranks. Messages are the pairs of
+    (exchange, peer) that had rows to send.
     """
 
     words: dict[tuple[int, Step, int], int] = field(
@@ -29,13 +65,14 @@ class Tally:
     counting: bool = True
 
     def reset(self) -> None:
+        """Sets all counts to zero."""
         self.words.clear()
         self.messages.clear()
         self.bytes_sent, self.seconds = 0, 0.0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Counts nothing in its body: evaluation is no part of an epoch."""
+        """Counts nothing in its body, because evaluation is no part of an epoch."""
         before, self.counting = self.counting, False
         try:
             yield
@@ -43,27 +80,35 @@ class Tally:
             self.counting = before
 
     def total(self, step: Step) -> int:
-        """Words received in all exchanges of one kind."""
-        return sum(words for (_, kind, _), words in self.words.items() if kind == step)
+        """Adds up the words of all exchanges counted under one name."""
+        return sum(words for (_, counted, _), words in self.words.items() if counted == step)
 
     def record(
         self,
-        layer: int,
-        step: Step,
+        exchange: Exchange,
         me: int,
         peers: Sequence[int],
         sent: Sequence[int],
         received: Sequence[int],
         itemsize: int,
     ) -> None:
-        """Adds one exchange: numbers `sent` to and `received` from each of `peers` (ranks of the run)."""
+        """Adds one exchange.
+
+        Args:
+            exchange: Kind and layer.
+            me: This rank, in the numbering of the run.
+            peers: Ranks of the run that take part, this one among them.
+            sent: Numbers sent to each of `peers`.
+            received: Numbers received from each of `peers`.
+            itemsize: Bytes of a number.
+        """
         for peer, out, into in zip(peers, sent, received, strict=True):
             if peer == me or not self.counting:
                 continue
             if into:
-                self.words[layer, step, peer] += into
+                self.words[exchange.layer, exchange.step, peer] += into
             if out:
-                self.messages[layer, step, peer] += 1
+                self.messages[exchange.layer, exchange.step, peer] += 1
                 self.bytes_sent += out * itemsize
 
     @contextmanager

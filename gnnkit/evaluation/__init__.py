@@ -1,4 +1,7 @@
-"""Logits of all nodes, exactly, and how good they are."""
+"""Exact logits of all nodes, and their accuracy.
+
+Runs over shards, or chunk by chunk over one mapped graph, whichever strategy trains.
+"""
 
 from gnnkit.evaluation.logits import Evaluation as Evaluation
 from gnnkit.evaluation.metrics import accuracies as accuracies

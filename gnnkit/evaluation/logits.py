@@ -1,4 +1,4 @@
-"""Logits of the owned nodes, with all their neighbours and without noise."""
+"""Logits of the owned nodes, from all neighbours and without noise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Evaluation(ABC):
 
     @staticmethod
     def of(worker: Worker, model: nn.Module, memory: float, scratch: Path | None = None) -> Evaluation:
-        """The evaluation for what a worker has at hand. Collective.
+        """Chooses the evaluation for the data that a worker holds. Collective.
 
         Args:
             worker: The rank.
@@ -43,7 +43,7 @@ class Evaluation(ABC):
 
     @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
-        """Logits of the owned nodes, in ascending order of their ids. Collective."""
+        """Computes logits of the owned nodes, in ascending order of ids. Collective."""
         training = model.training
         model.eval()
         try:
@@ -72,10 +72,10 @@ class ShardEvaluation(Evaluation):
 class ChunkEvaluation(Evaluation):
     """Chunks of nodes with all their in-edges, from one graph that every rank reads.
 
-    A model with `layer(index, x, adjacency)` is evaluated layer by layer: each rank computes
-    the rows of its own nodes, and the rows between two layers stand in a file. So memory is
-    bounded by a chunk, whatever the graph's size. Other models see a chunk's neighbourhood
-    through all layers.
+    A model with `layer(index, x, adjacency)` is evaluated layer by layer: each rank
+    computes the rows of its own nodes, and the rows between two layers stand in a file.
+    So memory is bounded by a chunk, whatever the graph's size. Other models see a
+    chunk's neighbourhood through all layers.
     """
 
     def __init__(self, worker: Worker, graph: Graph, model: nn.Module, memory: float, scratch: Path | None) -> None:
@@ -106,7 +106,10 @@ class ChunkEvaluation(Evaluation):
                 file.remove(self._worker)
 
     def _layer(self, model: nn.Module, layer: int, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
-        """The rows of the owned nodes after one layer, chunk by chunk; one empty chunk where nothing is owned."""
+        """Computes the rows of the owned nodes after one layer, chunk by chunk.
+
+        Gives one empty chunk where nothing is owned.
+        """
         first = self._worker.owned[:1]  # alone: only the model knows how wide its rows are
         rows = self._after(model, layer, first, features)
         yield first, rows
@@ -116,7 +119,7 @@ class ChunkEvaluation(Evaluation):
                 yield nodes, self._after(model, layer, nodes, features)
 
     def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
-        """The rows of `nodes` after a layer, from the rows of all their in-neighbours."""
+        """Computes the rows of `nodes` after a layer, from all in-neighbours' rows."""
         (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
         forget_pages(self._graph.csc.indices)
         (adjacency,) = self._blocks.layers([block], key=0)
@@ -124,7 +127,7 @@ class ChunkEvaluation(Evaluation):
         return rows
 
     def _costs(self, nodes: Ids, width: int, width_after: int) -> Floats:  # [num_nodes]
-        """About how many bytes the in-edges of each node and their rows take."""
+        """Estimates the bytes that the in-edges of each node and their rows take."""
         edges = np.diff(self._graph.csc.indptr)[nodes] + 1.0
         widest = max(width, width_after) * torch.empty(0, dtype=self._worker.dtype).element_size()
         return edges * (BYTES_PER_EDGE + COPIES * widest)
@@ -145,9 +148,14 @@ class ChunkEvaluation(Evaluation):
 
 
 def chunks(nodes: Ids, costs: Floats, budget: float) -> Iterator[Ids]:
-    """Cuts `nodes` into runs whose costs add up to at most `budget`, or of one node.
+    """Cuts nodes into runs whose costs add up to at most a budget, or of one node.
 
     Gives one empty run where there are no nodes.
+
+    Args:
+        nodes: [num_nodes] ids.
+        costs: [num_nodes] cost of each node.
+        budget: Largest cost of a run of several nodes.
     """
     start, ends = 0, np.cumsum(costs)
     while start < len(nodes) or start == 0:
@@ -181,7 +189,13 @@ class _Rows:
     table: Floats | None = None  # [num_nodes, width]
 
     def write(self, nodes: Ids, rows: Tensor, worker: Worker) -> None:
-        """Writes the rows of `nodes` [k, width]. The first call is collective, and every rank makes one."""
+        """Writes rows. The first call is collective, and every rank makes one.
+
+        Args:
+            nodes: [k] global ids.
+            rows: [k, width].
+            worker: The rank.
+        """
         values = rows.cpu().numpy()
         if self.table is None:
             if worker.comm.rank == 0:
@@ -203,7 +217,7 @@ class _Rows:
         _meet(worker)
 
     def remove(self, worker: Worker) -> None:
-        """Removes the file's name; ranks that still map the rows keep them."""
+        """Removes the file's name. Ranks that still map the file keep the rows."""
         if worker.comm.rank == 0:
             self.path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""How good predictions are."""
+"""The quality of predictions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SPLITS = ("train", "val", "test")
 
 
 def accuracies(logits: Tensor, worker: Worker) -> dict[str, float]:
-    """Share of right answers among the labelled nodes of each split, over all ranks.
+    """Counts the share of right answers in each split, over all ranks.
 
-    Splits without nodes are left out. Collective.
+    Splits without labelled nodes are left out. Collective.
 
     Args:
         logits: [num_owned, num_classes] of this rank's nodes.

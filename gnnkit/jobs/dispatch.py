@@ -24,9 +24,8 @@ from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program
-from gnnkit.plugins import arguments_of
 from gnnkit.sampler import Sampler
-from gnnkit.settings import Choice, Settings, with_choice
+from gnnkit.settings import Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
@@ -85,8 +84,9 @@ def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
         )
     if settings.sampler is not None or not strategy.samples:
         return settings
-    section = config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])["sampler"]
-    return with_choice(settings, Choice("sampler", DEFAULT_SAMPLER, arguments_of("sampler", section)))
+    default = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
+    assert default is not None
+    return with_choice(settings, default)
 
 
 def _try_model(source: ModelSource) -> nn.Module | Program | None:

@@ -7,27 +7,19 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from gnnkit.errors import UserError
-from gnnkit.model.program import Program
+from gnnkit.model.program import Program, is_iterated
 from gnnkit.settings import Choice
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the configured model
 
 _building = threading.Lock()  # torch has one random generator for all threads
-
-
-def is_program(model: object) -> TypeIs[Program]:
-    """Says whether a model, or the class of one, is iterated instead of trained."""
-    return not getattr(model, "trains", True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,7 @@ class ModelSource:
     @property
     def trains(self) -> bool:
         """Whether the model is trained. A program is iterated instead."""
-        return not is_program(self.choice.load() if self.given is None else self.given)
+        return not is_iterated(self.choice.load() if self.given is None else self.given)
 
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from gnnkit.engine.planning import Sizes
+from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.job import DTYPES
-from gnnkit.jobs.models import Given, ModelSource, Widths, is_program
+from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.planned_step import graph_widths, program_step, step_activations, step_volume
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load
 from gnnkit.leader.result import Result
-from gnnkit.model.program import Program
+from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
 
@@ -107,17 +107,17 @@ def _memory(
         quality: The measured partition.
         sizes: The sizes of each rank.
     """
-    itemsize, grid = trainer.precision // 8, quality.partition.grid
+    itemsize = trainer.precision // 8
     parts = {
         "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
     }
-    if is_program(model):
-        _, width = program_step(model, graph, grid, 0)
+    if is_iterated(model):
+        _, width = program_step(model, graph, quality.traffic, 0)
         return parts | {"values": quality.traffic.num_owned * width * itemsize * 2}  # before and after the step
     numbers = 2 + OPTIMIZERS[trainer.optimizer].moments  # a parameter and a gradient
     state = sum(parameter.numel() for parameter in model.parameters()) * itemsize * numbers
-    activations = step_activations(graph, model.to(DTYPES[trainer.precision]), grid, sizes)
+    activations = step_activations(graph, model.to(DTYPES[trainer.precision]), quality.traffic, sizes)
     return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
 
 

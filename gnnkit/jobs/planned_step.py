@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.comm.threads import Threads
-from gnnkit.engine import ShardAdjacency
-from gnnkit.engine.planning import Exchange, NotingEngine, Sizes, Volume, activations, exchanges, volume
+from gnnkit.engine.tally import Exchange
+from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
+from gnnkit.engine.volume import Volume, volume
 from gnnkit.graph import Graph, Ids, Split
-from gnnkit.jobs.models import is_program
-from gnnkit.model.program import Nodes, Program
-from gnnkit.partition.grid import Grid
+from gnnkit.model.program import Nodes, Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
@@ -34,52 +32,48 @@ def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> t
     Returns:
         The exchanges of all ranks, and the sizes by rank.
     """
-    grid, sizes = quality.partition.grid, list[Sizes]()
+    sizes: list[Sizes] = []
     traffic = Traffic.of(_noted_shards(graph, model, quality, sizes))
-    by_slice = [_step_exchanges(model, graph, grid, s) for s in range(grid.slices)]
-    asked, arrived = traffic.gather_rows.sum(0).tolist(), traffic.reduce_rows.sum(1).tolist()
-    for rank, own in enumerate(sizes):
-        cell = rank // grid.slices
-        sizes[rank] = replace(own, asked=own.asked + asked[cell], arrived=own.arrived + arrived[cell])
+    by_slice = [_step_exchanges(model, graph, traffic, s) for s in range(traffic.grid.slices)]
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
 
 
-def step_activations(graph: Graph, model: nn.Module, grid: Grid, sizes: Sequence[Sizes]) -> Ids:
+def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Sequence[Sizes]) -> Ids:
     """Counts the bytes that each rank keeps for the backward pass of a step.
 
     Args:
         graph: The whole graph.
         model: The model, in the precision of training.
-        grid: The process grid.
+        traffic: Rows exchanged between the shards.
         sizes: The sizes of each rank, from `step_volume`.
 
     Returns:
         [world_size] bytes.
     """
     width, edge_width = graph_widths(graph)
-    by_slice = [activations(model, width, edge_width, grid, s) for s in range(grid.slices)]
-    return np.array([by_slice[rank % grid.slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+    slices = traffic.grid.slices
+    by_slice = [activations(model, width, edge_width, traffic, s) for s in range(slices)]
+    return np.array([by_slice[rank % slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
 
 
 @torch.no_grad()
-def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tuple[list[Exchange], int]:
+def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) -> tuple[list[Exchange], int]:
     """Tries one step of a program on a single node.
 
     Args:
         program: The program.
         graph: The whole graph, for widths and counts.
-        grid: The process grid.
+        traffic: Rows exchanged between the shards.
         slice_: The slice of the rank.
 
     Returns:
         The exchanges of a rank of this slice, in order, and the width of the values.
     """
     width, edge_width = graph_widths(graph)
-    engine = NotingEngine(Sizes(), edge_width, grid, slice_, torch.float64)
-    (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
+    trial = Trial(traffic, slice_, edge_width, torch.float64)
     nodes = Nodes(
-        adjacency,
-        Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0),
+        trial.adjacencies(1)[0],
+        trial.comm,
         graph.num_nodes,
         graph.num_classes,
         features=torch.zeros(1, width, dtype=torch.float64),
@@ -87,14 +81,15 @@ def program_step(program: Program, graph: Graph, grid: Grid, slice_: int) -> tup
         split=torch.tensor([Split.TRAIN], dtype=torch.int8),
     )
     x = program.start(nodes)
-    engine.notes.clear()  # a run does not count the exchanges of the start either
-    return engine.notes, program.step(x, nodes).shape[1]
+    trial.take_exchanges()  # a run does not count the exchanges of the start either
+    values = program.step(x, nodes)
+    return trial.take_exchanges(), values.shape[1]
 
 
-def _step_exchanges(model: nn.Module | Program, graph: Graph, grid: Grid, slice_: int) -> list[Exchange]:
-    if is_program(model):
-        return program_step(model, graph, grid, slice_)[0]
-    return exchanges(model, *graph_widths(graph), grid, slice_)
+def _step_exchanges(model: nn.Module | Program, graph: Graph, traffic: Traffic, slice_: int) -> list[Exchange]:
+    if is_iterated(model):
+        return program_step(model, graph, traffic, slice_)[0]
+    return exchanges(model, *graph_widths(graph), traffic, slice_)
 
 
 def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]) -> Iterator[Shard]:
@@ -107,9 +102,8 @@ def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, si
 
 
 def _sizes(shard: Shard) -> Sizes:
-    """Counts the rows of a rank, without the rows of other cells."""
-    cell = shard.rank // shard.grid.slices
-    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == cell))
+    """Counts the rows of a shard."""
+    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == shard.cell))
     return Sizes(
         owned=len(shard.owned),
         cell_nodes=len(shard.cell_nodes),
@@ -117,8 +111,6 @@ def _sizes(shard: Shard) -> Sizes:
         targets=len(shard.targets),
         edges=shard.csc.num_edges,
         halo=len(shard.sources) - own_sources,
-        asked=own_sources,
-        arrived=int(np.count_nonzero(np.asarray(shard.target_cell) == cell)),
     )
 
 

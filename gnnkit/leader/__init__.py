@@ -1,1 +1,4 @@
-"""The leader, rank 0: chooses the layout and cuts the graph, watches the workers, reports."""
+"""The leader, rank 0.
+
+Chooses the layout, cuts the graph, watches the workers and reports.
+"""

@@ -1,4 +1,4 @@
-"""The way of states from the workers to the leader. No step waits for it."""
+"""The way of states from the workers to the leader. No step waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATE, _END = "state", "end of states"
 
 
 class StateChannel:
-    """Every rank posts, the leader hands on to its watch what has arrived."""
+    """One end of the channel: every rank posts, the leader feeds its watch."""
 
     def __init__(self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None) -> None:
         """Keeps the ends.
@@ -27,7 +27,7 @@ class StateChannel:
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
 
     def post(self, state: WorkerState) -> None:
-        """Sends a state on its way. The leader also takes in what has arrived."""
+        """Sends a state. The leader also takes in the states that have arrived."""
         if self._watch is None:
             self._mailbox.put(LEADER, _STATE, asdict(state))
         else:
@@ -35,9 +35,11 @@ class StateChannel:
             self._take_arrived(self._watch)
 
     def finish(self, timeout: float) -> None:
-        """Says that no more states come. The leader waits for the last of every rank, and closes its watch.
+        """Ends the states of this rank.
 
-        Raises `RuntimeError` on the leader for a rank that does not finish in `timeout` seconds.
+        The leader waits for the last state of every rank, and closes its watch. Raises
+        `RuntimeError` on the leader for a rank that does not finish in `timeout`
+        seconds.
         """
         if self._watch is None:
             self._mailbox.put(LEADER, _END)

@@ -1,4 +1,4 @@
-"""Chooses who owns what: the partition of a run, and what the other layouts would cost."""
+"""Chooses the partition of a run, and compares the other layouts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from gnnkit.partition.grid import Grid, make_grid, remark
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.settings import PartitionSettings, Settings
 
-COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds; job=plan always does
+COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
 
 
 def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
-    """Makes the partition that the configuration names."""
+    """Makes the partition that the configuration names.
+
+    Args:
+        graph: The whole graph.
+        chosen: The settings of `partition`.
+        workers: Number of ranks.
+    """
     grid = make_grid(chosen.grid, workers, chosen.replication)
     partition: Partition = chosen.nodes.create().assign(graph, grid)
     return improve_border(graph, partition, chosen.border)
@@ -60,7 +66,12 @@ class Decision:
 def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[tuple[str, Quality]]:
     """Measures every other named grid that fits the workers and this node assignment.
 
-    Grids that coincide are measured once. Names are as the command line takes them.
+    Grids that coincide are measured once. Names are values of `partition.grid`.
+
+    Args:
+        settings: The configuration.
+        graph: The whole graph.
+        chosen: The measured quality of the chosen layout.
     """
     measured = {chosen.partition.grid: chosen}
     workers = settings.workers
@@ -77,7 +88,13 @@ def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[
 
 
 def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
-    """Says for people which graph is cut in which way."""
+    """Describes the graph and the cut, in lines for people.
+
+    Args:
+        graph: The whole graph.
+        settings: The configuration.
+        grid: The process grid.
+    """
     chosen = settings.partition
     note = remark(chosen.grid, grid)
     return [
@@ -88,7 +105,7 @@ def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
 
 
 def shape(grid: Grid) -> list[int]:
-    """The grid as the command line takes it."""
+    """Returns the grid as a value of `partition.grid`."""
     return [grid.rows, grid.cols, grid.slices]
 
 

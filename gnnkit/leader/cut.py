@@ -1,4 +1,7 @@
-"""Data set -> partition -> what each rank reads, on disk. Runs in a process of its own, once, before the ranks need it."""
+"""Data set -> partition -> the files that each rank reads.
+
+Runs once, in a process of its own, before the ranks read.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the run needs to know of the data that was cut for it. Plain values, for JSON."""
+    """Facts about the data cut for a run. Plain values, for JSON."""
 
     grid: list[int]  # rows, columns, slices
     balance: dict[str, float]
@@ -39,7 +42,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the ranks of a job read."""
+    """The data that the ranks of a job read."""
 
     trains: bool  # labelled nodes in the training split
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
@@ -57,7 +60,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
 
     Args:
         settings: The configuration.
-        needs: What the ranks read.
+        needs: The data that the ranks read.
         folder: The run folder.
         graph: Instead of the data set.
 
@@ -103,7 +106,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path) -
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
-    """One copy of the graph for all ranks, and of each rank only which nodes it owns."""
+    """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
     graph.save(target / "graph")
     for shard in cut_all(_without_edges(graph), partition):
         shard.save(target / str(shard.rank))
@@ -115,7 +118,7 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
 
 
 def _without_edges(graph: Graph) -> Graph:
-    """The same nodes, their labels and splits."""
+    """Returns the same nodes, labels and splits without edges and features."""
     empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
     return replace(
         graph, csc=empty, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None, edge_positions=None
@@ -129,7 +132,7 @@ def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:
 
 
 def check_trainable(graph: Graph) -> None:
-    """Raises `UserError` for a graph that nothing can be learnt from."""
+    """Raises `UserError` for a graph without a labelled training node."""
     if not np.any(graph.split == Split.TRAIN):
         raise UserError("dataset: no node is in the training split")
     unlabelled = np.flatnonzero((graph.split != Split.NONE) & (graph.labels < 0))
@@ -138,7 +141,7 @@ def check_trainable(graph: Graph) -> None:
 
 
 def fingerprint(graph: Graph) -> str:
-    """Hashes a graph: its sizes and up to a million numbers of each array, evenly spaced."""
+    """Hashes the sizes of a graph and up to a million numbers of each array."""
     digest = hashlib.sha256()
     csc = graph.csc
     for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, graph.edge_features):

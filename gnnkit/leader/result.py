@@ -1,4 +1,4 @@
-"""What a job found, as one value: `result.json` and the printed table are views of it."""
+"""The result of a job, shown as `result.json` and as a table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NOT_SHOWN = ("per_rank", "why", "layouts", "regions", "peers", "summary", "inex
 class Result(Mapping[str, Any]):
     """Figures of one job by name, in the order in which they are shown.
 
-    A figure may be a mapping of figures. Numbers that are not finite are None, as JSON has
-    no others.
+    A figure may be a mapping of figures. Numbers that are not finite are None, as JSON
+    has no others.
     """
 
     job: str
@@ -42,7 +42,7 @@ class Result(Mapping[str, Any]):
         return replace(self, figures={**self.figures, name: value})
 
     def to_dict(self) -> dict[str, Any]:
-        """What `result.json` holds."""
+        """Returns the content of `result.json`."""
         plain: dict[str, Any] = finite(dict(self.figures))
         return plain
 
@@ -51,7 +51,7 @@ class Result(Mapping[str, Any]):
         write_atomically(folder / "result.json", json.dumps(self.to_dict(), indent=2, allow_nan=False).encode())
 
     def table(self) -> str:
-        """The summary, or the figures as two columns of text."""
+        """Returns the summary, or the figures as two columns of text."""
         if self.summary is not None:
             return self.summary
         lines = []
@@ -64,7 +64,7 @@ class Result(Mapping[str, Any]):
 
 
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
+    """Returns the versions that a result depends on."""
     names = ("gnnkit", "torch", "lightning", "hydra-core", "numpy")
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 

@@ -1,4 +1,4 @@
-"""Which worker is slower than the others, said soon and only when it stays so."""
+"""Finds workers that stay slower than the others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-WINDOW = 7  # steps whose median counts: four slow ones in a row tell, three do not
+WINDOW = 7  # steps whose median counts: four slow steps in a row tell, three do not
 FACTOR = 2.0  # times the others' median
-LEAST = 0.005  # seconds a step; what is less is noise of the system's scheduler
+LEAST = 0.005  # seconds a step. Less is noise of the system's scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Straggler:
 
     rank: int
     step: int
-    seconds: float  # a step takes it, in compute
-    others: float  # and the others
+    seconds: float  # compute of a step, its median
+    others: float  # the same of the other workers
 
     @property
     def factor(self) -> float:
@@ -33,15 +33,23 @@ class Straggler:
 
 
 class Stragglers:
-    """Compares the seconds that workers compute. Those in exchange and synchronisation hold the wait for the slow one, so they are
-    long with everybody else."""
+    """The recent compute times of all workers.
+
+    Times in exchange and synchronisation do not count. All others spend the wait for a
+    slow worker there.
+    """
 
     def __init__(self, num_workers: int) -> None:
         self._recent: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]
-        self._slow: set[int] = set()  # those named; a worker that recovers may be named again
+        self._slow: set[int] = set()  # named workers. A worker that recovers may be named again
 
     def observe(self, step: int, seconds: Sequence[float]) -> list[Straggler]:
-        """Takes in one step of every worker, by rank; returns those that are slow since this step."""
+        """Takes in one step of all workers. Returns the workers slow since this step.
+
+        Args:
+            step: Step of the run.
+            seconds: [world_size] compute time of the step, by rank.
+        """
         for recent, value in zip(self._recent, seconds, strict=True):
             recent.append(value)
         if len(seconds) < 2 or len(self._recent[0]) < WINDOW:

@@ -1,4 +1,4 @@
-"""What the leader knows of the workers: their states, step by step, and what follows from them."""
+"""The leader's view of the workers, step by step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Log = Callable[[Mapping[str, float], int], None]  # (scalars by name, step)
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What one worker did in one step."""
+    """The work of one worker in one step."""
 
     rank: int
     epoch: int
@@ -61,10 +61,11 @@ class WorkerState:
 
 
 class Watch:
-    """Takes in the states of all workers as they come, and draws the conclusions.
+    """The states of all workers as these arrive, and the conclusions.
 
-    Writes `workers.jsonl`, a line for each worker and step, and scalars. Names stragglers.
-    Says how even the work of each epoch was, counted in edges. Nobody waits for it.
+    Writes `workers.jsonl`, a line for each worker and step, and scalars. Names
+    stragglers. Measures how even the work of each epoch was, counted in edges. No step
+    waits.
     """
 
     def __init__(self, world_size: int, folder: Path, max_epochs: int, *, quiet: bool, every: int, log: Log) -> None:
@@ -74,7 +75,7 @@ class Watch:
             world_size: Number of workers.
             folder: The run folder.
             max_epochs: Epochs of the run, for lines of progress.
-            quiet: No lines of progress, because a display shows it.
+            quiet: No lines of progress, because a display shows progress.
             every: Steps between the scalars of every worker.
             log: Writes scalars.
         """
@@ -93,7 +94,7 @@ class Watch:
         self._last_status = time.monotonic()
 
     def take(self, state: WorkerState) -> None:
-        """Takes in one state. A step counts when the states of all workers are there."""
+        """Takes in one state. A step counts once all workers' states are there."""
         together = self._waiting[state.step]
         together[state.rank] = state
         if len(together) == self.world_size:
@@ -108,7 +109,10 @@ class Watch:
 
     @property
     def balance(self) -> dict[str, float]:
-        """Largest over mean of the ranks' work: mean and worst of the epochs. Empty where none was run."""
+        """Largest over mean of the ranks' work, as mean and worst of the epochs.
+
+        Empty where no epoch was run.
+        """
         epochs = self.work_max_over_mean
         return {"work_mean": statistics.fmean(epochs), "work_worst": max(epochs)} if epochs else {}
 
@@ -156,7 +160,7 @@ def _scalars(states: list[WorkerState]) -> dict[str, float]:
 
 
 def _mean(steps: list[tuple[float, int]]) -> float:
-    """The mean of the steps' losses, weighted with their rows."""
+    """Returns the mean of the steps' losses, weighted with their rows."""
     if len(steps) == 1:
         return steps[0][0]
     rows = sum(total for _, total in steps)
@@ -164,7 +168,7 @@ def _mean(steps: list[tuple[float, int]]) -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU's allocator, or the resident set of the process."""
+    """Returns the peak in bytes: of the GPU's allocator, or of the resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

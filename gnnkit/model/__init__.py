@@ -1,4 +1,7 @@
-"""Models over adjacencies, and programs."""
+"""Models, which are trained, and programs, which are iterated.
+
+Both read the graph through an `Adjacency`, so that one model runs on every layout.
+"""
 
 from gnnkit.model.base import ConvModel as ConvModel
 from gnnkit.model.base import GraphModel as GraphModel

@@ -1,4 +1,4 @@
-"""What a model is to gnnkit."""
+"""The interface of models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GraphModel(nn.Module):
 
         Args:
             x: [num_src, in_features] rows of the first layer's sources.
-            adjacencies: One for each layer. On a full graph they are the same graph.
+            adjacencies: One for each layer. A full graph is the same in all layers.
         """
         if len(adjacencies) != self.num_layers:
             raise ValueError(f"{len(adjacencies)} adjacencies for num_layers={self.num_layers}")

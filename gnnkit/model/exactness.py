@@ -6,15 +6,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit.engine.planning import NotingEngine, Sizes
+from gnnkit.engine.trial import Sizes, Trial
 from gnnkit.model.pyg import WHOLE_GRAPH
 from gnnkit.partition.grid import Grid
+from gnnkit.partition.traffic import Traffic
 
-_ROWS = Sizes(*[3] * 8)  # batch normalisation refuses a single row
+_ROWS = Sizes(owned=3, sources=3, targets=3, edges=3)  # batch normalisation refuses a single row
+_ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 
 
@@ -40,7 +43,7 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
             module.register_forward_hook(lambda _module, _inputs, _output: notes.leave(), always_call=True)
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception), notes:
-        NotingEngine(_ROWS, edge_width, Grid(1, 1, 1), 0, dtype).forward(model, in_features)
+        Trial(_ONE_RANK, 0, edge_width, dtype, _ROWS).forward(model, in_features)
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 

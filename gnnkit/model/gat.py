@@ -36,7 +36,7 @@ class GATConv(nn.Module):
             width: Width of each head.
             heads: Number of attention heads.
             concat: Whether output rows are all heads, `heads * width` numbers.
-                Otherwise they are the mean over heads, `width` numbers.
+                Otherwise rows are the mean over heads, `width` numbers.
             dropout: Probability that an attention weight is zeroed in training.
             negative_slope: Slope of the leaky ReLU below 0.
             edge_width: Width of the rows of edge features. 0: there are none.

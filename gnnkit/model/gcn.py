@@ -29,12 +29,8 @@ class GCNConv(nn.Module):
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         project_first = self.weight.shape[1] < self.weight.shape[0]
         h = x @ self.weight if project_first else x
-        z = adjacency.aggregate(h * _inverse_sqrt(adjacency.out_degree)) * _inverse_sqrt(adjacency.in_degree)
+        z = adjacency.aggregate_normalized(h)
         return (z if project_first else z @ self.weight) + self.bias
-
-
-def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
-    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
 
 
 class GCN(ConvModel):

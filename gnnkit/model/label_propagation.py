@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -43,7 +42,7 @@ class LabelPropagation(Program):
 
     def step(self, x: Tensor, nodes: Nodes) -> Tensor:
         adjacency = nodes.adjacency
-        neighbours = adjacency.aggregate(x * _inverse_sqrt(adjacency.out_degree)) * _inverse_sqrt(adjacency.in_degree)
+        neighbours = adjacency.aggregate_normalized(x)
         return self.alpha * neighbours + (1 - self.alpha) * _known(nodes)
 
 
@@ -52,7 +51,3 @@ def _known(nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
     trained = (nodes.split == Split.TRAIN) & (nodes.labels >= 0)
     classes = F.one_hot(nodes.labels.clamp(min=0), nodes.num_classes)
     return (classes * trained[:, None]).to(nodes.adjacency.in_degree.dtype)
-
-
-def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
-    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,10 +12,13 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency
 from gnnkit.ranges import MAX_COUNT, real, whole
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nodes:
-    """The nodes that this rank owns, and the in-edges that join them to all others."""
+    """The nodes that this rank owns, and their in-edges."""
 
     adjacency: Adjacency
     comm: Communicator
@@ -63,3 +67,8 @@ class Program(ABC):
         The result is the same function of the graph and `x`, however the nodes are
         spread.
         """
+
+
+def is_iterated(model: object) -> TypeIs[Program]:
+    """Says whether a model is a program, which is iterated instead of trained."""
+    return not getattr(model, "trains", True)

@@ -1,4 +1,7 @@
-"""Layers of PyTorch Geometric, unmodified. It need not be installed: its classes are known by their names."""
+"""Layers of PyTorch Geometric (PyG), unmodified.
+
+PyG need not be installed, because its classes are known by name.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gnnkit.model.base import GraphModel
 BIPARTITE = (
     "SAGEConv", "GATConv", "GATv2Conv", "GINConv", "GINEConv", "GraphConv", "TransformerConv", "ResGatedGraphConv",
 )  # fmt: skip
-NORMALIZED = ("GCNConv", "TAGConv")  # with normalize=False: the normalised weights are the whole graph's, from us
+NORMALIZED = ("GCNConv", "TAGConv")  # with normalize=False: gnnkit normalises by degrees of the whole graph
 WHOLE_GRAPH = (
     "BatchNorm", "BatchNorm1d", "SyncBatchNorm", "HeteroBatchNorm", "InstanceNorm", "InstanceNorm1d", "GraphNorm",
     "GraphSizeNorm", "PairNorm", "MeanSubtractionNorm", "DiffGroupNorm",
@@ -23,16 +26,23 @@ WHOLE_GRAPH = (
 
 
 class PyG(GraphModel):
-    """PyG's layers one after the other, on layouts with one grid column and one slice: the halo is gathered before each.
+    """Layers of PyG one after the other, on grids with one column and one slice.
 
-    What is no convolution (`nn.ReLU()`, `nn.Linear`, ...) works on rows; `nn.Dropout` is keyed by global ids and so exact on any
-    number of ranks, while dropout inside a convolution is torch's own, different on every rank. Edge features go to layers that
-    were made for them, edge weights to GraphConv, GCNConv and TAGConv. GCNConv and TAGConv are made with `normalize=False` and
-    then equal theirs with `normalize=True` on the whole graph: degrees across ranks come from here.
+    The halo is gathered before each convolution. Other modules (`nn.ReLU()`,
+    `nn.Linear`, ...) work on rows. `nn.Dropout` is keyed by global ids, so exact on any
+    number of ranks. Dropout inside a convolution is torch's own, different on every
+    rank.
+
+    Layers with `edge_dim`, and GINEConv, get edge features. GraphConv, GCNConv and
+    TAGConv get edge weights. GCNConv and TAGConv are made with `normalize=False`, and
+    then equal the same layers with `normalize=True` on the whole graph.
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        """Raises `UserError` naming a layer that one rank cannot compute for itself."""
+        """Keeps the layers.
+
+        Raises `UserError` naming a layer that one rank cannot compute.
+        """
         super().__init__()
         for layer in layers:
             _check(layer)
@@ -40,7 +50,10 @@ class PyG(GraphModel):
         self.num_layers = max(sum(map(_is_convolution, layers)), 1)
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
-        """One convolution with the modules before it; the last one with those behind it too."""
+        """Computes a convolution and the modules before.
+
+        The last convolution includes the modules behind.
+        """
         hop = 0
         for layer in self.layers:
             if min(hop, self.num_layers - 1) == index:
@@ -61,24 +74,24 @@ def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
     if _is(conv, NORMALIZED):
         edge_index, weight = _normalized(conv, x, adjacency)
         return (_tag if _is(conv, ("TAGConv",)) else _square)(conv, x, adjacency, edge_index, weight)
-    local = adjacency.local
+    graph = adjacency.rank_graph
     options: dict[str, Any] = {}
     if _is(conv, ("GINEConv",)) or getattr(conv, "edge_dim", None) is not None:
         options["edge_attr"] = adjacency.edge_features
     elif _is(conv, ("GraphConv",)):
-        options["edge_weight"] = local.weight
-    out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), local.edge_index, **options)
+        options["edge_weight"] = graph.weight
+    out: Tensor = conv((adjacency.with_halo(x), x[: adjacency.num_dst]), graph.edge_index, **options)
     return out
 
 
 def _square(conv: nn.Module, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """For layers that refuse bipartite input; what they compute for the halo is dropped."""
+    """Calls a layer that refuses bipartite input, and drops the rows of the halo."""
     out: Tensor = conv(adjacency.with_halo(x), edge_index, weight)
     return out[: adjacency.num_dst]
 
 
 def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight: Tensor) -> Tensor:
-    """TAGConv's hops, each with a halo of its own; as its `forward`, which exchanges nothing between them."""
+    """Computes the hops of TAGConv as `forward` does, with a halo for each hop."""
     if len(x) != adjacency.num_dst and conv.K > 1:
         raise UserError(f"model: TAGConv(K={conv.K}) reads {conv.K} hops, a sampled block has one: use K=1")
     out: Tensor = conv.lins[0](x[: adjacency.num_dst])
@@ -89,10 +102,14 @@ def _tag(conv: Any, x: Tensor, adjacency: Adjacency, edge_index: Tensor, weight:
 
 
 def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
-    """PyG's `gcn_norm` with degrees of the whole graph: edges, with a loop at every node for GCNConv, and their weights."""
-    local, fill = adjacency.local, 0.0
-    edge_index = local.edge_index
-    weight = x.new_ones(edge_index.shape[1]) if local.weight is None else local.weight
+    """Computes PyG's `gcn_norm` with degrees of the whole graph.
+
+    Returns edges [2, num_edges] and weights [num_edges]. GCNConv gets a loop at every
+    node.
+    """
+    graph, fill = adjacency.rank_graph, 0.0
+    edge_index = graph.edge_index
+    weight = x.new_ones(edge_index.shape[1]) if graph.weight is None else graph.weight
     if _is(conv, ("GCNConv",)):
         lacks = adjacency.lacks_loop
         fill = 2.0 if conv.improved else 1.0
@@ -119,7 +136,7 @@ def _check(layer: nn.Module) -> None:
         )
     if _is(layer, NORMALIZED) and layer.normalize:
         raise UserError(
-            f"model: {name}(normalize=True) needs degrees of the whole graph: use normalize=False, we normalise"
+            f"model: {name}(normalize=True) needs degrees of the whole graph: use normalize=False, gnnkit normalises"
         )
     if getattr(layer, "flow", "source_to_target") != "source_to_target":
         raise UserError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")

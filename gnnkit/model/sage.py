@@ -58,7 +58,7 @@ class GraphSAGE(ConvModel):
             num_layers: Number of convolutions.
             dropout: Probability in [0, 1) that an input of a layer is zeroed in
                 training.
-            aggregator: What is taken over the in-neighbours.
+            aggregator: "mean" or "max" over the in-neighbours.
         """
         super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)

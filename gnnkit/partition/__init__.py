@@ -1,4 +1,8 @@
-"""Node assignment x process grid -> Partition -> Shard."""
+"""Node assignment x process grid -> Partition -> Shard.
+
+A partition says who owns each node and holds each edge. One function cuts any rank's
+shard, another measures the partition.
+"""
 
 from gnnkit.partition.base import NodePartitioner as NodePartitioner
 from gnnkit.partition.base import Partition as Partition

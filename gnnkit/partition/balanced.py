@@ -7,10 +7,12 @@ from gnnkit.partition.base import NodePartitioner
 
 
 class Balanced(NodePartitioner):
-    """Ranges of consecutive node ids with equal numbers of in-edges, a node itself counting as one. Good for skewed degrees.
+    """Ranges of consecutive node ids with equal cost, 1 + in-degree for each node.
 
-    A node goes to the part in which the middle of its cost falls, so that a part differs from the mean by less than the
-    cost of its largest node. Held edges are equal on P x 1 grids; columns divide sources, whose edges are not counted.
+    Choose this partition for skewed degrees. A node goes to the part in which the
+    middle of its cost falls, so a part differs from the mean by less than the cost of
+    its largest node. Held edges are equal on P x 1 grids only, because columns divide
+    sources.
     """
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]

@@ -21,8 +21,8 @@ class Partition:
     The constructor checks the ranges.
     """
 
-    node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1; its cell is node_rank // slices
-    edge_cell: Ids | None  # [num_edges] int32; None: (row of the destination's cell, column of the source's cell)
+    node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1. The cell is node_rank // slices
+    edge_cell: Ids | None  # [num_edges] int32. None: (row of the destination's cell, column of the source's cell)
     grid: Grid
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class NodePartitioner(Partitioner):
 
     def assign(self, graph: Graph, grid: Grid) -> Partition:
         owners = array(f"partition: the owners of {type(self).__name__}", self.assign_nodes(graph, grid.world_size))
-        _check_range("node_rank", owners, grid.world_size, "workers")  # the cast would wrap what is out of range
+        _check_range("node_rank", owners, grid.world_size, "workers")  # the cast would wrap values out of range
         return Partition(owners.astype(np.int32, copy=False), None, grid)
 
 

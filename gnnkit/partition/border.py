@@ -1,4 +1,4 @@
-"""Partition -> Partition: what `partition.border` does to the nodes at the border of their region."""
+"""Partition -> Partition: moves nodes at the border of a region."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ NAMES = ("none", "min_words")
 
 
 def improve_border(graph: Graph, partition: Partition, border: str | None) -> Partition:
-    """The partition after `partition.border`: "none" (or None) leaves it as it is, "min_words" is the function here."""
+    """Applies `partition.border`.
+
+    Args:
+        graph: The graph.
+        partition: The partition to improve.
+        border: "none" or None leaves the partition. "min_words" calls the function.
+    """
     if border is None or border == "none":
         return partition
     if border != "min_words":
@@ -24,13 +30,21 @@ def improve_border(graph: Graph, partition: Partition, border: str | None) -> Pa
 
 
 def min_words(graph: Graph, partition: Partition, max_imbalance: float = 1.1) -> Partition:
-    """Moves boundary nodes to the neighbouring region that lowers the words most, and repeats while any moves.
+    """Moves boundary nodes to the neighbouring region that lowers the words most.
 
-    Words are those of `Traffic` for the partition's own grid, summed over ranks, and fall with every move. Largest over
-    mean of the ranks' nodes, and of the cells' edges, ends at most at the greater of `max_imbalance` and what it was. A
-    greedy heuristic in linear passes: size-constrained label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the
-    exact gain in communication volume, as Mt-KaHyPar's (ALENEX 2021), nodes in order of id. Raises `UserError` for
-    vertex-cuts, whose edges do not follow their nodes.
+    Repeats until no node moves. Words are `Traffic`'s for the partition's own grid,
+    summed over ranks, and fall with every move. Raises `UserError` for vertex-cuts,
+    whose edges do not follow their nodes.
+
+    A greedy heuristic in linear passes over nodes in order of id: size-constrained
+    label propagation (Meyerhenke, Sanders, Schulz, SEA 2014) with the exact gain in
+    communication volume, as Mt-KaHyPar's (ALENEX 2021).
+
+    Args:
+        graph: The graph.
+        partition: The partition to improve.
+        max_imbalance: Bound on largest over mean of the ranks' nodes, and of the cells'
+            edges. A partition above the bound gets no worse. Default: 1.1.
     """
     if partition.edge_cell is not None:
         raise UserError("partition.border=min_words needs a partitioner of nodes: this one assigns edges by itself")

@@ -7,7 +7,10 @@ from gnnkit.partition.base import NodePartitioner
 
 
 class Contiguous(NodePartitioner):
-    """Ranges of consecutive node ids; the first n mod P parts get one more. Good where ids follow the graph's locality."""
+    """Ranges of consecutive node ids. The first n mod P parts get one more.
+
+    Choose this partition where ids follow the graph's locality.
+    """
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         size, rest = divmod(graph.num_nodes, num_parts)

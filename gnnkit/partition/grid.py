@@ -1,4 +1,7 @@
-"""The process grid: which rank stands where. Pure Python, so that the launcher checks it before anything starts."""
+"""The process grid: which rank stands where.
+
+Pure Python, so that the launcher checks the grid before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ NAMES = ("1d", "1.5d", "2d", "3d")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Process grid: `rank = cell * slices + slice`; cell i of the plane stands at row `i % rows`, column `i // rows`.
+    """Process grid, where `rank = cell * slices + slice`.
 
-    rows divides destinations, cols divides sources, slices divides feature columns.
+    Cell i of the plane stands at row `i % rows` and column `i // rows`. `rows` divides
+    destinations, `cols` divides sources, `slices` divides feature columns.
     """
 
     rows: int
@@ -30,7 +34,7 @@ class Grid:
         return self.rows * self.cols
 
     def position(self, rank: int) -> tuple[int, int, int]:
-        """Row, column and slice of a rank."""
+        """Returns row, column and slice of a rank."""
         cell, slice_ = divmod(rank, self.slices)
         return cell % self.rows, cell // self.rows, slice_
 
@@ -41,16 +45,16 @@ class Grid:
 def make_grid(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> Grid:
     """Makes the grid that `partition.grid` asks for.
 
-    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1. `2d` and `3d` factor P nearest to a square or
-    cube, the larger factors first. Raises `UserError` with the configuration key for a grid
-    that cannot be.
+    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1. `2d` and `3d` factor P nearest to a
+    square or cube, the larger factors first. Raises `UserError` with the configuration
+    key for a grid that cannot be.
 
     Args:
         spec: `1d`, `1.5d`, `2d`, `3d` or [rows, cols, slices].
         world_size: The number P of ranks.
-        replication: The number c of `1.5d`. None: the least divisor of P from 2 to sqrt(P),
-            which is one step from `1d`. With c = sqrt(P) the grid has the fewest words and is
-            `2d`.
+        replication: The number c of `1.5d`. None: the least divisor of P from 2 to
+            sqrt(P), which is one step from `1d`. With c = sqrt(P) the grid has the
+            fewest words and is `2d`.
     """
     if world_size < 1:
         raise UserError(f"workers={world_size} must be at least 1")
@@ -71,7 +75,7 @@ def make_grid(spec: str | Sequence[int], world_size: int, replication: int | Non
 
 
 def remark(spec: str | Sequence[int], grid: Grid) -> str | None:
-    """What a user who named this grid should know of how it came out, or None."""
+    """Tells a user who named this grid how the grid came out. None: as expected."""
     if not isinstance(spec, str) or spec == "1d" or grid.world_size == 1:
         return None
     if grid.cols == 1:
@@ -101,7 +105,7 @@ def _default_replication(world_size: int) -> int:
 
 
 def _factored(number: int, count: int) -> list[int]:
-    """`count` factors of `number`, largest first, of least sum: the nearest to equal."""
+    """Factors `number` into `count` factors, largest first, as equal as possible."""
     if count == 1:
         return [number]
     divisors = (d for d in range(1, number + 1) if number % d == 0)

@@ -1,4 +1,4 @@
-"""How good a partition is: cut, words, copies and balance, who talks to whom, and the boundary of each region."""
+"""The quality of a partition: cut, words, copies, balance, peers and boundaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from gnnkit.storage import save_arrays
 class Quality:
     """A partition measured. A region is the nodes that one rank owns.
 
-    Words are those received by a rank in one aggregation, per feature column: a rank of S slices works on 1/S of them.
+    Words are received by a rank in one aggregation, per feature column. With S slices a
+    rank works on 1/S of the columns.
     """
 
     partition: Partition
@@ -54,7 +55,10 @@ class Quality:
         return words / self.partition.grid.slices  # at that width every slice has one column
 
     def balance(self) -> dict[str, float]:
-        """Largest over mean of the ranks' shares; 1 is perfect, and where there is nothing to share."""
+        """Returns largest over mean of the ranks' shares.
+
+        1 is even. A share of nothing counts as even.
+        """
         shares = {
             "nodes": self.traffic.num_owned,
             "edges": self.num_held,
@@ -66,11 +70,11 @@ class Quality:
         return {name: max_over_mean(values) for name, values in shares.items()}
 
     def boundary_nodes(self, rank: int) -> Ids:
-        """Global ids of the boundary nodes of a rank's region, ascending."""
+        """Returns ascending global ids of the boundary nodes of a rank's region."""
         return np.flatnonzero(self.boundary & (self.partition.node_rank == rank))
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the arrays over nodes, ready for JSON."""
+        """Returns all values but the arrays over nodes, ready for JSON."""
         words = {"gather": self.gather_words, "reduce": self.reduce_words, "slice": self.slice_words, "all": self.words}
         return {
             "grid": asdict(self.partition.grid),
@@ -103,7 +107,7 @@ class Quality:
             }
 
     def table(self) -> list[str]:
-        """The report as lines of plain text, a row for each rank."""
+        """Returns the report as lines of plain text, a row for each rank."""
         regions = list(self._regions())
         num_peers = np.bincount([pair.rank for pair in self.traffic.peers()], minlength=len(regions))
         rows = [[*(_spelt(value) for value in region.values()), str(num_peers[region["rank"]])] for region in regions]
@@ -118,8 +122,11 @@ class Quality:
         ]
 
     def save(self, folder: Path) -> None:
-        """Writes the report as `meta.json`, and beside it `node_rank.npy` [num_nodes], `edge_cell.npy` [num_edges] of
-        vertex-cuts, and the regions' boundary nodes: region r has `boundary[boundary_start[r]:boundary_start[r + 1]]`.
+        """Writes the report as `meta.json`, and arrays in the same folder.
+
+        The arrays are `node_rank.npy` [num_nodes], `edge_cell.npy` [num_edges] of
+        vertex-cuts, `boundary.npy` and `boundary_start.npy` [world_size + 1]. Region r
+        has the boundary nodes `boundary[boundary_start[r]:boundary_start[r + 1]]`.
         """
         ids = np.flatnonzero(self.boundary)
         ranks = self.partition.node_rank[ids]
@@ -133,7 +140,14 @@ class Quality:
 
 
 def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None = None) -> Quality:
-    """The quality of a partition of a graph. `shards`, all in order of rank, may be given where they are cut anyway."""
+    """Measures a partition.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+        shards: All shards in order of rank, where these are cut anyway. None: cuts
+            shards.
+    """
     if shards is None:
         width_0 = np.empty((graph.num_nodes, 0), np.float32)
         shards = cut_all(replace(graph, features=width_0, edge_features=None), partition)
@@ -162,13 +176,13 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
 
 
 def max_over_mean(values: npt.NDArray[Any]) -> float:
-    """How uneven the loads of ranks are: the largest over their mean, 1 where all are 0."""
+    """Returns largest over mean of loads [world_size], 1 where all are 0."""
     mean = values.mean()
     return float(values.max() / mean) if mean else 1.0
 
 
 def _num_distinct(num_nodes: int, *groups: Ids) -> int:
-    """Number of different nodes in all groups together."""
+    """Counts the different nodes in all groups together."""
     present = np.zeros(num_nodes, bool)
     for nodes in groups:
         present[nodes] = True
@@ -176,7 +190,7 @@ def _num_distinct(num_nodes: int, *groups: Ids) -> int:
 
 
 def _crossing(graph: Graph, partition: Partition) -> tuple[int, npt.NDArray[np.bool_]]:
-    """The number of edges between regions, and which nodes have one."""
+    """Counts the edges between regions, and finds the nodes at such edges."""
     degree = np.diff(graph.csc.indptr)
     crosses = partition.node_rank[graph.csc.indices] != np.repeat(partition.node_rank, degree)
     boundary = np.zeros(graph.num_nodes, bool)

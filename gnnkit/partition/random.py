@@ -7,7 +7,10 @@ from gnnkit.partition.base import NodePartitioner, hash_ids
 
 
 class Random(NodePartitioner):
-    """A random permutation cut into equal parts; the first n mod P get one more. The baseline to beat, and the best balance."""
+    """A random permutation cut into equal parts. The first n mod P parts get one more.
+
+    The best balance of nodes, and the baseline to beat.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

@@ -13,15 +13,18 @@ import numpy.typing as npt
 from gnnkit.graph import CSC, Floats, Graph, Ids
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 from gnnkit.storage import load_arrays, save_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """One rank's share: the rows it owns, and the edges its cell holds, from `sources` into `targets` in local ids.
+    """One rank's share: the rows owned by the rank, and the edges held by its cell.
 
-    gather fills `sources` from the ranks of `source_cell`, reduce empties `targets` to those of `target_cell`. The ranks
-    of one cell (its slices) hold the same edges, sources and targets.
+    Edges of `csc` lead from positions in `sources` into positions in `targets`. A
+    gather fills `sources` from the ranks of `source_cell`. A reduce sends `targets` to
+    the ranks of `target_cell`. The ranks of one cell, its slices, hold the same edges,
+    sources and targets.
     """
 
     rank: int
@@ -30,12 +33,12 @@ class Shard:
     num_edges: int  # of the whole graph, without added self-loops
     num_classes: int
     owned: Ids  # [num_owned] int64 global ids, ascending
-    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first; = owned without slices
+    cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first. = owned without slices
     sources: Ids  # [num_sources] int64 global ids of the held edges' sources, ordered by (source_cell, id)
     source_cell: Ids  # [num_sources] int32 cell whose ranks own each source
     targets: Ids  # [num_targets] int64 global ids of the held edges' destinations, ordered by (target_cell, id)
     target_cell: Ids  # [num_targets] int32
-    csc: CSC  # num_targets destinations, num_sources sources; in-edges in ascending order of edge id
+    csc: CSC  # num_targets destinations, num_sources sources. In-edges in ascending order of edge id
     edge_ids: Ids  # [num_held_edges] int64 global edge ids
     in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
     out_degree: Floats  # [num_cell_nodes] float64
@@ -48,19 +51,21 @@ class Shard:
 
     @property
     def cell(self) -> int:
-        """Its cell of the plane."""
+        """The cell of the plane."""
         return self.rank // self.grid.slices
 
     @property
     def slice(self) -> int:
-        """Which share of the feature columns it works on."""
+        """The share of the feature columns."""
         return self.rank % self.grid.slices
 
     def with_self_loops(self) -> Shard:
-        """Adds v -> v of weight 1 and edge id num_edges + v for every node of `cell_nodes` that has no loop yet.
+        """Adds v -> v to every node v of `cell_nodes` without a loop.
 
-        Loops stand in their owner's cell, so that no layout receives a row for them. Both degrees grow by 1 there, and the
-        features of an added loop are the mean of the node's in-edges, as in PyG's `add_self_loops(fill_value="mean")`.
+        An added loop has weight 1 and edge id num_edges + v. Both degrees of v grow by
+        1. Features are the mean of v's in-edges, as in PyG's
+        `add_self_loops(fill_value="mean")`. Loops stand in the owner's cell, so that no
+        layout receives a row for a loop.
         """
         missing = ~self.looped
         added = np.sort(self.cell_nodes[missing])
@@ -68,15 +73,10 @@ class Shard:
         targets = _Extended.by(self.targets, self.target_cell, added, self.cell)
         degree = np.zeros(len(targets.ids), np.int64)
         degree[targets.old] = np.diff(self.csc.indptr)
-        degree[targets.new] += 1
-        indptr = _offsets(degree)
-        last = indptr[targets.new + 1] - 1  # added ids exceed all others, so loops end their destination's list
-        kept = np.ones(indptr[-1], bool)
-        kept[last] = False
-        mean = self.mean_edge_features
+        loops = AddedLoops.to(targets.new, degree)  # in order of ids, because the ids of loops exceed all others
+        mean, weight = self.mean_edge_features, self.csc.weight
         if mean is not None:
             mean = mean[_positions(self.cell_nodes, added)]
-        weight = self.csc.weight
         return replace(
             self,
             sources=sources.ids,
@@ -84,16 +84,18 @@ class Shard:
             targets=targets.ids,
             target_cell=targets.cell,
             csc=CSC(
-                indptr,
-                _interleave(kept, last, sources.old[self.csc.indices], sources.new),
-                None if weight is None else _interleave(kept, last, weight, np.ones(len(added), weight.dtype)),
+                loops.indptr,
+                loops.insert(sources.old[self.csc.indices], sources.new),
+                None if weight is None else loops.insert(weight, 1.0),
                 len(sources.ids),
             ),
-            edge_ids=_interleave(kept, last, self.edge_ids, self.num_edges + added),
+            edge_ids=loops.insert(self.edge_ids, self.num_edges + added),
             in_degree=self.in_degree + missing,
             out_degree=self.out_degree + missing,
             looped=np.ones_like(self.looped),
-            edge_features=None if mean is None else _interleave(kept, last, self.edge_features, mean),
+            edge_features=None
+            if mean is None or self.edge_features is None
+            else loops.insert(self.edge_features, mean),
         )
 
     def save(self, folder: Path) -> None:
@@ -105,7 +107,10 @@ class Shard:
 
     @classmethod
     def load(cls, folder: Path) -> Shard:
-        """The shard saved in `folder`, its arrays memory-mapped and read-only. Raises `ValueError` naming a bad file."""
+        """Maps the shard saved in `folder`, read-only.
+
+        Raises `UserError` naming a bad file.
+        """
         arrays, meta = load_arrays(folder)
         sources = arrays["sources"]
         csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"), len(sources))
@@ -119,14 +124,25 @@ _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SC
 
 
 def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
-    """The share of one rank, in time linear in the graph. Raises `ValueError` where graph and partition do not match."""
+    """Cuts the share of one rank, in time linear in the graph.
+
+    Raises `UserError` where graph and partition do not match.
+
+    Args:
+        graph: The whole graph.
+        partition: The partition of the graph.
+        rank: The rank.
+    """
     whole = _Whole.of(graph, partition)
     cell = rank // partition.grid.slices
     return whole.shard(rank, whole.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
 
 
 def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
-    """The shards of ranks 0, 1, ..., cut in one pass over the edges. Raises `ValueError` as `cut` does."""
+    """Cuts the shards of ranks 0, 1, ... in one pass over the edges.
+
+    Raises `UserError` where graph and partition do not match.
+    """
     grid = partition.grid
     cells = partition.cells_of_edges(graph)
     by_cell, start = _grouped(cells, grid.num_cells)
@@ -140,7 +156,7 @@ def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """What the ranks of one cell have in common."""
+    """The edges that all ranks of one cell hold."""
 
     edge_ids: Ids  # [num_held_edges] in the order of csc
     sources: Ids  # [num_sources]
@@ -151,7 +167,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Whole:
-    """What every shard needs of the whole graph, computed once."""
+    """Values of the whole graph that every shard needs, computed once."""
 
     graph: Graph
     grid: Grid
@@ -168,18 +184,16 @@ class _Whole:
     def of(cls, graph: Graph, partition: Partition) -> _Whole:
         csc = graph.csc
         destinations = np.repeat(np.arange(csc.num_nodes, dtype=csc.indices.dtype), np.diff(csc.indptr))
-        looped = np.zeros(csc.num_nodes, bool)
-        looped[csc.indices[csc.indices == destinations]] = True
         return cls(
             graph,
             partition.grid,
             partition.node_cell,
             destinations,
             *_grouped(partition.node_rank, partition.grid.world_size),
-            looped=looped,
+            looped=looped(csc),
             in_degree=csc.in_degree(),
             out_degree=csc.out_degree(),
-            mean_edge_features=_mean_in_edges(csc.indptr, graph.edge_features),
+            mean_edge_features=mean_in_edges(csc.indptr, graph.edge_features),
         )
 
     def hold(self, cell: int, edges: Ids) -> _Held:
@@ -203,7 +217,7 @@ class _Whole:
         )
 
     def _renumber(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """The distinct nodes by (cell, id), and each node's position there."""
+        """Returns the distinct nodes by (cell, id), and each node's position there."""
         seen = np.zeros(self.graph.num_nodes, bool)
         seen[nodes] = True
         distinct = np.flatnonzero(seen)
@@ -244,7 +258,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Extended:
-    """Ids in order of (cell, id) after those of one cell were added."""
+    """Ids in order of (cell, id) after ids of one cell were added."""
 
     ids: Ids  # [num_ids]
     cell: Ids  # [num_ids]
@@ -268,7 +282,10 @@ class _Extended:
 
 
 def _grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
-    """Positions ordered by (key, position), and where each key's range starts: [num_keys + 1]."""
+    """Orders positions by (key, position).
+
+    Also returns the start of each key's range [num_keys + 1].
+    """
     narrow = np.min_scalar_type(max(num_keys - 1, 0))  # of 8 and 16 bits NumPy's stable sort is a radix sort
     order = np.argsort(keys.astype(narrow), kind="stable")
     return order, _offsets(np.bincount(keys, minlength=num_keys))
@@ -278,26 +295,7 @@ def _offsets(counts: Ids) -> Ids:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:
-    if edge_features is None:
-        return None
-    degree = np.diff(indptr)
-    mean = np.zeros((len(degree), edge_features.shape[1]), edge_features.dtype)
-    read = degree > 0  # reduceat has no empty ranges
-    if read.any():
-        mean[read] = np.add.reduceat(edge_features, indptr[:-1][read], axis=0) / degree[read, None]
-    return mean
-
-
 def _positions(ids: Ids, wanted: Ids) -> Ids:
-    """Where each of `wanted` stands in `ids`, in any order."""
+    """Returns the position of each of `wanted` in `ids`, which have any order."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)]
-
-
-def _interleave(kept: npt.NDArray[np.bool_], last: Ids, old: Any, new: Any) -> npt.NDArray[Any]:
-    """`old` at the kept places and `new` at the places `last`."""
-    values = np.empty((len(kept), *old.shape[1:]), old.dtype)
-    values[kept] = old
-    values[last] = new
-    return values

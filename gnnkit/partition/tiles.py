@@ -10,10 +10,12 @@ from gnnkit.partition.base import NodePartitioner
 
 
 class Tiles(NodePartitioner):
-    """Tiles of the plane (P = a x b) or boxes of space (a x b x c), for graphs whose nodes have coordinates.
+    """Tiles of the plane (P = a x b) or boxes of space (a x b x c).
 
-    Each axis is cut straight through at equal numbers of nodes, nodes of one coordinate staying together, so a tile of a
-    lattice has at most 4 face neighbours and a box 6. Of all factorings of P that with the least cut area is taken.
+    Choose this partition for graphs whose nodes have coordinates. Each axis is cut
+    straight through at equal numbers of nodes. Nodes of one coordinate stay together.
+    So a tile of a lattice has at most 4 face neighbours, and a box 6. P is factored for
+    the least cut area.
     """
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
@@ -27,7 +29,10 @@ class Tiles(NodePartitioner):
 
 
 def _parts_per_axis(extent: Floats, num_parts: int) -> tuple[int, ...]:
-    """The factors of `num_parts` whose cuts have the least area; among equals the nearest to each other."""
+    """Factors `num_parts` for the least area of cuts.
+
+    Of equal areas, the factors nearest to each other are taken.
+    """
     longest = float(extent.max())
     extent = np.maximum(extent / longest if longest else extent, 1e-6)  # an axis without extent is not cut
     divisors = [d for d in range(1, num_parts + 1) if num_parts % d == 0]
@@ -36,12 +41,18 @@ def _parts_per_axis(extent: Floats, num_parts: int) -> tuple[int, ...]:
 
 
 def _cut_area(counts: tuple[int, ...], extent: Floats) -> float:
-    """Area of all cuts, in units of the volume: an axis cut into k parts has k - 1 of the size of the other axes."""
+    """Computes the area of all cuts, in units of the volume.
+
+    An axis cut into k parts has k - 1 cuts, each as large as the other axes span.
+    """
     return float(np.sum((np.array(counts) - 1) / extent))
 
 
 def _cut(coordinate: Floats, count: int) -> Ids:  # [num_nodes] 0..count-1
-    """Cuts one axis at equal numbers of nodes; those of one coordinate go where their middle falls."""
+    """Cuts one axis at equal numbers of nodes.
+
+    Nodes of one coordinate go where their middle falls.
+    """
     _, value, size = np.unique(coordinate, return_inverse=True, return_counts=True)
     end = np.cumsum(size)
     part = (2 * end - size) * count // max(2 * len(coordinate), 1)

@@ -1,4 +1,7 @@
-"""What an aggregation will move: rows between cells, and from them words and messages of every rank, to the word."""
+"""The rows, words and messages that an aggregation will move.
+
+Counts are exact for every rank.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from gnnkit.partition.shard import Shard
 
 
 def column_shares(width: int, num_slices: int) -> Ids:  # [num_slices] int64
-    """Columns of each slice: those of `np.array_split`, the first `width % num_slices` have one more."""
+    """Returns the columns of each slice.
+
+    The first `width % num_slices` slices have one more, as in `np.array_split`.
+    """
     size, rest = divmod(width, num_slices)
     return size + (np.arange(num_slices) < rest).astype(np.int64)
 
@@ -34,7 +40,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a rank receives from a peer in one aggregation."""
+    """The rows that a rank receives from a peer in one aggregation."""
 
     rank: int
     peer: int
@@ -45,16 +51,17 @@ class Pair:
 
     @property
     def messages(self) -> int:
-        """Those received, where every slice has a column."""
+        """Messages received, where every slice has a column."""
         rows = (self.gather_rows, self.reduce_rows, self.slice_rows, self.unslice_rows)
         return sum(number > 0 for number in rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Rows that each aggregation exchanges. A rank exchanges with ranks of its own slice, and within its cell.
+    """Rows that each aggregation exchanges.
 
-    The backward pass moves what the forward pass of `transposed()` moves.
+    A rank exchanges with ranks of the same slice, and with ranks of the same cell. The
+    backward pass moves as much as the forward pass of `transposed()`.
     """
 
     grid: Grid
@@ -64,7 +71,7 @@ class Traffic:
 
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> Traffic:
-        """The traffic between all shards of a partition, which come in the order of their ranks."""
+        """Counts the rows between all shards of a partition, given in order of rank."""
         owned, sources, targets = [], [], []
         for shard in shards:
             grid = shard.grid
@@ -78,11 +85,11 @@ class Traffic:
         return cls(grid, np.array(owned, np.int64), gather_rows, reduce_rows)
 
     def transposed(self) -> Traffic:
-        """The traffic of the reversed edges on the same ranks: the backward pass."""
+        """Returns the traffic of the reversed edges, as in the backward pass."""
         return Traffic(self.grid, self.num_owned, self.reduce_rows.T, self.gather_rows.T)
 
     def words(self, width: int) -> Steps:
-        """Numbers that each rank receives from others in one aggregation of rows of `width` columns."""
+        """Counts the numbers that each rank receives, for rows of `width` columns."""
         shares = column_shares(width, self.grid.slices)
         owned = self.num_owned.reshape(self.grid.num_cells, self.grid.slices)
         others = owned.sum(axis=1, keepdims=True) - owned
@@ -94,7 +101,7 @@ class Traffic:
         )
 
     def messages(self, width: int) -> Steps:
-        """Ranks from which each rank receives a word or more in one aggregation of rows of `width` columns."""
+        """Counts the ranks that send each rank a word, for rows of `width` columns."""
         used = column_shares(width, self.grid.slices) > 0
         owns = self.num_owned.reshape(self.grid.num_cells, self.grid.slices) > 0
         return Steps(
@@ -105,8 +112,11 @@ class Traffic:
         )
 
     def peers(self) -> list[Pair]:
-        """All pairs that exchange, by rank and peer: in the plane of a slice those that share an edge, and the ranks of a cell, which
-        hold the same edges."""
+        """Lists all pairs that exchange, by rank and peer.
+
+        In the plane of a slice these share an edge. Ranks of a cell hold the same
+        edges.
+        """
         slices, owned = self.grid.slices, self.num_owned.tolist()
         cells, others = np.nonzero(self.gather_rows + self.reduce_rows)
         in_plane = [

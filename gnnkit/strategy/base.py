@@ -1,7 +1,8 @@
-"""What a strategy is given, and what it hands out."""
+"""The data that a strategy reads, and the batches that it hands out."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from gnnkit.sampler import Sampler
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """One rank's part of the run: all that a strategy may read."""
+    """One rank's part of the run, which is all that a strategy may read."""
 
     comm: Communicator
-    shard: Shard  # the nodes that this rank owns; their edges too, unless `graph` is given
+    shard: Shard  # the nodes that this rank owns, and their edges unless `graph` is given
     dtype: torch.dtype  # of features and parameters
     seed: int
     graph: Graph | None = None  # the whole graph, where the strategy reads it
@@ -37,7 +38,10 @@ class Worker:
 
     @cached_property
     def features(self) -> FeatureStore:
-        """Rows of features by node: every node's where `graph` is given, else the owned nodes'."""
+        """Rows of features by node.
+
+        Of every node where `graph` is given, else of the owned nodes.
+        """
         if self.graph is not None:
             return TableFeatures(self.graph.features, None, self.dtype, self.device)
         return TableFeatures(self.shard.features, self.shard.owned, self.dtype, self.device)
@@ -47,7 +51,10 @@ class Worker:
         return {}
 
     def engine(self, model: object) -> Engine:
-        """The exchange and aggregation over the shards, as `model` reads the graph. Collective at the first call."""
+        """Returns the engine over the shards, as `model` reads the graph.
+
+        Collective at the first call.
+        """
         loops = bool(getattr(model, "self_loops", False))
         if loops not in self._engines:
             shard = self.shard.with_self_loops() if loops else self.shard
@@ -62,14 +69,14 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What one rank computes in one step."""
+    """The rows and edges that one rank computes with in one step."""
 
     x: Tensor  # [num_src, width] input rows
     adjacencies: Sequence[Adjacency]  # one for each layer of the model
     rows: Tensor  # [k] int64, the output rows that the loss reads
     labels: Tensor  # [k] int64
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
-    synchronise: bool = True  # False: no exchange; the rank steps its own parameters, and `total` counts its own rows
+    synchronise: bool = True  # False: no exchange, a step of own parameters, and `total` counts own rows
 
     @property
     def share(self) -> float:
@@ -78,57 +85,85 @@ class Batch:
 
     @property
     def num_edges(self) -> int:
-        """Edges that this rank aggregates over in a forward pass, summed over the layers."""
+        """Edges that this rank aggregates over in a forward pass, over all layers."""
         return sum(adjacency.num_edges for adjacency in self.adjacencies)
 
 
 class ExecutionStrategy(ABC):
     """Decides which batches a rank gets, and nothing else.
 
-    `setup`, and the computation of a batch, are collective: all ranks do them in the same
-    order, and get the same number of batches, empty ones included. Equal worker, seed and
-    epoch give equal batches. Arguments of the constructor are the keys of `strategy`.
+    `setup`, and the computation of a batch, are collective: all ranks call in the
+    same order, and get the same number of batches, empty ones included. Equal worker,
+    seed and epoch give equal batches. Arguments of the constructor are the keys of
+    `strategy`.
     """
 
-    samples: ClassVar[bool] = False  # True: needs `worker.sampler`; a sampler is refused otherwise
+    samples: ClassVar[bool] = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
     reads_graph: ClassVar[bool] = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
-    tally: Tally  # what its batches move; counts on for the whole run
+    tally: Tally  # what batches move, counted over the whole run
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        """The strategy whose only rank computes what `world_size` ranks of this one compute.
+        """Returns the strategy whose only rank does the work of `world_size` ranks.
 
-        None where no such strategy exists.
+        Returns None where no such strategy exists.
         """
         return None
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
-        """Raises `UserError` for a sampler, or a model of `num_layers`, that does not fit.
+        """Raises `UserError` for a sampler or a number of layers that does not fit.
 
-        Called before ranks start, on the launching process.
+        Called before ranks start, on the launching process. Here a strategy that `samples`
+        needs a sampler with one hop for each layer. Other strategies refuse samplers.
         """
-        if sampler is not None and not self.samples:
+        if sampler is None:
+            if self.samples:
+                raise UserError("sampler is missing: this strategy draws, choose one with sampler=NAME")
+        elif not self.samples:
             raise UserError(f"sampler={type(sampler).__name__}: this strategy draws nothing, leave the sampler out")
+        elif sampler.num_hops != num_layers:
+            raise UserError(
+                f"sampler.fanouts has {sampler.num_hops} hops, but model.num_layers={num_layers}: one hop for each layer"
+            )
 
     @abstractmethod
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        """Builds what lasts for the whole run.
+        """Builds the state of the whole run.
 
         The model says `num_layers` and whether it wants `self_loops`.
         """
 
     @abstractmethod
     def num_batches(self, epoch: int) -> int:
-        """Number of steps of one epoch, equal on all ranks."""
+        """Returns the number of steps of one epoch, equal on all ranks."""
 
     @abstractmethod
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """The steps of one epoch, from step `first` on."""
+        """Gives the steps of one epoch, from step `first` on."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs besides parameters and optimiser to go on between two steps."""
+        """Returns the state of this rank between two steps.
+
+        Parameters and optimiser are saved elsewhere.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Goes on from there, on the same shard. Called after `setup`."""
+        """Goes on from a state, on the same shard. Called after `setup`."""
+
+
+def weighing_sums(sampler: Sampler) -> Sampler:
+    """Returns the sampler with blocks whose sums estimate the sums over all in-edges.
+
+    Raises `UserError` where the user has asked for other weights.
+    """
+    kinds: Any = getattr(sampler, "importance", "none")
+    if kinds == "none":
+        return sampler
+    wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
+    if kinds not in (None, wanted):
+        raise UserError(f"sampler.importance={kinds}: a strategy weighs drawn edges itself, leave the key out")
+    weighing = copy.copy(sampler)
+    weighing.importance = wanted  # type: ignore[attr-defined]
+    return weighing

@@ -1,12 +1,9 @@
-"""Individual-sample mini-batches: every rank draws its own seeds and their
-neighbourhoods.
-"""
+"""Individual-sample mini-batches: every rank draws seeds and neighbourhoods."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import LoadedBatch, Loader, Sampler
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker, weighing_sums
 
 
 class IndividualSample(ExecutionStrategy):
@@ -58,14 +55,6 @@ class IndividualSample(ExecutionStrategy):
         one_of("strategy.batching", batching, ("plain", "balanced"))
         one_of("strategy.topology", topology, ("shared",))
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
-
-    def check(self, sampler: Sampler | None, num_layers: int) -> None:
-        if sampler is None:
-            raise UserError("sampler is missing: strategy=individual_sample draws, choose one with sampler=NAME")
-        if sampler.num_hops != num_layers:
-            raise UserError(
-                f"sampler.fanouts has {sampler.num_hops} hops, but model.num_layers={num_layers}: one hop for each layer"
-            )
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -111,20 +100,3 @@ class IndividualSample(ExecutionStrategy):
         labels = torch.tensor(self.graph.labels[loaded.seeds].astype(np.int64), device=worker.device)
         rows = torch.arange(len(loaded.seeds), device=worker.device)
         return Batch(x, self.layers.layers(loaded.blocks, key), rows, labels, total)
-
-
-def weighing_sums(sampler: Sampler) -> Sampler:
-    """The same sampler, whose blocks weigh drawn edges so that sums estimate those over
-    all in-edges.
-
-    Raises `UserError` where the user has asked for other weights.
-    """
-    kinds: Any = getattr(sampler, "importance", "none")
-    if kinds == "none":
-        return sampler
-    wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
-    if kinds not in (None, wanted):
-        raise UserError(f"sampler.importance={kinds}: a strategy weighs drawn edges itself, leave the key out")
-    weighing = copy.copy(sampler)
-    weighing.importance = wanted  # type: ignore[attr-defined]
-    return weighing

@@ -1,6 +1,4 @@
-"""Vertex-centric workload partition: every rank computes its nodes, over all their
-edges, in every layer.
-"""
+"""Vertex-centric workload partition: every rank computes its nodes in every layer."""
 
 from __future__ import annotations
 
@@ -60,14 +58,14 @@ class VertexCentric(ExecutionStrategy):
             yield self._batch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"received": self.engine.halo.received}
+        return {"received": self.engine.received.rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.engine.halo.received = [rows.to(self.x.device) for rows in state["received"]]
+        self.engine.received.rows = [rows.to(self.x.device) for rows in state["received"]]
 
     def _batch(self, epoch: int) -> Batch:
-        local = (epoch + 1) % self.local_iterations != 0
-        rows, total = self.train_rows, len(self.train_rows) if local else self.num_train
-        forward = ForwardPass(local, remember=self.drifts)
+        exchanges = (epoch + 1) % self.local_iterations == 0
+        rows, total = self.train_rows, self.num_train if exchanges else len(self.train_rows)
+        forward = ForwardPass(exchanges, remember=self.drifts)
         adjacencies = ShardAdjacency.layers(self.engine, self.num_layers, derive(self.seed, epoch), forward)
-        return Batch(self.x, adjacencies, rows, self.labels[rows], total, synchronise=not local)
+        return Batch(self.x, adjacencies, rows, self.labels[rows], total, synchronise=exchanges)

@@ -1,4 +1,7 @@
-"""Gradient synchronisation: when and how gradients meet."""
+"""Gradient synchronisation: when and how gradients meet.
+
+A plugin steps the parameters of all ranks from the ranks' gradients.
+"""
 
 from gnnkit.sync.average import average_parameters as average_parameters
 from gnnkit.sync.average import drift as drift

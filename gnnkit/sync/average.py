@@ -1,4 +1,7 @@
-"""The end of training with workers that drifted: a weighted average of their parameters, which is not gradient synchronisation."""
+"""The end of training with workers that drifted: a weighted average of parameters.
+
+This is no gradient synchronisation.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from gnnkit.comm import Communicator
 
 
 def drift(module: nn.Module, comm: Communicator) -> float:
-    """The largest difference of a parameter between two ranks. Collective; the same on all ranks."""
+    """Finds the largest difference of a parameter between two ranks.
+
+    Collective. The same on all ranks.
+    """
     rows = comm.gather(parameters_to_vector(module.parameters()).detach()[None])
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
@@ -20,7 +26,15 @@ def drift(module: nn.Module, comm: Communicator) -> float:
 
 
 def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> None:
-    """Replaces the parameters by the ranks' mean, weighted with their numbers of training nodes. Collective; to the same bits."""
+    """Replaces the parameters by the ranks' weighted mean. Collective.
+
+    The result has the same bits on all ranks.
+
+    Args:
+        module: The parameters of this rank, replaced in place.
+        comm: The run's ranks.
+        weight: The weight of this rank, its number of training nodes.
+    """
     values = parameters_to_vector(module.parameters()).detach()
     total = comm.all_reduce(torch.tensor([weight], dtype=values.dtype, device=values.device))
     vector_to_parameters(comm.all_reduce(values * weight) / total, module.parameters())

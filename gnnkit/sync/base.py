@@ -17,16 +17,17 @@ from gnnkit.sync.average import average_parameters, drift
 class GradientSync(ABC):
     """From every rank's gradient to the next parameters.
 
-    A rank's loss is its sum over the global number of rows, so the exact gradient is the
-    sum of the ranks' gradients. Arguments of the constructor are the keys of `sync`.
+    A rank's loss is its sum over the global number of rows, so the exact gradient is
+    the sum of the ranks' gradients. Arguments of the constructor are the keys of
+    `sync`.
     """
 
-    lockstep: ClassVar[bool] = True  # False: ranks step when they are ready, and the result depends on time
+    lockstep: ClassVar[bool] = True  # False: a rank steps when ready, and the result depends on time
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
 
     def setup(self, module: nn.Module, comm: Communicator) -> None:
-        """Called once on every rank, before the first step. All ranks hold equal parameters."""
+        """Called once on every rank, before the first step, with equal parameters."""
         self.comm = comm
 
     @abstractmethod
@@ -37,7 +38,8 @@ class GradientSync(ABC):
             module: Its parameters hold this rank's gradients.
             optimizer: The optimiser of these parameters.
             share: This rank's part of the rows that the step's loss reads, which is the
-                weight n_p / sum of n in a weighted mean of the ranks' own mean gradients.
+                weight n_p / sum of n in a weighted mean of the ranks' own mean
+                gradients.
         """
 
     def finish(self, module: nn.Module, comm: Communicator, weight: float) -> None:
@@ -55,7 +57,10 @@ class GradientSync(ABC):
 
 
 def trained(module: nn.Module) -> list[Parameter]:
-    """The parameters that are trained, each with a gradient: zeros where none has reached it."""
+    """Lists the parameters that are trained, each with a gradient.
+
+    A parameter that no gradient has reached gets zeros.
+    """
     parameters = [p for p in module.parameters() if p.requires_grad]
     for parameter in parameters:
         if parameter.grad is None:
@@ -64,5 +69,5 @@ def trained(module: nn.Module) -> list[Parameter]:
 
 
 def gradients(parameters: list[Parameter]) -> list[Tensor]:
-    """Their gradients, in the same order."""
+    """Lists the gradients of parameters, in the same order."""
     return [p.grad for p in parameters if p.grad is not None]

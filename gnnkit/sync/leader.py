@@ -1,4 +1,4 @@
-"""Through the leader."""
+"""Synchronisation through the leader."""
 
 from __future__ import annotations
 

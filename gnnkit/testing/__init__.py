@@ -1,6 +1,7 @@
-"""Conformance checks for authors of plugins; the built-in plugins are held to the same.
+"""Conformance checks for authors of plugins. The built-in plugins pass the same.
 
-Each raises `AssertionError` for the first promise of its interface that is broken. Ranks are threads here.
+Each check raises `AssertionError` for the first broken promise of an interface. Ranks
+are threads here.
 """
 
 from gnnkit.testing.comm import check_communicator as check_communicator

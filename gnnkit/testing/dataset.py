@@ -11,9 +11,9 @@ from gnnkit.graph import Graph, Split
 def check_dataset(dataset: Dataset) -> Graph:
     """Checks the graph of a data set, and returns it.
 
-    `load` returns a `Graph` with a node and float features. Where nodes are in use, one of
-    them trains. A second call returns the same bits. Raises `AssertionError` for the first
-    broken promise.
+    `load` returns a `Graph` with a node and float features. Where nodes are in use, one
+    of them trains. A second call returns the same bits. Raises `AssertionError` for the
+    first broken promise.
     """
     graph, again = dataset.load(), dataset.load()
     assert isinstance(graph, Graph), f"load returned a {type(graph).__name__}, not a Graph"

@@ -8,8 +8,12 @@ from gnnkit.graph import Graph, Ids, Split
 
 
 def example_graphs() -> list[Graph]:
-    """Small graphs with every corner: no nodes, no edges, one node, isolated nodes, self-loops, parallel edges, a hub; weights, edge
-    features and coordinates; every split, and nodes without label."""
+    """Makes small graphs with every corner.
+
+    Corners are no nodes, no edges, one node, isolated nodes, self-loops, parallel
+    edges, a hub, every split, and nodes without label. All graphs have weights, edge
+    features and coordinates.
+    """
     rng = np.random.default_rng(0)
     hub = (np.r_[np.arange(30), np.zeros(30)], np.r_[np.zeros(30), np.arange(30)])
     random = rng.integers(0, 20, (2, 60))
@@ -22,7 +26,10 @@ WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3  # of the graph below
 
 
 def check_graph(num_nodes: int = 30) -> Graph:
-    """A directed, weighted graph with edge features, isolated nodes, loops and parallel edges; every split."""
+    """Makes a directed, weighted graph with edge features and every split.
+
+    Isolated nodes, loops and parallel edges are part of the graph.
+    """
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, num_nodes - 3, (2, 3 * num_nodes))
     labels = rng.integers(0, CLASSES, num_nodes)

@@ -1,4 +1,4 @@
-"""What models promise."""
+"""The promises of models and programs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ KEY = 11  # of the step
 
 
 def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS) -> None:
-    """On a directed, weighted graph with edge features of width 2, `make(in_features, num_classes)` gives a model with an integer
-    `num_layers` that returns logits of [num_dst, num_classes], and whose logits and gradients are those of one rank on every
-    grid, in training (noise included) and not. A model for some layouts only names their `grids`."""
+    """Checks a model on a directed, weighted graph with edge features of width 2.
+
+    The model has an integer `num_layers` and returns logits [num_dst, num_classes].
+    Logits and gradients equal one rank's on every grid, in training (noise included)
+    and not.
+
+    Args:
+        make: Makes the model from (in_features, num_classes).
+        grids: Process grids. Default: one of each kind. A model for some layouts names
+            these.
+    """
     torch.manual_seed(0)
     model = make(WIDTH, CLASSES).double()
     layers = getattr(model, "num_layers", None)
@@ -65,7 +73,15 @@ def _answer(model: nn.Module, grid: Grid) -> _Answer:
 
 
 def check_program(make: Callable[[], Program], grids: Sequence[Grid] = GRIDS) -> None:
-    """On the same graph, the program takes equally many steps on every grid and comes to the values of one rank."""
+    """Checks a program on the same graph as models.
+
+    The program takes equally many steps on every grid, and comes to the values of one
+    rank.
+
+    Args:
+        make: Makes the program.
+        grids: Process grids. Default: one of each kind.
+    """
     expected, iterations = _run(make(), ONE)
     for grid in grids:
         found, steps = _run(make(), grid)

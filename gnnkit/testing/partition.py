@@ -1,4 +1,4 @@
-"""What partitioners promise."""
+"""The promises of partitioners."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gnnkit.testing.graphs import example_graphs
 
 
 def check_partitioner(partitioner: Partitioner) -> None:
-    """On graphs with every corner and grids of 1 to 8 ranks: every node has one owner, every edge one cell, and both do not
-    change from call to call. Raises `AssertionError` for the first broken promise.
+    """Checks a partitioner on graphs with every corner and grids of 1 to 8 ranks.
 
-    The graphs have coordinates, edge weights and edge features, so that any partitioner finds what it needs.
+    Every node has one owner and every edge one cell. Both stay from call to call.
+    Raises `AssertionError` for the first broken promise. The graphs have coordinates,
+    edge weights and edge features, which some partitioners read.
     """
     for graph in example_graphs():
         before = copy.deepcopy(graph)

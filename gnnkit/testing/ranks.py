@@ -1,4 +1,4 @@
-"""A graph on ranks that are threads, and their answers put together."""
+"""A graph on ranks that are threads, and the ranks' answers put together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnnkit.strategy import Worker
 T = TypeVar("T")
 ONE = Grid(1, 1, 1)
 GRIDS = (Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
-TIMEOUT = 20.0  # seconds until a rank that waits for one which does not come says so
+TIMEOUT = 20.0  # seconds until a rank that waits in vain says so
 
 
 def on_ranks(
@@ -33,7 +33,7 @@ def on_ranks(
         grid: The process grid.
         work: Collective over the ranks, which are threads.
         whole: Whether every rank also reads the whole graph.
-        sampler: What the ranks draw with.
+        sampler: The sampler of every rank.
 
     Returns:
         The results by rank.
@@ -48,7 +48,7 @@ def on_ranks(
 
 
 def by_node(rows: Sequence[tuple[Tensor, Tensor]]) -> Tensor:  # [num_nodes, ...]
-    """Rows in the order of nodes, from each rank's (nodes, rows)."""
+    """Puts each rank's (nodes [k], rows [k, ...]) in the order of nodes."""
     order = torch.argsort(torch.cat([nodes for nodes, _ in rows]))
     return torch.cat([own for _, own in rows])[order]
 
@@ -58,7 +58,13 @@ def owned(worker: Worker) -> Tensor:  # [num_owned]
 
 
 def assert_close(found: Tensor, expected: Tensor, message: str) -> None:
-    """Equal up to float64's rounding."""
+    """Checks that two tensors are equal up to float64's rounding.
+
+    Args:
+        found: The tensor to check.
+        expected: The right one, of the same shape.
+        message: Names the tensor in the error.
+    """
     assert found.shape == expected.shape, f"{message}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
     difference = float((found - expected).abs().max()) if found.numel() else 0.0
     largest = float(expected.abs().max()) if found.numel() else 0.0

@@ -1,4 +1,4 @@
-"""What strategies promise."""
+"""The promises of strategies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALONG_NODES = (Grid(3, 1, 1), Grid(1, 1, 1))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One batch of one rank, and what a model made of it."""
+    """One batch of one rank, and the gradient of a model."""
 
     nodes: Tensor  # [k] whose loss is read
     labels: Tensor  # [k]
@@ -36,7 +36,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """What one rank got."""
+    """The batches of one rank."""
 
     steps: list[_Step]
 
@@ -48,16 +48,17 @@ def check_strategy(
 ) -> None:
     """Runs two epochs with a GCN on each of `grids`, one rank of which owns nothing.
 
-    All ranks must get equally many batches, which agree on `synchronise` and `total`. Their
-    rows must be training nodes with their labels. A second run must get the same batches,
-    and so must one that begins within an epoch. Where `on_one_rank` gives a strategy, its gradients must be the sum of the ranks'.
+    All ranks must get equally many batches, which agree on `synchronise` and `total`.
+    Rows must be training nodes with the right labels. A second run must get the same
+    batches, and so must a run that begins within an epoch. Where `on_one_rank` gives a
+    strategy, its gradients must be the sum of the ranks'.
 
     Args:
         make: Makes the strategy.
-        grids: Process grids. None: grids of one column for a strategy that reads the whole
-            graph, else one grid of each kind.
-        sampler: What a strategy that `samples` draws with, of two hops. None: five neighbours
-            at every hop.
+        grids: Process grids. None: grids of one column for a strategy that reads the
+            whole graph, else one grid of each kind.
+        sampler: Sampler of two hops, for a strategy that `samples`. None: five
+            neighbours at every hop.
     """
     torch.manual_seed(0)
     model = GCN(WIDTH, CLASSES, hidden=4).double()
@@ -77,14 +78,14 @@ def check_strategy(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Check:
-    """What every run of a check has in common."""
+    """The values that all runs of a check share."""
 
     model: GCN
     sampler: Sampler | None
     whole: bool  # whether ranks read the whole graph
 
     def runs(self, make: Callable[[], ExecutionStrategy], grid: Grid) -> list[_Run]:
-        """The batches of every rank, and its logits after them."""
+        """Returns the batches of every rank."""
 
         def work(worker: Worker) -> _Run:
             strategy, own = make(), copy.deepcopy(self.model)

@@ -1,4 +1,4 @@
-"""What gradient synchronisation promises."""
+"""The promises of gradient synchronisation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from gnnkit.sync.base import GradientSync
 from gnnkit.testing.ranks import TIMEOUT, assert_close
 
 STEPS = 3
-SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank; the last rank has none, and its parameters no gradient
+SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank. The last rank has no rows, and no gradient
 
 
 def check_sync(make: Callable[[], GradientSync]) -> None:
-    """Four ranks with unequal shares of rows take three steps of SGD with momentum. Where the ranks' own mean gradients are equal,
-    all come to the parameters of one process; where they differ too, if the synchronisation says that it is exact. An
-    asynchronous one must come to an end, with finite parameters."""
+    """Checks three steps of SGD with momentum on four ranks.
+
+    The ranks have unequal shares of rows.
+    Where the ranks' own mean gradients are equal, all ranks must come to the parameters
+    of one process. An exact synchronisation must do so where these gradients differ
+    too. A synchronisation without lockstep must end with finite parameters.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     exact = make().exact and make().lockstep
@@ -51,7 +55,7 @@ def _train(make: Callable[[], GradientSync], model: nn.Module, alike: bool, comm
 
 
 def _expected(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
-    """One process, which has the weighted mean of the gradients."""
+    """Takes the steps on one process, with the weighted mean of the gradients."""
     module = copy.deepcopy(model)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for step in range(STEPS):
@@ -63,6 +67,6 @@ def _expected(model: nn.Module, alike: bool) -> Tensor:  # [num_parameters]
 
 
 def _mean_gradient(parameter: Tensor, rank: int, step: int, place: int, alike: bool) -> Tensor:
-    """What the mean over a rank's own rows would give."""
+    """Makes up the mean gradient over a rank's own rows."""
     seed = 100 * step + 10 * place + (0 if alike else rank)
     return torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed), dtype=parameter.dtype)

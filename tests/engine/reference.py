@@ -1,4 +1,4 @@
-"""The one-process answer, from loops over edges, and the same computation on the ranks of a partition."""
+"""The answer of one process, from loops over edges, and of the ranks of a partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = 11
 
 
 class OneProcess(Adjacency):
-    """The whole graph as a list of edges, looped over; shares no code with the engine."""
+    """The whole graph as a list of edges. Shares no code with the engine."""
 
     def __init__(
         self, edges: list[tuple[int, int, int]], weight: Tensor, features: Tensor | None, num_nodes: int, key: int
@@ -55,7 +55,7 @@ class OneProcess(Adjacency):
             if not edges:
                 rows.append(x.new_zeros(x.shape[1]))
                 continue
-            # Of equal values the lowest source, then the lowest edge: the first of a stable sort.
+            # Of equal values the lowest source, then the lowest edge.
             order = sorted(edges, key=lambda e: (self.src[e], self.ids[e]))
             chosen = [
                 max(order, key=lambda e, f=f: (float(x[self.src[e], f].detach()), -order.index(e)))
@@ -79,7 +79,7 @@ class OneProcess(Adjacency):
 
 
 def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:
-    """What each layer of the model sees on one process, with self-loops where they are missing and wanted."""
+    """Each layer's graph on one process, with missing self-loops where wanted."""
     csc = graph.csc
     destinations = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     edges = [(e, int(u), int(v)) for e, (u, v) in enumerate(zip(csc.indices, destinations, strict=True))]

@@ -35,7 +35,10 @@ MODELS = {
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Small graphs with every nuisance: no edges, isolated nodes, self-loops, parallel edges, directions, weights."""
+    """Small graphs with every nuisance.
+
+    No edges, isolated nodes, self-loops, parallel edges, directions, weights.
+    """
     n = draw(st.integers(1, 12))
     pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40))
     if draw(st.booleans()):
@@ -58,8 +61,8 @@ def make_graph(n: int, pairs: np.ndarray, weighted: bool) -> Graph:
 
 
 def make_model(name: str) -> torch.nn.Module:
-    # Layers that narrow and layers that widen: both orders of projection and aggregation. Without a bend, because a sum near
-    # zero may fall on either side of it.
+    # Layers that narrow and that widen: both orders of projection and aggregation.
+    # Without a bend, because a sum near zero may fall on either side.
     torch.manual_seed(3)
     return MODELS[name](WIDTH, CLASSES, hidden=7, num_layers=3, dropout=0.4).double()
 

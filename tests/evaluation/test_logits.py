@@ -25,6 +25,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, WIDTH, check_graph
+from gnnkit.testing.ranks import by_node
 
 GRAPH = check_graph(60)
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -50,7 +51,7 @@ class Wrapped(nn.Module):
 
 
 def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scratch: Path | None = None) -> Tensor:
-    """Logits of all nodes, [num_nodes, CLASSES]; the last of several ranks owns nothing."""
+    """Logits of all nodes, [num_nodes, CLASSES]. The last rank owns nothing."""
     owner = np.random.default_rng(0).integers(0, max(ranks - 1, 1), GRAPH.num_nodes).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
 
@@ -58,9 +59,7 @@ def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scrat
         worker, own = Worker(comm, shards[comm.rank], torch.float64, 0, GRAPH if whole else None), copy.deepcopy(model)
         return torch.tensor(worker.owned), Evaluation.of(worker, own, memory, scratch).logits(own)
 
-    parts = Threads.run(work, ranks)
-    order = torch.argsort(torch.cat([nodes for nodes, _ in parts]))
-    return torch.cat([logits for _, logits in parts])[order]
+    return by_node(Threads.run(work, ranks))
 
 
 @pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])

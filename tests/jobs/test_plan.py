@@ -17,7 +17,8 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency, Tally
-from gnnkit.engine.planning import SavedTensors, Volume
+from gnnkit.engine.trial import SavedTensors
+from gnnkit.engine.volume import Volume
 from gnnkit.graph import CSC, Graph
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.planned_step import step_activations, step_volume
@@ -166,7 +167,7 @@ def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
         _, sizes = step_volume(graph, model, quality)
         found = Threads.run(functools.partial(kept, shards, model), grid.world_size)
         assert min(found) > 0
-        assert step_activations(graph, model, grid, sizes).tolist() == found, grid
+        assert step_activations(graph, model, quality.traffic, sizes).tolist() == found, grid
 
 
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:

@@ -154,7 +154,7 @@ WORKERS, EPOCHS = 3, 4
 
 @cache
 def skewed_graph() -> Graph:
-    """Few nodes have most of the in-edges; those of the first ranks, if ids are cut into ranges."""
+    """Few nodes have most in-edges: the first ranks', if ids are cut into ranges."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 120, 1500), (120 * rng.random(1500) ** 4).astype(np.int64)
     keys = {"labels": rng.integers(0, 3, 120), "split": 1 + (rng.random(120) < 0.2).astype(np.int8)}
@@ -187,7 +187,7 @@ def train_skewed(folder: Path, strategy: str, *overrides: str, **trainer: Any) -
 
 
 def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
-    """What the leader reports is max/mean of `edges` [num_epochs, num_ranks], the run's last epochs."""
+    """The leader reports max/mean of `edges` [num_epochs, num_ranks]."""
     expected = edges.max(1) / edges.mean(1)
     assert expected.min() > 1, "it is uneven"
     assert result["balance"]["work_mean"] == pytest.approx(expected.mean())

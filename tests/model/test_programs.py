@@ -27,6 +27,7 @@ from gnnkit.model.program import Nodes, Program
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
+from gnnkit.testing.ranks import by_node
 from tests.comm.processes import run_gloo
 
 CLASSES = 3
@@ -47,7 +48,10 @@ def make_graph(n: int, pairs: np.ndarray, *, weighted: bool = False) -> Graph:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Small graphs with every nuisance: no edges, dangling and isolated nodes, loops, parallel edges, directions, weights."""
+    """Small graphs with every nuisance.
+
+    No edges, dangling and isolated nodes, loops, parallel edges, directions, weights.
+    """
     n = draw(st.integers(1, 12))
     pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40))
     if draw(st.booleans()):
@@ -121,8 +125,8 @@ def ran(
 
     parts = run(on_rank, partition.grid.world_size)
     assert len({part[1:] for part in parts}) == 1, "ranks disagree on when it ended"
-    order = np.argsort(np.concatenate([shard.owned for shard in shards]), kind="stable")
-    return torch.cat([part[0] for part in parts]).numpy()[order], [part[1:] for part in parts]
+    rows = [(torch.tensor(shard.owned), part[0]) for shard, part in zip(shards, parts, strict=True)]
+    return by_node(rows).numpy(), [part[1:] for part in parts]
 
 
 def spread(graph: Graph, grid: Grid, seed: int) -> Partition:

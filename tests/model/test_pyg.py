@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[Callable[[int, int], nn.Module], str]] = {
 
 
 def make_graph() -> Graph:
-    """Directed, weighted, with self-loops, parallel edges, and nodes without in-edges."""
+    """Directed, weighted, with loops, parallel edges and nodes without in-edges."""
     rng = np.random.default_rng(4)
     src, dst = rng.integers(0, NODES, 150), rng.integers(0, NODES - 4, 150)
     src, dst = np.append(src, [0, 3, 3]), np.append(dst, [0, 5, 5])

@@ -1,4 +1,7 @@
-"""Small graphs and partitions with every corner: empty ranks, isolated nodes, self-loops, parallel edges, vertex-cuts."""
+"""Small graphs and partitions with every corner.
+
+Empty ranks, isolated nodes, self-loops, parallel edges, vertex-cuts.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +58,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 @st.composite
 def partitions(draw: st.DrawFn, graph: Graph) -> Partition:
-    """Any owner for any node, any grid up to 8 ranks, and a vertex-cut every other time."""
+    """Any owners, any grid up to 8 ranks, and a vertex-cut every other time."""
     grid = draw(st.sampled_from(GRIDS))
 
     def values(count: int, bound: int) -> np.ndarray:

@@ -115,7 +115,7 @@ def test_self_loops_are_added_once_where_missing_as_if_the_graph_had_them(case: 
 
 
 def _graph_with_loops(graph: Graph, missing: np.ndarray) -> Graph:
-    """The reference: PyG's add_remaining_self_loops with fill_value="mean" for edge features and 1 for weights."""
+    """PyG's add_remaining_self_loops: "mean" for edge features and 1 for weights."""
     into = destinations(graph)
     ends = np.concatenate([into, missing])
     order = np.argsort(ends, kind="stable")

@@ -1,4 +1,4 @@
-"""Predicted words are those of the definition, equal the closed formulas, and stay below CAGNET's."""
+"""Predicted words equal definition and formulas, and stay below CAGNET's."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def traffic_of(graph: Graph, partition: Partition) -> Traffic:
 
 
 def received(graph: Graph, partition: Partition, width: int) -> list[dict[str, list[int]]]:
-    """By the definition: for each rank and step, the numbers that it receives from each other rank."""
+    """By the definition: numbers from each other rank, for each rank and step."""
     grid, shares = partition.grid, column_shares(width, partition.grid.slices)
     owner_cell = partition.node_rank // grid.slices
     gathered, reduced = set(), set()
@@ -105,7 +105,7 @@ def test_words_equal_the_formula_where_every_row_is_needed(grid: Grid) -> None:
 
 
 def cagnet_words(name: str, workers: int, copies: int, n: int, m: int, f: int) -> float:
-    """Words per rank of CAGNET's algorithms (SC'20), w = 1 word per nonzero, with the row-gather of the dense map."""
+    """Words per rank of CAGNET's algorithms (SC'20), w = 1 word per nonzero."""
     if name == "1d":
         return (workers - 1) / workers * n * f
     if name == "1.5d":

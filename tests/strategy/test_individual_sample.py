@@ -1,4 +1,4 @@
-"""Individual-sample mini-batches: what ranks compute together, and what full-graph training computes."""
+"""Individual-sample mini-batches on several ranks, and beside full-graph training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.sampler import (
     BalancedSampler,
     ClusterSampler,
@@ -57,7 +57,7 @@ ALONE = ("balanced", "cluster")  # what a node draws depends on its batch, so no
 
 
 class Numbered(Threads):
-    """One of several ranks, computed without the others: nothing in a batch may need them."""
+    """One of several ranks, computed without the others."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
@@ -68,10 +68,14 @@ def make_model(name: str) -> nn.Module:
     return MODELS[name](WIDTH, CLASSES, hidden=4, dropout=0.3).double()
 
 
+@functools.cache
+def shards(ranks: int) -> list[Shard]:
+    owner = (np.arange(GRAPH.num_nodes) % ranks).astype(np.int32)
+    return list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
+
+
 def worker(comm: Any, sampler: Sampler | None) -> Worker:
-    owner = (np.arange(GRAPH.num_nodes) % comm.world_size).astype(np.int32)
-    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(comm.world_size, 1, 1))))
-    return Worker(comm, shards[comm.rank], torch.float64, 3, GRAPH, sampler)
+    return Worker(comm, shards(comm.world_size)[comm.rank], torch.float64, 3, GRAPH, sampler)
 
 
 def step(batch: Batch, model: nn.Module) -> Tensor:  # [1 + num_parameters]
@@ -99,7 +103,7 @@ PAIRS = [(name, model) for name in SAMPLERS for model in MODELS if (name, model)
 @pytest.mark.parametrize(("name", "model"), PAIRS)
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_one_to_eight_ranks_compute_together_what_one_computes(name: str, model: str) -> None:
-    size, module = 2, make_model(model)
+    size, module = 4, make_model(model)
     for ranks in range(1, 9):
         strategy = IndividualSample(batch_size=size)
         found = sum(steps(strategy, module, worker(Numbered(r, ranks), SAMPLERS[name]())) for r in range(ranks))

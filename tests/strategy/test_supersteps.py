@@ -1,4 +1,4 @@
-"""Supersteps of several local iterations: what moves, what is constant, and what drifts."""
+"""Supersteps of local iterations: what moves, what is constant, and what drifts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_rank_is_exact_with_any_number_of_local_iterations() -> None:
 def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_moves_nothing(
     grid: Grid, name: str
 ) -> None:
-    """And its gradient is that of the rank's own rows, the others' being constants: checked by finite differences."""
+    """Also checks the gradient of own rows by finite differences, others constant."""
     torch.manual_seed(1)
     model = MODELS[name](WIDTH, CLASSES, hidden=4).double().eval()  # type: ignore[operator]
     shards = shards_on(grid)
@@ -70,12 +70,12 @@ def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_move
 
         first = forward(remember=True)
         engine.tally.reset()
-        second = forward(local=True)
+        second = forward(exchanges=False)
         torch.testing.assert_close(second, first, rtol=0, atol=1e-12)
         second.square().sum().backward()
         assert not engine.tally.words
         for parameter in own.parameters():
-            _check_gradient(parameter, lambda: forward(local=True).square().sum())
+            _check_gradient(parameter, lambda: forward(exchanges=False).square().sum())
 
     Threads.run(check, grid.world_size)
 

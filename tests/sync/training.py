@@ -27,7 +27,7 @@ sgd = functools.partial(torch.optim.SGD, lr=0.5, momentum=0.9)
 
 
 def make_graph(num_nodes: int = 40) -> Graph:
-    """A random graph; the training nodes lie mostly with the first ranks, none with the last."""
+    """A random graph, whose training nodes mostly lie with the first ranks."""
     rng = np.random.default_rng(3)
     src, dst = rng.integers(0, num_nodes, (2, 6 * num_nodes))
     split = np.where(np.arange(num_nodes) < 0.6 * num_nodes, Split.TRAIN, Split.TEST).astype(np.int8)

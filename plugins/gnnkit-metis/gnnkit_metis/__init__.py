@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pymetis
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.partition import NodePartitioner
 
@@ -14,19 +15,28 @@ Balance = Literal["nodes", "edges", "train"]
 
 
 class Metis(NodePartitioner):
-    """Few edges between parts (Karypis & Kumar, SIAM J. Sci. Comput. 1998, multilevel k-way). The choice where nodes that read each
-    other are not yet close in their numbers.
+    """Few edges between parts (Karypis & Kumar, SIAM J. Sci. Comput. 1998).
 
-    Directions do not matter to the cut: an edge counts once for each of its directions and parallel copies.
+    Choose this partition where ids do not follow the graph's locality. METIS's
+    multilevel k-way method cuts the undirected graph. An edge counts once for each
+    direction and each parallel copy.
     """
 
     def __init__(
         self, balance: Balance = "nodes", imbalance: float = 0.03, contiguous: bool = False, seed: int = 0
     ) -> None:
+        """Keeps the keys.
+
+        Args:
+            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train".
+            imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
+            contiguous: Whether every part is connected. The graph must be, too.
+            seed: Seed of METIS's random choices.
+        """
         if not 0.001 <= imbalance <= 1:
-            raise ValueError(f"imbalance={imbalance} must be from 0.001 to 1")
+            raise UserError(f"partition.options.imbalance={imbalance} must be from 0.001 to 1")
         if not 0 <= seed < 2**31 - 1:
-            raise ValueError(f"seed={seed} must be from 0 to 2^31 - 2")
+            raise UserError(f"partition.options.seed={seed} must be from 0 to 2^31 - 2")
         self.balance, self.imbalance, self.contiguous, self.seed = balance, imbalance, contiguous, seed
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
@@ -45,12 +55,15 @@ class Metis(NodePartitioner):
                 recursive=False,
             )
         except RuntimeError as error:
-            reason = "contiguous=True needs a connected graph" if self.contiguous else str(error)
-            raise ValueError(f"METIS refuses this graph: {reason}") from error
+            reason = "partition.options.contiguous=True needs a connected graph" if self.contiguous else str(error)
+            raise UserError(f"METIS refuses this graph: {reason}") from error
         return np.asarray(parts.vertex_part, np.int32)
 
     def _node_weights(self, graph: Graph) -> Ids:  # [num_nodes] at least 1
-        """What each node counts for; the training nodes weigh as much as all nodes together."""
+        """Returns the weight of each node.
+
+        The training nodes weigh as much as all nodes together.
+        """
         if self.balance == "nodes":
             return np.ones(graph.num_nodes, np.int64)
         if self.balance == "edges":
@@ -61,10 +74,11 @@ class Metis(NodePartitioner):
 
 
 def undirected(csc: CSC) -> tuple[CSC, Ids]:
-    """The simple undirected graph that METIS needs, each edge in both directions, and the weights of its edges.
+    """Makes the simple undirected graph that METIS needs, and the weights of its edges.
 
-    METIS reads outside of its arrays where an id is out of range or a direction is missing. Building the graph anew checks
-    every id (`ValueError`), and makes it symmetric, without loops and parallel edges.
+    Each edge stands in both directions. METIS reads outside of its arrays where an id
+    is out of range or a direction is missing. `CSC.from_edges` checks every id. The
+    result is symmetric, without loops and parallel edges.
     """
     dst = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
     apart = csc.indices != dst

@@ -1,5 +1,6 @@
 import numpy as np
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition import NodePartitioner
 
@@ -9,7 +10,7 @@ class Stripes(NodePartitioner):
 
     def __init__(self, width: int = 64) -> None:
         if width < 1:
-            raise ValueError(f"width={width} must be at least 1")
+            raise UserError(f"partition.options.width={width} must be at least 1")
         self.width = width
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]

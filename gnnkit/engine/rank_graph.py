@@ -1,4 +1,4 @@
-"""The edges of one rank as a graph of its own, for layers that were written for one process."""
+"""The edges of one rank as a graph of its own, for layers written for one process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ from gnnkit.partition.shard import Shard
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalEdges:
-    """All in-edges of the rows that a rank owns, among its own rows and behind them the halo: other ranks' rows that it reads."""
+class RankGraph:
+    """All in-edges of a rank's own rows.
 
-    edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst; a loop has both equal
+    Sources are the own rows and, behind these, the halo: rows of other ranks that this
+    rank reads. A loop has equal numbers at both ends.
+    """
+
+    edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
     weight: Tensor | None  # [held edges] the graph's own
     halo: Tensor  # [num_halo] int64, positions in the rank's gathered sources
 
     @classmethod
-    def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> LocalEdges:
-        """Only for shards that hold every in-edge of the owned rows and no other edges."""
+    def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> RankGraph:
+        """Renumbers the edges of a shard.
+
+        The shard must hold all in-edges of the owned rows, and no other edges.
+
+        Args:
+            shard: This rank's shard.
+            weight: [held edges] weights of the edges. None: the graph has none.
+            device: Device of the result.
+        """
         own = np.isin(shard.sources, shard.owned)
         row = np.cumsum(~own) - 1 + len(shard.owned)
         row[own] = np.searchsorted(shard.owned, shard.sources[own])

@@ -1,0 +1,239 @@
+"""A model tried on a few made-up rows, to see a step's exchanges and memory."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
+from gnnkit.engine.engine import Engine
+from gnnkit.engine.tally import Exchange, Tally
+from gnnkit.graph import CSC, Ids
+from gnnkit.partition.shard import Shard
+from gnnkit.partition.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of rows that a rank's part of one forward pass has."""
+
+    owned: int = 1
+    cell_nodes: int = 1  # `owned` of all ranks of the cell, at least `owned`
+    sources: int = 1  # of held edges
+    targets: int = 1
+    edges: int = 1
+    halo: int = 1  # sources that other cells own, at most `sources`
+
+
+class Trial:
+    """One rank's engine over made-up rows, with peers that send zeros."""
+
+    def __init__(
+        self, traffic: Traffic, slice_: int, edge_width: int, dtype: torch.dtype, sizes: Sizes | None = None
+    ) -> None:
+        """Makes the rows.
+
+        Args:
+            traffic: Says which exchanges the ranks make.
+            slice_: Slice of the rank.
+            edge_width: Columns of an edge's features. 0: there are none.
+            dtype: Type of rows.
+            sizes: Numbers of rows. None: one of each kind.
+        """
+        grid, sizes = traffic.grid, sizes or Sizes()
+        if grid.slices == 1:
+            sizes = replace(sizes, cell_nodes=sizes.owned)
+        self._notes = _Notes()
+        self.comm = _Alone(slice_, grid.world_size)
+        self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._notes)
+        if self.engine.slicing:  # its peers do not say how many rows they own
+            counts = [sizes.cell_nodes - sizes.owned] + [0] * (grid.slices - 2)
+            counts.insert(slice_, sizes.owned)
+            self.engine.slicing.row_counts = counts
+
+    def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
+        """Makes one adjacency for each layer."""
+        return ShardAdjacency.layers(self.engine, num_layers, 0)
+
+    def forward(self, model: nn.Module, in_features: int) -> tuple[Tensor, int]:
+        """Runs the forward pass of a training step.
+
+        Returns the logits [owned, num_classes], and the bytes that autograd saves.
+        """
+        x = torch.zeros(len(self.engine.nodes), in_features, dtype=self.engine.dtype)
+        model.train()
+        num_layers: int = model.num_layers  # type: ignore[assignment]
+        with SavedTensors([x, *self.engine.held(), *model.parameters(), *model.buffers()]) as saved:
+            logits: Tensor = model(x, self.adjacencies(num_layers))
+        return logits, saved.num_bytes
+
+    def take_exchanges(self) -> list[Exchange]:
+        """Returns the exchanges since the last call, in order."""
+        exchanges, self._notes.exchanges = self._notes.exchanges, []
+        return exchanges
+
+
+def exchanges(model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int) -> list[Exchange]:
+    """Lists the exchanges of a training step on a rank of a slice.
+
+    The backward pass is included.
+
+    Args:
+        model: The model, whose gradients are set to zero.
+        in_features: Columns of a node's features.
+        edge_width: Columns of an edge's features. 0: there are none.
+        traffic: Rows exchanged between the shards.
+        slice_: Slice of the rank.
+    """
+    trial = Trial(traffic, slice_, edge_width, _dtype(model))
+    trial.forward(model, in_features)[0].sum().backward()  # type: ignore[no-untyped-call]
+    model.zero_grad()
+    return trial.take_exchanges()
+
+
+def activations(
+    model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int
+) -> Ids:  # [number of Sizes + 1]
+    """Counts the bytes that a forward pass keeps for the backward pass.
+
+    Exact for all that autograd saves, because every tensor has rows of one kind.
+
+    Args:
+        model: The model.
+        in_features: Columns of a node's features.
+        edge_width: Columns of an edge's features. 0: there are none.
+        traffic: Rows exchanged between the shards.
+        slice_: Slice of the rank.
+
+    Returns:
+        Bytes for each row of each of the `Sizes`, in order, then the bytes that do not
+        depend on sizes.
+    """
+
+    def kept(sizes: Sizes) -> int:
+        return Trial(traffic, slice_, edge_width, _dtype(model), sizes).forward(model, in_features)[1]
+
+    some = Sizes(owned=2, cell_nodes=4, sources=4, targets=2, edges=2, halo=2)
+    base = kept(some)
+    numbers = {field.name: getattr(some, field.name) for field in fields(Sizes)}
+    slopes = [kept(replace(some, **{name: number + 1})) - base for name, number in numbers.items()]
+    return np.array([*slopes, base - np.dot(slopes, list(numbers.values()))], np.int64)
+
+
+class SavedTensors(saved_tensors_hooks):
+    """Counts the tensors that autograd saves in its body.
+
+    A storage that several tensors share counts once. Storages of `known` tensors do not
+    count.
+    """
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__(self._pack, lambda tensor: tensor)
+        self._known = {_storage(tensor) for tensor in known}
+        self._saved: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
+        return self
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in self._known:
+            self._saved[_storage(tensor)] = tensor.detach()  # held, so that no other tensor takes the address
+        return tensor.detach()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors saved so far."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._saved.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next(model.parameters()).dtype
+
+
+def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shard:
+    """Makes up a shard, in which ids say no more than which rank owns a row.
+
+    All edges lead from the first source into the first target.
+    """
+    away = traffic.grid.num_cells - 1
+    sources = np.zeros(sizes.sources, np.int64)
+    if traffic.gather_rows.any():
+        sources[len(sources) - sizes.halo :] = 1
+    target_cell = np.full(sizes.targets, away if traffic.reduce_rows.any() else 0)
+    none, width_0 = np.zeros(sizes.owned, np.int64), np.zeros((sizes.owned, 0))
+    degrees = np.ones(sizes.cell_nodes)
+    indptr = np.concatenate([[0], np.full(sizes.targets, sizes.edges)])
+    return Shard(
+        rank=slice_,
+        grid=traffic.grid,
+        num_nodes=2,
+        num_edges=sizes.edges,
+        num_classes=1,
+        owned=np.zeros(sizes.owned, np.int64),
+        cell_nodes=np.zeros(sizes.cell_nodes, np.int64),
+        sources=sources,
+        source_cell=sources * away,
+        targets=np.zeros(sizes.targets, np.int64),
+        target_cell=target_cell,
+        csc=CSC(indptr, np.zeros(sizes.edges, np.int64), num_sources=sizes.sources),
+        edge_ids=np.zeros(sizes.edges, np.int64),
+        in_degree=degrees,
+        out_degree=degrees,
+        looped=degrees > 0,
+        features=width_0,
+        labels=none,
+        split=none.astype(np.int8),
+        edge_features=np.zeros((sizes.edges, edge_width)) if edge_width else None,
+        mean_edge_features=None,
+    )
+
+
+class _Notes(Tally):
+    """A tally that also lists the exchanges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exchanges: list[Exchange] = []
+
+    def record(self, exchange: Exchange, *args: Any, **kwargs: Any) -> None:
+        self.exchanges.append(exchange)
+
+
+class _Alone(Communicator):
+    """A rank whose peers send zeros."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size, self.device = rank, world_size, torch.device("cpu")
+
+    @classmethod
+    def connect(
+        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
+    ) -> Communicator:
+        return cls(rank, world_size)
+
+    def split(self, ranks: Sequence[int]) -> Communicator:
+        return _Alone(list(ranks).index(self.rank), len(ranks))
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        parts = [rows.new_zeros(count, *rows.shape[1:]) for count in recv_counts]
+        parts[self.rank] = torch.split(rows, list(send_counts))[self.rank]
+        return torch.cat(parts)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x
+
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        return x

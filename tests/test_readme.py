@@ -1,0 +1,226 @@
+"""What the documents say is so: their code runs, their commands are accepted, their tables are complete."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+import gnnkit
+import gnnkit.testing
+from gnnkit import config, keys, plugins, settings
+from gnnkit.__main__ import main
+from gnnkit.graph import Graph
+from gnnkit.jobs import dispatch
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = {"stripes"}  # plugins that only show how a plugin is made
+QUICK = ["trainer.max_epochs=1", "comm=threads", "trainer.checkpoint=false"]
+SMALL = ["dataset=synthetic", "dataset.num_nodes=120", "dataset.num_edges=400", "trainer.max_epochs=2"]
+
+
+def sections(name: str) -> dict[str, str]:
+    """Returns the text of a document by the headings of its sections."""
+    parts = re.split(r"^## (.*)$", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def blocks(text: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def prose(name: str) -> str:
+    """Returns a document without its blocks of code between fences."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(name: str) -> list[list[str]]:
+    """Lists the arguments of every `gnnkit` in a document, in lines of code and in spans of prose."""
+    text = prose(name)
+    spans = re.findall(r"`(gnnkit [^`]*)`", text.replace("\n", " "))
+    lines = [line for line in text.splitlines() if line.startswith("    ") and re.search(r"\bgnnkit [+\w]", line)]
+    return [re.split(r"\bgnnkit ", each, maxsplit=1)[1].partition("#")[0].split() for each in [*lines, *spans]]
+
+
+def table(heading: str) -> list[list[str]]:
+    """Returns the cells of the rows of the table whose first column has this heading."""
+    found = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-|]*\n((?:\|.*\n)+)", README, re.MULTILINE)
+    assert found is not None, f"README has no table of {heading}"
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in found[1].splitlines()]
+
+
+def code(text: str) -> set[str]:
+    """Returns the names in backticks."""
+    return set(re.findall(r"`([\w./]+)`", text))
+
+
+def named(heading: str) -> set[str]:
+    """Returns the names in the first column of a table."""
+    return set().union(*(code(row[0]) for row in table(heading)))
+
+
+@pytest.fixture
+def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the code of a section finds: a small graph, and runs of one epoch."""
+    rng = np.random.default_rng(0)
+    masks = {f"{split}_mask": torch.arange(60) % 3 == i for i, split in enumerate(("train", "val", "test"))}
+    edges, classes = torch.tensor(rng.integers(0, 60, (2, 200))), torch.tensor(rng.integers(0, 3, 60))
+    data = Data(torch.tensor(rng.normal(size=(60, 5)), dtype=torch.float32), edges, y=classes, **masks)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gnnkit, "train", functools.partial(gnnkit.train, overrides=QUICK))
+    return {"__name__": "document", "data": data, "graph": Graph.from_pyg(data)}
+
+
+PARTS = [
+    (name, title) for name in ("README.md", "CONTRIBUTING.md") for title, text in sections(name).items() if blocks(text)
+]
+
+
+@pytest.mark.parametrize(("name", "title"), PARTS)
+def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]) -> None:
+    for block in blocks(sections(name)[title]):
+        exec(compile(block, f"{name}: {title}", "exec"), namespace)
+    for value in [value for key, value in namespace.items() if key.startswith("result")]:
+        assert 0 <= value["test_accuracy"] <= 1
+
+
+@pytest.mark.slow
+def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[str, Any]) -> None:
+    for block in blocks(sections("README.md")["Your own model"]):
+        exec(block, namespace)
+
+    class ByHand(nn.Module):
+        num_layers = 1
+        forward = namespace["forward"]
+
+        def __init__(self, in_features: int, num_classes: int) -> None:
+            super().__init__()
+            self.conv = SAGEConv(in_features, num_classes)
+
+    for strategy, more in (
+        ("vertex_centric", {}),
+        ("individual_sample", {"sampler": {"name": "neighbor", "fanouts": [3]}}),
+    ):
+        for model in (ByHand, namespace["make"]) if strategy == "vertex_centric" else (ByHand,):
+            result = gnnkit.train(namespace["graph"], strategy=strategy, model=model, workers=2, **more)
+            assert np.isfinite(result["train_loss"])
+
+
+@pytest.mark.parametrize("arguments", commands("README.md") + commands("CONTRIBUTING.md"), ids=" ".join)
+def test_commands_are_accepted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if arguments[0].startswith("--"):
+        assert main(arguments) == 0
+    else:
+        checked = dispatch.check(settings.settle(config.compose(arguments)))
+        assert checked.workers >= 1
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Run folders of the first command of README, on a small graph, and of a program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("runs"))
+        first = commands("README.md")[0]
+        assert first == ["+strategy=vertex_centric", "partition=2d"]
+        assert main([*first, *SMALL, "output=first"]) == 0
+        assert main([*first, *SMALL, "model=pagerank", "comm=threads", "output=program"]) == 0
+        yield {name: Path(name).absolute() for name in ("first", "program")}
+
+
+def test_the_files_of_a_run_are_those_of_the_table(runs: dict[str, Path]) -> None:
+    found = {path.name for path in runs["first"].iterdir()} | {path.name for path in runs["program"].iterdir()}
+    files = named("file")
+    assert {name.split("/")[0] for name in files} == found
+    for name in files - {"values.npy"}:
+        assert (runs["first"] / name).exists(), name
+    assert (runs["program"] / "values.npy").exists()
+
+
+def test_the_fields_of_a_result_are_those_of_the_table(runs: dict[str, Path]) -> None:
+    result = json.loads((runs["first"] / "result.json").read_text())
+    described = set().union(*(code(cell) for row in table("field") for cell in row))
+    (balance,) = (row for row in table("field") if row[0] == "`balance`")
+    assert named("field") <= set(result) <= described
+    assert set(result["balance"]) == code(balance[1])
+
+
+KINDS = {
+    "strategy": lambda: plugins.names("strategy"),
+    "sampler": lambda: plugins.names("sampler"),
+    "partition": lambda: plugins.options("partition"),
+    "sync": lambda: plugins.names("sync"),
+    "job": lambda: settings.JOBS,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_name_what_is_installed(kind: str) -> None:
+    assert named(f"`{kind}=`") == set(KINDS[kind]()) - EXAMPLES
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_every_option_is_named(kind: str) -> None:
+    said = {name for name in plugins.options(kind) if f"`{name}`" in README or f"{kind}={name}" in README}
+    assert said == set(plugins.options(kind)) - EXAMPLES
+
+
+def test_every_choice_and_key_in_the_text_exists() -> None:
+    text = prose("README.md")
+    for kind, name in re.findall(rf"\b({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
+        assert name in plugins.options(kind), f"{kind}={name}"
+    known = {
+        f"{section}.{key.name}"
+        for section in config.SECTIONS
+        for option in plugins.options(section)
+        for key in [*keys.read(section, option).keys, *keys.shared(section)]
+    }
+    mentioned = set(re.findall(rf"(?<![\w./])((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?![.(])", text))
+    assert mentioned <= known | {"partition.nodes", "partition.grid"}
+
+
+def test_every_kind_of_plugin_and_every_check_is_described() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert {name for name in dir(gnnkit.testing) if name.startswith("check_") and f"`{name}`" not in text} == set()
+    assert {kind for kind in plugins.KINDS if f"`gnnkit.{kind}`" not in text} == set()
+
+
+@pytest.mark.parametrize("name", ["gnnkit-owned-seeds", "template"])
+def test_the_example_plugins_are_as_long_as_their_tables_say(name: str) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    package = "gnnkit_template" if name == "template" else name.replace("-", "_")
+    rows = re.findall(rf"^\| `({package}/[^`]*)` \| (\d+) \|", text, re.MULTILINE)
+    assert len(rows) >= 2
+    for path, lines in rows:
+        assert len((ROOT / "plugins" / name / path).read_text().splitlines()) == int(lines), path
+
+
+def test_the_strategy_in_contributing_is_the_plugin() -> None:
+    block = next(
+        block for text in sections("CONTRIBUTING.md").values() for block in blocks(text) if "OwnedSeeds" in block
+    )
+    plugin = (ROOT / "plugins/gnnkit-owned-seeds/gnnkit_owned_seeds/__init__.py").read_text(encoding="utf-8")
+    assert plugin.partition('"""\n\n')[2] == block
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_lines_of_prose_end_at_88_columns(name: str) -> None:
+    long = [line for line in prose(name).splitlines() if len(line) > 88 and not line.startswith(("|", "    "))]
+    assert long == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", prose(name))
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
