@@ -164,7 +164,7 @@ def _sections(keys: Iterable[str]) -> set[str]:
 
 
 def _index(value: Any) -> int | None:
-    """Returns `value` as an int, or None if it is no whole number."""
+    """Returns `value` as an int. Returns None for other values than whole numbers."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -172,7 +172,7 @@ def _index(value: Any) -> int | None:
 
 
 def _float(value: Any) -> float | None:
-    """Returns `value` as a float, or None if it is no finite number."""
+    """Returns `value` as a float. Returns None for other values than finite numbers."""
     if isinstance(value, bool | str | bytes):
         return None
     try:

@@ -26,8 +26,8 @@ class Communicator(ABC):
     Nothing waits for ever. A peer that is gone, or does not come within the deadline,
     raises `RuntimeError` on the other ranks.
 
-    `all_to_all`, `all_reduce` and `broadcast` must not be traced by autograd, because
-    the exchange has a backward pass of its own.
+    Autograd must not trace `all_to_all`, `all_reduce` and `broadcast`, because the
+    exchange has a separate backward pass.
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU

@@ -19,7 +19,7 @@ CLOSED = "has closed its mailbox"
 
 
 class PeerLost(RuntimeError):
-    """Raised by a rank whose peer is gone.
+    """The error of a rank that has lost a peer.
 
     `rank` is the peer. The error is a consequence. The cause is the end of the peer.
     """
@@ -30,7 +30,7 @@ class PeerLost(RuntimeError):
 
 
 class DeadlineExceeded(RuntimeError):
-    """Raised by a rank that has waited for a peer until the deadline."""
+    """The error of a rank that has waited for a peer until the deadline."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +157,7 @@ class Inbox:
             self.add(letter, num_bytes)
 
     def has_room(self, src: int) -> bool:
-        """Whether rank `src` may send another letter."""
+        """Says whether rank `src` may send another letter."""
         return self._held[src] < self.limit
 
     def lose(self, rank: int, why: str) -> None:

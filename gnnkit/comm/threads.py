@@ -276,7 +276,7 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
     """Returns the first cause of the failure, with notes on the others.
 
     Args:
-        failures: Errors in the order in which ranks failed.
+        failures: Errors in the order of time.
         stuck: Ranks that do not end.
         timeout: Seconds of the wait for these ranks.
     """

@@ -219,7 +219,7 @@ class _Program:
 
 
 class _Reader(ast.NodeVisitor):
-    """Fills a program with the scopes, definitions and calls of one module."""
+    """The visitor that fills a program with one module's scopes and calls."""
 
     def __init__(self, program: _Program, name: str) -> None:
         self.program = program

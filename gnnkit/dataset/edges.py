@@ -248,12 +248,12 @@ def _file(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is a file or a link of that name, even one that leads nowhere."""
+    """Says whether there is a file or a link of this name, even a broken link."""
     return path.exists() or path.is_symlink()
 
 
 def _plain(value: Any) -> object:
-    """The Python object of an entry of a column or an array."""
+    """Returns the Python object of an entry of a column or an array."""
     return value.as_py() if isinstance(value, pa.Scalar) else value.item()
 
 

@@ -30,7 +30,7 @@ _TIMED_OUT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 
 class Child:
-    """One process, with its report, exit and progress."""
+    """One process, with report, exit and progress."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Child:
             os.kill(self._process.pid, number)
 
     def ended_within(self, deadline: float) -> bool:
-        """Waits for the end until `deadline`, monotonic seconds. Says if it came."""
+        """Waits for the end until `deadline`, monotonic seconds. Says if that was enough."""
         if self._process is None:
             return True
         self._process.join(max(deadline - time.monotonic(), 0.0))

@@ -16,13 +16,13 @@ MEDIANS = 20  # median times between two signs
 FEWEST = 5  # such times that make a median
 BUSY = 30  # times the patience with idle processes
 PERIOD = 1.0  # seconds between two looks
-_IDLE_SHARE = 0.002  # of one core; a process that uses less does nothing
+_IDLE_SHARE = 0.002  # of one core. A process that uses less does nothing
 _IDLE_SECONDS = 0.02  # of CPU time, two ticks of the clock
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a launcher waits for a sign of progress, in seconds.
+    """The seconds that a launcher waits for a sign of progress.
 
     The bounds for idle and busy processes grow to `MEDIANS` and `BUSY * MEDIANS` times
     the median time between two signs.
@@ -55,7 +55,7 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """Notices that a group of processes goes on no more.
+    """The watch over a group of processes, for signs of progress.
 
     One sign of any process is progress of the group, because processes wait for each
     other. Time while the launcher itself was stopped does not count.

@@ -68,7 +68,7 @@ def to_pyg(batch: LoadedBatch) -> Any:
 
 
 def _begins_with(outer: Block, inner: Block) -> bool:
-    """Whether the edges of `inner` are the first ones of `outer`."""
+    """Says whether the edges of `inner` are the first edges of `outer`."""
     return np.array_equal(outer.indptr[: len(inner.indptr)], inner.indptr) and np.array_equal(
         outer.indices[: len(inner.indices)], inner.indices
     )

@@ -27,7 +27,7 @@ from gnnkit.training.finite import Guard
 
 
 class StartedRanks(ClusterEnvironment):
-    """Ranks that a launcher has started, and whose process group exists."""
+    """Ranks that a launcher has started, with a process group."""
 
     def __init__(self, comm: Communicator, local_rank: int) -> None:
         self._comm, self._local_rank = comm, local_rank

@@ -30,7 +30,7 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class EpochBatches:
     """The training loader of one epoch, from the first step or a later one.
 
-    Measures the time in which training waits for batches.
+    Measures the time that training waits for batches.
     """
 
     def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int) -> None:

@@ -41,7 +41,7 @@ class Identity:
 
 
 class PeriodicCheckpoint(Callback):
-    """Saves between epochs, every so many, and within epochs, every so many steps."""
+    """The callback that saves every so many epochs, and every so many steps of one."""
 
     def __init__(
         self, path: Path, identity: Identity, epochs: int, steps: int | None, *, at_start: bool = False
