@@ -1,10 +1,11 @@
-"""Rules for configured values: ranges of numbers and known names."""
+"""Rules for configured values: ranges of numbers, known names, cores at hand."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import operator
+import os
 import re
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -15,6 +16,11 @@ MAX_THREADS = 1024  # of one rank, or of one call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
 MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
+
+
+def num_cores() -> int:
+    """Counts the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_line(text: object) -> str:

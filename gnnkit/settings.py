@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from gnnkit import plugins
 from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, MAX_THREADS, one_of, real, shown, switch, unknown_key, whole
+from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 JOBS = ("train", "verify", "plan", "partition")
 PRECISIONS = (32, 64)
@@ -179,11 +178,6 @@ def num_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def num_cores() -> int:
-    """Counts the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import all_ranks
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
-from gnnkit.model.exactness import inexact
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.training.finite import Guard
@@ -120,14 +119,7 @@ def exactness(job: Job, module: TrainingModule, sync: GradientSync) -> dict[str,
             reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
         if not sync.exact:
             reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
-        reasons += _model_reasons(job, worker)
+        for reason in job.inexact(worker):
+            reasons.append(f"model {reason}")
+            print(f"not exact on {worker.comm.world_size} workers: model {reason}", file=sys.stderr, flush=True)
     return {"exact": not reasons, "inexact": reasons}
-
-
-def _model_reasons(job: Job, worker: Worker) -> list[str]:
-    widths = job.widths(worker)
-    model = job.source.make_model(widths, job.settings.seed)
-    reasons = [f"model {reason}" for reason in inexact(model, widths.in_features, widths.edge_width)]
-    for reason in reasons:
-        print(f"not exact on {worker.comm.world_size} workers: {reason}", file=sys.stderr, flush=True)
-    return reasons

@@ -13,6 +13,7 @@ from gnnkit.comm import Communicator
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared, load_graph, load_shard
+from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
@@ -73,6 +74,12 @@ class Job:
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
         return Widths(data.features.shape[1], worker.shard.num_classes, 0 if edges is None else edges.shape[1])
+
+    def inexact(self, worker: Worker) -> list[str]:
+        """Lists the known reasons why several ranks compute another model than one."""
+        widths = self.widths(worker)
+        model = self.source.make_model(widths, self.settings.seed)
+        return inexact(model, widths.in_features, widths.edge_width)
 
 
 # The work of one rank in a job. Collective. Returns the figures, on the leader.

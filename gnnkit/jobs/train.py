@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -17,7 +18,7 @@ from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
-from gnnkit.strategy import Worker
+from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
@@ -46,7 +47,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     guard = callbacks.guard(job, resumed)
     worker = job.worker(comm)
     sync = job.sync()
-    module = make_module(job, worker)
+    module = make_module(job, job.strategy(), worker, scratch=job.folder)
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     with comm.mailbox() as mailbox:
         fitted = _fit(job, module, sync, guard, resumed, mailbox)
@@ -58,15 +59,29 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     return found | drifts | figures.left_out(guard, worker) | exactness
 
 
-def make_module(job: Job, worker: Worker) -> TrainingModule:
-    """Makes the module of one rank, and sets up the strategy. Collective."""
+def make_module(
+    job: Job,
+    strategy: ExecutionStrategy,
+    worker: Worker,
+    *,
+    kind: type[TrainingModule] = TrainingModule,
+    scratch: Path | None = None,
+) -> TrainingModule:
+    """Makes the module of one rank, and sets up the strategy. Collective.
+
+    Args:
+        job: The job.
+        strategy: Hands out the batches.
+        worker: This rank.
+        kind: Class of the module. Default: `TrainingModule`.
+        scratch: Folder for files between two layers of an evaluation. Default: none.
+    """
     settings = job.settings
-    strategy = job.strategy()
     model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
-    evaluation = Evaluation.of(worker, model, settings.trainer.evaluation_memory, job.folder)
-    return TrainingModule(
+    evaluation = Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
+    return kind(
         model,
         strategy,
         worker,

@@ -17,15 +17,14 @@ from torch.nn.utils import parameters_to_vector
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Split
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import by_node
+from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import WHOLE
-from gnnkit.model.exactness import inexact
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import drift
 from gnnkit.training.ddp import SyncMeter
@@ -115,11 +114,7 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
         strategy: Hands out the batches.
         worker: This rank.
     """
-    model = job.source.make_model(job.widths(worker), worker.seed).to(worker.device, worker.dtype)
-    strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
-    strategy.setup(worker, model)
-    evaluation = Evaluation.of(worker, model, job.settings.trainer.evaluation_memory)
-    module = _Plain(model, strategy, worker, evaluation, optimizer="sgd", lr=LEARNING_RATE, weight_decay=0.0)
+    module = make_module(job, strategy, worker, kind=_Plain)
     recorder, sync = _Recorder(), job.sync()
     options: dict[str, Any] = {
         "max_epochs": EPOCHS,
@@ -128,13 +123,13 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
         "logger": False,
     }
     make_trainer(module, sync, SyncMeter(), callbacks=[recorder], **options).fit(module)
-    if drift(model, worker.comm) and job.settings.trainer.final_average:
-        sync.finish(model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+    if drift(module.model, worker.comm) and job.settings.trainer.final_average:
+        sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
     return {
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
         "gradients": torch.stack(recorder.gradients),
         "parameters": _values(module),
-        "logits": _all_rows(evaluation.logits(model), worker),
+        "logits": _all_rows(module.evaluation.logits(module.model), worker),
     }
 
 
@@ -187,5 +182,4 @@ def _compared(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str
 
 def _note(job: Job, worker: Worker) -> str | None:
     """Says why the model is not exact, where the reason is known."""
-    widths = job.widths(worker)
-    return "\n".join(inexact(job.source.make_model(widths, worker.seed), widths.in_features, widths.edge_width)) or None
+    return "\n".join(job.inexact(worker)) or None

@@ -91,7 +91,7 @@ class Child:
             os.kill(self._process.pid, number)
 
     def ended_within(self, deadline: float) -> bool:
-        """Waits for the end until `deadline`, monotonic seconds. Says if that was enough."""
+        """Waits for the end until `deadline` in monotonic seconds. Returns success."""
         if self._process is None:
             return True
         self._process.join(max(deadline - time.monotonic(), 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from gnnkit import _core, storage
 from gnnkit.checks import MAX_THREADS, int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Block, Floats, Ids, MiniBatch
+from gnnkit.ranges import num_cores
 from gnnkit.sampler.batching import tree_sizes
 from gnnkit.sampler.contract import Hop, check_hop
 
@@ -222,11 +222,6 @@ class NativeSampler(Sampler):
 
     def _num_threads(self) -> int:
         return num_cores() if self.threads is None else self.threads
-
-
-def num_cores() -> int:
-    """Counts the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_fanouts(fanouts: Sequence[int]) -> list[int]:

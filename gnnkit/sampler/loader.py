@@ -16,8 +16,9 @@ from gnnkit.checks import MAX_THREADS, array, int64s, whole
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Graph, Ids, MiniBatch
 from gnnkit.partition.quality import max_over_mean
+from gnnkit.ranges import num_cores
 from gnnkit.sampler import frameworks
-from gnnkit.sampler.base import NativeSampler, Sampler, num_cores, wrap
+from gnnkit.sampler.base import NativeSampler, Sampler, wrap
 from gnnkit.sampler.batching import Epoch, Schedule, check_costs
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
