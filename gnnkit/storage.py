@@ -24,8 +24,10 @@ from gnnkit.errors import UserError
 Array = npt.NDArray[Any]
 
 _META = "meta.json"
-# NumPy parses headers as Python. CPython 3.11 counts the depth of all threads at once.
+# NumPy parses headers as Python. CPython 3.11 counts the depth of all threads at once,
+# and raises SystemError if another thread parses at the same moment.
 _reading = threading.Lock()
+_TRIES = 100
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -66,6 +68,13 @@ def check_regular(path: Path) -> None:
 def read_npy(path: Path) -> Array:
     """Maps the array of a .npy file, read-only. Raises `UserError` naming the file."""
     check_regular(path)
+    for _ in range(_TRIES):
+        with suppress(SystemError):
+            return _map(path)
+    return _map(path)
+
+
+def _map(path: Path) -> Array:
     try:
         with _reading, path.open("rb") as file:
             check_npy(file, path.stat().st_size, str(path))
