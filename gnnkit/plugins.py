@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
+PARTITION_KEYS = ("path",)  # arguments of a partitioner that stand beside these, and not in `options`
 _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
 _WORDS: dict[Any, str] = {
     float: "a number",
@@ -126,10 +127,11 @@ def check_arguments(
         if key not in own and not takes_any:
             raise unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in own])
         if key in hints and not _fits(value, hints[key]):
-            raise UserError(f"{section}.{key}={shown(value)} must be {_spelt(hints[key])}")
+            raise UserError(f"{_key(section, key)}={shown(value)} must be {_spelt(hints[key])}")
     for key, parameter in own.items():
         if parameter.default is parameter.empty and key not in arguments:
-            raise UserError(f"{section}.{key} is missing: set it with {section}.{key}=VALUE")
+            name = _key(section, key)
+            raise UserError(f"{name} is missing: set it with {name}=VALUE")
 
 
 def conf_folders() -> list[Path]:
@@ -172,6 +174,12 @@ def _chosen(kind: str, name: object) -> str:
 
 def _section(kind: str) -> str:
     return "partition.options" if kind == "partition" else kind
+
+
+def _key(section: str, key: str) -> str:
+    """Spells the configuration key of an argument."""
+    beside = section == "partition.options" and key in PARTITION_KEYS
+    return f"partition.{key}" if beside else f"{section}.{key}"
 
 
 def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str]) -> UserError:

@@ -184,7 +184,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         if not isinstance(config[key], dict) and (key, config[key]) != ("sampler", None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
-    _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options",))
+    _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
 
 def _expect_keys(

@@ -39,6 +39,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
     "partition.replication": [0, 3, -1, 2.5],
     "partition.border": ["min", ""],
+    "partition.path": ["/none", ""],
     "partition.options.balance": ["edge"],
     "partition.options.imbalance": [0, 2, NAN],
     "partition.options.width": COUNT,
@@ -142,6 +143,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
         "cluster": [f"sampler.clusters={clusters}"],
+        "stored": [f"partition.path={clusters.parent}"],
     }
 
     def composed(section: str, name: str) -> dict[str, Any]:

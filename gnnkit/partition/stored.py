@@ -1,0 +1,43 @@
+"""A partition that `job=partition` has stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.partition.base import Partition, Partitioner
+from gnnkit.partition.grid import Grid
+from gnnkit.storage import load_arrays
+
+
+class Stored(Partitioner):
+    """The partition that a run of `job=partition` has left in its folder.
+
+    Choose this partition where cutting takes long, or where runs must share one cut.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Keeps the place.
+
+        Args:
+            path: A run folder, or the folder `partition` in it.
+        """
+        if not path or not Path(path).is_dir():
+            raise UserError(f"partition.path={path} must be a folder")
+        self.path = path
+
+    def assign(self, graph: Graph, grid: Grid) -> Partition:
+        folder = Path(self.path)
+        arrays, meta = load_arrays(folder / "partition" if (folder / "partition").is_dir() else folder)
+        if "node_rank" not in arrays or not isinstance(meta.get("grid"), dict):
+            raise UserError(f"partition.path={self.path} holds no partition: job=partition stores one")
+        stored = Grid(**meta["grid"])
+        if stored != grid:
+            spelt = f"partition.grid=[{stored.rows},{stored.cols},{stored.slices}] workers={stored.world_size}"
+            raise UserError(f"partition.path={self.path} was cut for a {stored} grid, got {grid}: choose {spelt}")
+        if len(arrays["node_rank"]) != graph.num_nodes:
+            raise UserError(
+                f"partition.path={self.path} assigns {len(arrays['node_rank'])} nodes, the graph has {graph.num_nodes}"
+            )
+        return Partition(arrays["node_rank"], arrays.get("edge_cell"), grid)
