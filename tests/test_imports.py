@@ -22,7 +22,7 @@ from gnnkit.engine import Adjacency, FeatureStore
 from gnnkit.evaluation import Evaluation
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
-from gnnkit.partition import NodePartitioner
+from gnnkit.partition.base import Partitioner
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
@@ -77,7 +77,7 @@ IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import 
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
     Adjacency, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
-    NodePartitioner, Program, Sampler,
+    Partitioner, Program, Sampler,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 

@@ -114,8 +114,9 @@ class ExecutionStrategy(ABC):
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         """Raises `UserError` for a sampler or a number of layers that does not fit.
 
-        Called before ranks start, on the launching process. Here a strategy that `samples`
-        needs a sampler with one hop for each layer. Other strategies refuse samplers.
+        Called before ranks start, on the launching process. Here a strategy that
+        `samples` needs a sampler with one hop for each layer. Other strategies refuse
+        samplers.
         """
         if sampler is None:
             if self.samples:

@@ -13,7 +13,7 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Worker, weighing_sums
 
 
 class OwnedSeeds(ExecutionStrategy):
-    """Seeds of a worker are among the nodes that it owns (as in DistDGL, Zheng et al., 2020).
+    """Seeds among the nodes that a worker owns, as in DistDGL (Zheng et al., 2020).
 
     Choose this strategy with a partition that follows the graph, such as `metis`. The
     neighbourhoods of a worker's seeds overlap there, so that a batch reads fewer rows.
