@@ -1,4 +1,7 @@
-"""Imports point one way, down the list of rooms. Configuration is read in one place, plugins are asked, not recognised."""
+"""Imports point one way, down the list of rooms.
+
+Configuration is read in one place. Plugins are asked, not recognised.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from gnnkit.sync import GradientSync
 
 PACKAGE = Path(gnnkit.__file__).parent
 ROOT = PACKAGE.parent
-# From the bottom up. A room imports from itself and from the rooms before it, and nothing else.
+# From the bottom up. A room imports from itself and from the rooms before it only.
 LAYERS = [
     "errors",
     "ranges",
@@ -94,7 +97,7 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yields every module that a file imports at run time, and whether a function does."""
+    """Yields the modules that a file imports, and whether a function imports each."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     inside = {inner for node in ast.walk(tree) if isinstance(node, functions) for inner in ast.walk(node)}
@@ -151,7 +154,7 @@ def test_the_documents_draw_the_rooms_in_the_order_of_imports(name: str) -> None
 
 
 def picture(name: str) -> str:
-    """Returns the block of a document that lists the rooms, which begins with `errors`."""
+    """Returns the block of a document that lists the rooms. `errors` comes first."""
     text = (ROOT / name).read_text(encoding="utf-8")
     found = re.search(r"(?:^    .*\n)*^    errors\b.*\n(?:^    .*\n)*", text, re.MULTILINE)
     assert found is not None, f"{name} does not list the rooms"
@@ -168,7 +171,7 @@ def test_nobody_above_the_plugins_recognises_a_plugin_by_its_class(path: Path) -
 
 
 def plugin_classes() -> set[str]:
-    """Names the classes of all installed plugins and the interfaces that plugins implement."""
+    """Names the classes of all installed plugins, and their interfaces."""
     return {
         *(plugins.load(kind, name).__name__ for kind in plugins.KINDS for name in plugins.names(kind)),
         *(base.__name__ for base in BASES),
@@ -192,7 +195,7 @@ def test_the_composed_configuration_is_read_in_one_place(path: Path) -> None:
 
 
 def key_read(node: ast.AST) -> str | None:
-    """Returns the key where the code takes a value out of a composed configuration by its key."""
+    """Returns the key by which the code reads a composed configuration, if any."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         source, key = node.value, node.slice.value
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:

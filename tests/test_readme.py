@@ -1,4 +1,7 @@
-"""What the documents say is so: their code runs, their commands are accepted, their tables are complete."""
+"""The documents are right.
+
+Their code runs, their commands are accepted, their tables are complete.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def prose(name: str) -> str:
 
 
 def commands(name: str) -> list[list[str]]:
-    """Lists the arguments of every `gnnkit` in a document, in lines of code and in spans of prose."""
+    """Lists the arguments of every `gnnkit` in a document, in code and in prose."""
     text = prose(name)
     spans = re.findall(r"`(gnnkit [^`]*)`", text.replace("\n", " "))
     lines = [line for line in text.splitlines() if line.startswith("    ") and re.search(r"\bgnnkit [+\w]", line)]
@@ -55,7 +58,7 @@ def commands(name: str) -> list[list[str]]:
 
 
 def table(heading: str) -> list[list[str]]:
-    """Returns the cells of the rows of the table whose first column has this heading."""
+    """Returns the cells of the table whose first column has this heading."""
     found = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-|]*\n((?:\|.*\n)+)", README, re.MULTILINE)
     assert found is not None, f"README has no table of {heading}"
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in found[1].splitlines()]
@@ -129,7 +132,7 @@ def test_commands_are_accepted(arguments: list[str], capsys: pytest.CaptureFixtu
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Run folders of the first command of README, on a small graph, and of a program."""
+    """Run folders of the first command of README on a small graph, and a program."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("runs"))
         first = commands("README.md")[0]
