@@ -27,6 +27,7 @@ from gnnkit.model.program import Program
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
+from gnnkit.training import resume
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
 _WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
@@ -66,6 +67,8 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         iterate.check(settings, strategy)
     elif isinstance(num_layers := getattr(tried, "num_layers", None), int):
         strategy.check(sampler, num_layers)
+    if settings.trainer.resume is not None and source.trains:
+        resume.load(settings.trainer.resume)  # the ranks read it again
     if strategy.reads_graph and settings.partition.grid != "1d":
         raise UserError(
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
