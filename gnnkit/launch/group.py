@@ -22,7 +22,7 @@ GRACE = 0.3  # seconds for other reports, after a rank has failed of itself
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
 TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
 LINGER = 10.0  # seconds from a rank's result to the rank's end
-STACKS = 0.5  # seconds for all processes to write their stacks
+STACKS = 1.0  # seconds for all processes to write their stacks
 
 
 class RankError(RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import warnings
@@ -10,6 +11,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.connectors import data_connector
 
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
@@ -39,6 +41,8 @@ def make_trainer(
         **options: Further arguments of Lightning's trainer.
     """
     worker, guard = module.worker, guard or Guard()
+    if worker.comm.in_one_process:
+        _leave_constructors_alone()
     if uses_ddp(sync, module.strategy, worker):
         strategy: Any = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
     else:
@@ -74,3 +78,12 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
     """
     comm = worker.comm
     return sync.ddp and comm.is_process_group and comm.world_size > 1 and not strategy.drifts
+
+
+def _leave_constructors_alone() -> None:
+    """Keeps Lightning from wrapping the constructors of all torch loaders.
+
+    Lightning wraps these while it asks for a loader, which fails where several ranks are
+    threads and ask at once. Our loaders are of no such class.
+    """
+    data_connector._replace_dunder_methods = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]

@@ -217,10 +217,18 @@ def start_program(tmp_path: Path, body: str, world_size: int = 3) -> tuple[subpr
     raise AssertionError(f"the program did not start: {process.communicate(timeout=5)}")
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process is there, and not a zombie that waits for its new parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def wait_gone(pids: Sequence[int], seconds: float) -> float:
     """Seconds until none of the processes is left."""
     start = time.monotonic()
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while any(is_alive(pid) for pid in pids):
         assert time.monotonic() - start < seconds, "a rank outlives its parent"
         time.sleep(0.01)
     return time.monotonic() - start

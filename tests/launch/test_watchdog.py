@@ -64,7 +64,7 @@ def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
     start = time.monotonic()
     with pytest.raises(RankError, match=message) as caught:
         run_in_child(function, patience=patience)
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 6
     assert f"in {function.__name__}" in str(caught.value)
 
 
@@ -219,5 +219,8 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
         )
     message = str(caught.value)
     assert message.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")
-    assert f"in {hang.__name__}" in message
+    if hang is stop:  # goes on while the stacks are written
+        assert "rank 1 in step 3 (stopped by SIGSTOP)" in message
+    assert "stacks of rank 1" in message
+    assert hang is stop or f"in {hang.__name__}" in message
     assert not (tmp_path / "run/prepared").exists()
