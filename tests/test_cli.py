@@ -123,6 +123,7 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
     assert "max_epochs: 100  # passes over the training nodes\n" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -13,6 +13,7 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
     assert compose([spelling])["strategy"]["name"] == "vertex_centric"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -147,6 +148,7 @@ def test_python_values_become_overrides_that_compose_to_them() -> None:
     assert config["trainer"]["lr"] == 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["1d", "1.5d", "2d", "3d", "hash", "random", "balanced", "tiles", "contiguous"])
 def test_every_partition_has_the_keys_of_the_layout(name: str) -> None:
     section = compose(["strategy=vertex_centric", f"partition={name}"])["partition"]

@@ -63,11 +63,13 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*plugins.names("partition")} - {"stored"}))  # of one graph only
 def test_partitioners(name: str) -> None:
     testing.check_partitioner(configured("partition", name)())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("sampler"))
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
@@ -75,11 +77,13 @@ def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
     testing.check_sampler(configured("sampler", name, **given)(), GRAPH, np.arange(GRAPH.num_nodes)[::-2].copy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("dataset"))
 def test_datasets(name: str, arguments: dict[str, dict[str, str]]) -> None:
     testing.check_dataset(configured("dataset", name, **arguments.get(name, {}))())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("strategy"))
 def test_strategies(name: str) -> None:
     testing.check_strategy(configured("strategy", name))
@@ -90,6 +94,7 @@ def test_synchronisations(name: str) -> None:
     testing.check_sync(configured("sync", name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("model"))
 def test_models_and_programs(name: str) -> None:
     make = configured("model", name)

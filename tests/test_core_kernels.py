@@ -126,6 +126,7 @@ def test_a_maximum_goes_to_the_first_edge_that_has_it_and_so_does_its_gradient(
     np.testing.assert_allclose(back, routed, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_width_equals_the_loop_and_has_the_same_bits_on_any_number_of_threads(width: int, dtype: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 CLOSED_WHILE_A_BATCH_FAILS = """
 import threading, time
 import numpy as np
@@ -31,6 +33,7 @@ consumer.join()
 """
 
 
+@pytest.mark.slow
 def test_a_loader_closed_by_another_thread_ends_though_a_batch_fails() -> None:
     command = [sys.executable, "-c", CLOSED_WHILE_A_BATCH_FAILS]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)

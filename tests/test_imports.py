@@ -115,6 +115,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             yield from ((f"{node.module}.{name.name}", node in inside) for name in node.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
     own = room(path)

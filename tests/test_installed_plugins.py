@@ -180,6 +180,7 @@ def run(site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
     sys.modules.pop("others", None)
 
 
+@pytest.mark.slow
 def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: Path, run: Run) -> None:
     chosen = [f"{kind}=others_{kind}" for kind in KINDS if kind != "sampler"]
     code, text = run(*chosen, "dataset.size=18", "workers=2", "threads=1", "trainer.max_epochs=2")
@@ -201,6 +202,7 @@ def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(sit
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "sampler", "model"}
 
 
+@pytest.mark.slow
 def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Path, run: Run) -> None:
     sizes = ("workers=1", "comm=threads", "trainer.max_epochs=1")
     code, text = run("strategy=others_sampling", "dataset=others_dataset", *sizes, "output=run")
@@ -210,6 +212,7 @@ def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Pa
     assert (kept["name"], kept["fanouts"]) == ("neighbor", [15, 10])
 
 
+@pytest.mark.slow
 def test_a_value_error_of_a_plugin_on_a_rank_keeps_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIL", "yes")
     code, text = run("strategy=others_sampling", "dataset=others_dataset", "workers=2", "trainer.max_epochs=1")

@@ -91,6 +91,7 @@ PARTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "title"), PARTS)
 def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]) -> None:
     for block in blocks(sections(name)[title]):
@@ -121,6 +122,7 @@ def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[
             assert np.isfinite(result["train_loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", commands("README.md") + commands("CONTRIBUTING.md"), ids=" ".join)
 def test_commands_are_accepted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if arguments[0].startswith("--"):
@@ -143,6 +145,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         yield {name: Path(name).absolute() for name in ("first", "program")}
 
 
+@pytest.mark.slow
 def test_the_files_of_a_run_are_those_of_the_table(runs: dict[str, Path]) -> None:
     found = {path.name for path in runs["first"].iterdir()} | {path.name for path in runs["program"].iterdir()}
     files = named("file")
@@ -152,6 +155,7 @@ def test_the_files_of_a_run_are_those_of_the_table(runs: dict[str, Path]) -> Non
     assert (runs["program"] / "values.npy").exists()
 
 
+@pytest.mark.slow
 def test_the_fields_of_a_result_are_those_of_the_table(runs: dict[str, Path]) -> None:
     result = json.loads((runs["first"] / "result.json").read_text())
     described = set().union(*(code(cell) for row in table("field") for cell in row))

@@ -183,6 +183,7 @@ def wrong_types(value: Any) -> list[Any]:
     return [{"a": 1}, [{"a": 1}], *([True, "x"] if isinstance(value, int | float) else [])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("section", "name"), OPTIONS)
 def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
@@ -196,6 +197,7 @@ def test_a_neighbour_of_every_key_is_refused_with_the_nearest_key(
     assert {key: line for key, line in named.items() if f"did you mean {key}?" not in line} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("section", "name"), OPTIONS)
 def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
@@ -208,6 +210,7 @@ def test_a_wrong_type_of_every_key_is_refused_naming_key_and_value(
             assert line.startswith((f"{named}=", f"{named}[0]=", f"{named} ")), f"{key}={value}: {line}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("section", "name"), OPTIONS)
 def test_a_value_out_of_range_of_every_key_is_refused_naming_the_key(
     section: str, name: str, chosen: Callable[..., dict[str, Any]], refusal: Callable[..., str]
@@ -245,6 +248,7 @@ def test_a_key_that_is_taken_away_is_named(
 SAMPLED = "strategy=individual_sample"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -310,6 +314,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     return settled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "overrides", "expected"),
     [

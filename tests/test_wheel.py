@@ -39,6 +39,7 @@ def expected() -> set[str]:
     return {path.as_posix() for path in code | yaml}
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_code_configuration_and_native_module(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -47,6 +48,7 @@ def test_the_wheel_holds_code_configuration_and_native_module(built: Path) -> No
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gnnkit"}
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -55,6 +57,7 @@ def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
     assert expected() | rust | {"Cargo.lock", "pyproject.toml", "LICENSE"} <= names
 
 
+@pytest.mark.slow
 def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     python = environment / "bin" / "python"

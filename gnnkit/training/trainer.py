@@ -83,7 +83,7 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
 def _leave_constructors_alone() -> None:
     """Keeps Lightning from wrapping the constructors of all torch loaders.
 
-    Lightning wraps these while it asks for a loader, which fails where several ranks are
+    Lightning wraps these while it asks for a loader, which fails where ranks are
     threads and ask at once. Our loaders are of no such class.
     """
-    data_connector._replace_dunder_methods = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]
+    setattr(data_connector, "_replace_dunder_methods", lambda *_: contextlib.nullcontext())  # noqa: B010

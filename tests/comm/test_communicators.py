@@ -15,6 +15,7 @@ from tests.comm.processes import run_gloo
 RUNNERS = {"threads": Threads.run, "gloo": run_gloo}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_communicator_keeps_the_promises_of_the_interface(comm: str, world_size: int) -> None:
@@ -30,6 +31,7 @@ def test_all_reduce_gives_the_same_bits_on_all_ranks(comm: str) -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_a_rank_that_comes_late_ends_the_wait_of_the_others(comm: str) -> None:
     def work(comm: Communicator) -> float:
@@ -79,6 +81,7 @@ def test_all_threads_that_fail_of_themselves_are_told() -> None:
     assert shown.value.__notes__ == ["on rank 0", "rank 1 failed: ZeroDivisionError: mine is 1"]
 
 
+@pytest.mark.slow
 def test_threads_name_the_ranks_that_have_not_come() -> None:
     def work(comm: Communicator) -> str:
         part = comm.split([0, 2, 3]) if comm.rank != 1 else comm.split([1])
@@ -122,6 +125,7 @@ def test_a_thread_that_is_stuck_is_named_when_the_others_have_ended(release: thr
         Threads.run(work, 3, timeout=0.2)
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_stuck_is_named_when_another_has_waited_for_it(release: threading.Event) -> None:
     def work(comm: Communicator) -> None:
         if comm.rank == 2:

@@ -100,6 +100,7 @@ def traffic(comm: Communicator, num_letters: int = 150) -> list[tuple[int, str, 
     return [(letter.src, letter.tag, letter.fields["number"]) for letter in letters]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_random_traffic_of_four_ranks_delivers_each_letter_once_and_in_order(comm: str) -> None:
     arrived = RUNNERS[comm](traffic, 4)

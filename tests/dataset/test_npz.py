@@ -149,6 +149,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Npz(str(tmp_path / "nowhere.npz")).load()
 
 
+@pytest.mark.slow
 def test_flipped_bytes_give_an_error_or_a_valid_graph(tmp_path: Path) -> None:
     content = write(tmp_path).read_bytes()
     path = tmp_path / "flipped.npz"

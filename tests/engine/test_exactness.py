@@ -67,6 +67,7 @@ def make_model(name: str) -> torch.nn.Module:
     return MODELS[name](WIDTH, CLASSES, hidden=7, num_layers=3, dropout=0.4).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=25, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
@@ -80,6 +81,7 @@ def test_any_assignment_on_any_grid_gives_one_process_result(
     many.assert_equals(one_process(graph, module))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=25, deadline=None)
 @given(graph=graphs(), cells=st.integers(1, 5), slices=st.integers(1, 2), seed=st.integers(0, 99))
@@ -109,6 +111,7 @@ def fixed_case(model: str, directed: bool) -> tuple[Graph, torch.nn.Module, Answ
     return graph, module, one_process(graph, module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 @pytest.mark.parametrize("ranks", range(1, 9))
@@ -120,6 +123,7 @@ def test_every_grid_of_up_to_eight_ranks(model: str, directed: bool, ranks: int)
             on_ranks(graph, Partition(node_rank, None, Grid(*grid)), module, Threads.run).assert_equals(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("grid", [(1, 1, 2), (4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 3, 1)], ids=str)
 def test_gloo_processes_give_one_process_result(model: str, grid: tuple[int, int, int]) -> None:

@@ -62,6 +62,7 @@ def evaluated(model: nn.Module, ranks: int, *, whole: bool, memory: float, scrat
     return by_node(Threads.run(work, ranks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layerwise", [True, False], ids=["layer by layer", "as a whole"])
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_of_any_size_give_the_logits_of_the_full_pass(name: str, layerwise: bool, tmp_path: Path) -> None:

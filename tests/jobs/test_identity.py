@@ -29,6 +29,7 @@ def compared(one: dict[str, str], other: dict[str, str]) -> str | None:
     return found and found.partition(" must be")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key", ["seed=1", "model.hidden=7", "partition=2d", "sync=leader", "comm.timeout=7", "job=verify"]
 )
@@ -36,6 +37,7 @@ def test_every_key_that_can_change_a_result_is_compared(key: str) -> None:
     assert compared(identity(settings(), None, None), identity(settings(key), None, None)) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["output=there", "threads=7", "trainer.progress_bar=true"])
 def test_keys_that_change_no_result_are_not_compared(key: str) -> None:
     assert compared(identity(settings(), None, None), identity(settings(key), None, None)) is None
@@ -47,6 +49,7 @@ def test_plugins_and_versions_are_compared() -> None:
     assert found["strategy=vertex_centric"].startswith("gnnkit.strategy.vertex_centric:VertexCentric of gnnkit ")
 
 
+@pytest.mark.slow
 def test_a_graph_and_a_model_from_python_are_compared() -> None:
     graph = Synthetic(num_nodes=50).load()
     other = replace(graph, features=np.asarray(graph.features) + 1)

@@ -105,6 +105,7 @@ def check_volume(planned: Volume, results: Sequence[Counted], grid: Grid) -> Non
         assert sent == planned.words_sent[rank] * 8, (grid, rank)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_words_and_messages_planned_are_those_counted(name: str) -> None:
     torch.manual_seed(0)
@@ -137,6 +138,7 @@ def step_counted(shards: list[Shard], program: Program, comm: Communicator) -> C
     return totals(iterate(program, worker, lambda iteration, residual, states: None).tally)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PageRank, LabelPropagation, Attends])
 def test_words_and_messages_planned_for_a_program_are_those_counted(kind: type[Program]) -> None:
     graph, program = make_graph(), kind(max_iterations=1)
@@ -158,6 +160,7 @@ def kept(shards: list[Shard], model: nn.Module, comm: Communicator) -> int:
     return saved.num_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
     torch.manual_seed(0)

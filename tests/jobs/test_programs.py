@@ -51,6 +51,7 @@ def run(folder: Path, model: Any, *overrides: str, graph: Graph | None = None, *
     )
 
 
+@pytest.mark.slow
 def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = {"name": "pagerank", "tolerance": 1e-12, "damping": 0.5}
     partition = {"name": "2d", "nodes": "hash"}
@@ -82,6 +83,7 @@ def test_label_propagation_reports_accuracy_and_what_it_did_not_reach(tmp_path: 
     assert (result["iterations"], result["converged"]) == (7, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", ["1d", "3d"])
 def test_a_program_of_ones_own_runs_to_its_end(tmp_path: Path, partition: str) -> None:
     result = run(tmp_path, Reach(tolerance=0), partition=partition)
@@ -89,6 +91,7 @@ def test_a_program_of_ones_own_runs_to_its_end(tmp_path: Path, partition: str) -
     assert (result["model"], result["iterations"], result["residual"]) == ("Reach", N, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["pagerank", "label_propagation"])
 def test_programs_are_verified_against_one_process(tmp_path: Path, model: str) -> None:
     result = run(tmp_path, model, "job=verify", partition="2d")
@@ -123,6 +126,7 @@ def test_what_programs_cannot_do_is_refused(tmp_path: Path, overrides: list[str]
         run(tmp_path, "pagerank", *overrides)
 
 
+@pytest.mark.slow
 def test_words_planned_are_those_counted(tmp_path: Path) -> None:
     counted = run(tmp_path, "pagerank", partition="2d")
     planned = run(tmp_path / "plan", "pagerank", "job=plan", partition="2d")["layouts"]["chosen"]

@@ -100,6 +100,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     return broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "keys", "drifts"),
     [
@@ -125,12 +126,14 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
         assert resumed[key] == result[key]
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_goes_on_from_before_its_final_average(tmp_path: Path, whole: Runs) -> None:
     _, half = run(tmp_path / "half", max_epochs=4)
     _, actual = run(tmp_path / "rest", resume=str(half))
     assert torch.equal(values(actual), values(whole()[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "keys", "expected"),
     [
@@ -146,6 +149,7 @@ def test_a_checkpoint_of_other_workers_is_refused(
         run(tmp_path / "resumed", *overrides, resume=broken(), comm="threads", **keys)
 
 
+@pytest.mark.slow
 def test_checkpoint_predictions_and_result_are_of_the_final_average(whole: Runs) -> None:
     """Epoch 8 of supersteps of 3 is local, so workers end with different parameters."""
     result, path = whole()
@@ -175,11 +179,13 @@ def _logits(parameters: dict[str, Tensor], comm: Threads) -> Tensor:
     return Evaluation.of(worker, model, 1.0).logits(model)
 
 
+@pytest.mark.slow
 def test_without_the_final_average_the_drift_stays(tmp_path: Path) -> None:
     result, _ = run(tmp_path / "run", "trainer.final_average=false", comm="threads")
     assert result["final_drift"] == result["drift"] > 0
 
 
+@pytest.mark.slow
 def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
     found = []
     for sync in ("all_reduce", "leader"):
@@ -192,6 +198,7 @@ def test_the_leaders_updates_equal_ddps(tmp_path: Path) -> None:
     assert difference <= 1e-12
 
 
+@pytest.mark.slow
 def test_drift_ends_with_the_leaders_update_and_stays_under_all_reduce(whole: Runs) -> None:
     drifts = [whole(f"sync={s}", max_epochs=LOCAL, comm="threads")[0]["drift"] for s in ("all_reduce", "leader")]
     assert drifts[0] > 0

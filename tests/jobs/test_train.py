@@ -63,6 +63,7 @@ def train(tmp_path: Path, name: str = "run", **keys: Any) -> tuple[dict[str, Any
     return result, tmp_path / name
 
 
+@pytest.mark.slow
 def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -> None:
     result, folder = train(tmp_path, partition="2d", workers=4)
     assert json.loads((folder / "result.json").read_text()) == result
@@ -86,6 +87,7 @@ def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -
     assert "val_accuracy" in (folder / "csv/metrics.csv").read_text() or result["epochs"] < 10
 
 
+@pytest.mark.slow
 def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) -> None:
     single, _ = train(tmp_path, "one", workers=1, model="sage")
     for name, keys in {
@@ -97,6 +99,7 @@ def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) 
         assert result["test_accuracy"] == single["test_accuracy"]
 
 
+@pytest.mark.slow
 def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
     rows = np.arange(3)
     graph = Graph(
@@ -153,6 +156,7 @@ def started(process: subprocess.Popen[str], folder: Path) -> list[int]:
     return ranks_of(process.pid)
 
 
+@pytest.mark.slow
 def test_ranks_listen_on_loopback_only_never_unpickle_and_when_one_is_killed_it_is_named(tmp_path: Path) -> None:
     argv, options = command(tmp_path, "trainer.max_epochs=1000000")
     argv[2] = "import pickle; pickle.loads = pickle.load = None;" + argv[2]
@@ -179,6 +183,7 @@ def listening(pids: Sequence[int]) -> set[str]:
     return {line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
     argv, options = command(tmp_path, "trainer.max_epochs=1000000", "trainer.checkpoint_every=1")
     with subprocess.Popen(argv, **options) as process:
@@ -192,6 +197,7 @@ def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> N
     assert not (tmp_path / "run/prepared").exists()
 
 
+@pytest.mark.slow
 def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
     argv, options = command(tmp_path, "trainer.max_epochs=2")
     with socket.create_server(("127.0.0.1", 0)) as probe:

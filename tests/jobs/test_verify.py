@@ -23,6 +23,7 @@ def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("comm", "overrides", "reference"),
     [
@@ -40,6 +41,7 @@ def test_runs_equal_one_process(tmp_path: Path, comm: str, overrides: list[str],
     assert set(result["largest_difference"]) == {"logits", "loss", "gradients", "parameters"}
 
 
+@pytest.mark.slow
 def test_an_error_in_ddps_all_reduce_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer of `job=train` is verified."""
 

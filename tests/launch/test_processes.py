@@ -102,6 +102,7 @@ def panic() -> None:
     raise BaseException("a panic of native code")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "expected"),
     [
@@ -128,6 +129,7 @@ def test_the_message_shows_the_ranks_own_traceback() -> None:
         launch(fail_on(1, divide), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", [kill, divide])
 def test_ranks_that_lost_a_peer_are_not_blamed(cause: Callable[[], Any]) -> None:
     with pytest.raises(RankError, match=r"(?s)^rank 2 .*rank 0 failed: RuntimeError: Connection closed by peer"):
@@ -238,6 +240,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks f
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("body", ["pass", STUBBORN])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -259,6 +262,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_group_and_only_the_parent_acts(tmp_pat
     assert wait_gone(pids, 0.5) < 0.5
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("body", ["pass", STUBBORN])
 def test_ranks_die_with_their_parent(tmp_path: Path, body: str) -> None:
@@ -268,6 +272,7 @@ def test_ranks_die_with_their_parent(tmp_path: Path, body: str) -> None:
     assert wait_gone(pids, 2) < 2
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
     process, pids = start_program(tmp_path, "pass")

@@ -50,6 +50,7 @@ def run_a_program(seconds: float) -> int:
     return os.system(f"timeout {seconds} sh -c 'sh -c \"while :; do :; done\"; :'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "patience", "message"),
     [
@@ -68,11 +69,13 @@ def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
     assert f"in {function.__name__}" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "result"), [(work_in_steps, "done"), (loop, None), (run_a_program, 31744)])
 def test_a_child_that_reports_or_computes_is_left_alone(function: Callable[[float], Any], result: Any) -> None:
     assert run_in_child(function, 1.5, patience=Patience(0.3, 0.5, NEVER)) == result
 
 
+@pytest.mark.slow
 def test_a_bound_grows_with_the_time_between_two_signs() -> None:
     def slow_at_last() -> str:
         for step in range(8):
@@ -84,6 +87,7 @@ def test_a_bound_grows_with_the_time_between_two_signs() -> None:
     assert run_in_child(slow_at_last, patience=Patience(NEVER, 0.5, NEVER)) == "done"
 
 
+@pytest.mark.slow
 def test_what_is_done_meanwhile_can_end_the_child() -> None:
     calls = []
 

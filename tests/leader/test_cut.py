@@ -76,6 +76,7 @@ def ring(num_nodes: int = 60) -> Graph:
     )
 
 
+@pytest.mark.slow
 def test_on_a_ring_every_worker_reads_one_row_of_the_one_before_it_and_no_layout_has_fewer(tmp_path: Path) -> None:
     result = train(tmp_path / "run", ring(), partition="1d")
     coordination = json.loads((tmp_path / "run/coordination.json").read_text())
@@ -96,12 +97,14 @@ def test_on_a_ring_every_worker_reads_one_row_of_the_one_before_it_and_no_layout
         assert min(figures["balance"].values()) >= 1
 
 
+@pytest.mark.slow
 def test_a_layout_that_moves_more_than_another_is_told_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = train(tmp_path / "run", ring(), partition="2d")
     assert "partition.grid=1d has fewest (1d 1.0, " in result["why"]
     assert result["why"] in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_large_graphs_are_not_cut_in_other_ways_to_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "COMPARED_EDGES", 10)
     assert train(tmp_path / "run", ring())["why"].endswith("job=plan compares it with other layouts")

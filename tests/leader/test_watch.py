@@ -50,6 +50,7 @@ def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
     return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["all_reduce", "leader"])
 def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     tmp_path: Path, sync: str, capfd: pytest.CaptureFixture[str]
@@ -128,6 +129,7 @@ def test_the_table_holds_every_workers_state() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +203,7 @@ def check_work(result: dict[str, Any], folder: Path, edges: np.ndarray) -> None:
     assert np.array_equal(found, edges)
 
 
+@pytest.mark.slow
 def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) -> None:
     worst = {}
     for batching in ("plain", "balanced"):
@@ -211,6 +214,7 @@ def test_the_work_of_sampled_batches_is_that_of_the_edges_drawn(tmp_path: Path) 
     assert worst["balanced"] - 1 < (worst["plain"] - 1) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local_iterations", [1, 2])
 def test_the_work_of_vertex_centric_is_the_shards_edges_after_a_resume_too(
     tmp_path: Path, local_iterations: int

@@ -134,6 +134,7 @@ def spread(graph: Graph, grid: Grid, seed: int) -> Partition:
     return Partition(owners, None, grid)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
 def test_pagerank_equals_networkx_and_the_dense_solution(graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
@@ -143,6 +144,7 @@ def test_pagerank_equals_networkx_and_the_dense_solution(graph: Graph, grid: tup
     assert values.sum() == pytest.approx(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), seed=st.integers(0, 99))
 def test_label_propagation_equals_the_dense_solution(graph: Graph, grid: tuple[int, int, int], seed: int) -> None:
@@ -150,6 +152,7 @@ def test_label_propagation_equals_the_dense_solution(graph: Graph, grid: tuple[i
     assert close(values, solved_propagation(graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "solved"), [(pagerank, solved_pagerank), (propagation, solved_propagation)])
 def test_every_grid_of_up_to_eight_ranks_gives_the_dense_solution(
     program: Callable[[], Program], solved: Callable[[Graph], np.ndarray]
@@ -170,6 +173,7 @@ def test_a_vertex_cut_gives_the_dense_solution(
     assert close(values, solved(graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "solved"), [(pagerank, solved_pagerank), (propagation, solved_propagation)])
 def test_processes_give_the_dense_solution(
     program: Callable[[], Program], solved: Callable[[Graph], np.ndarray]

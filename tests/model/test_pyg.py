@@ -100,6 +100,7 @@ def on_rank(shards: list[Shard], model: PyG, comm: Communicator) -> tuple[Tensor
     return comm.all_reduce(loss), [comm.all_reduce(g.clone()) for g in gradients]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_of_pyg_gives_what_pyg_gives(name: str, ranks: int, record_property: Callable[..., None]) -> None:

@@ -42,6 +42,7 @@ def lattice(*shape: int) -> Graph:
     return Graph.from_edges(np.r_[src, dst], np.r_[dst, src], len(points), coordinates=coordinates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=lambda p: type(p).__name__)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), dims=st.sampled_from([2, 3]))
 def test_every_node_gets_one_owner_and_the_same_one_again(

@@ -95,6 +95,7 @@ def test_one_rank_cut_alone_is_the_same_shard(case: tuple[Graph, Partition]) -> 
         assert_equal(shard, cut(graph, partition, rank))
 
 
+@pytest.mark.slow
 @given(cases())
 def test_self_loops_are_added_once_where_missing_as_if_the_graph_had_them(case: tuple[Graph, Partition]) -> None:
     graph, partition = case

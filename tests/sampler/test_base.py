@@ -111,6 +111,7 @@ def rmat() -> CSC:
     return CSC(graph.indptr, graph.indices, np.arange(graph.num_edges, dtype=np.float32) % 7)
 
 
+@pytest.mark.slow
 @each_sampler
 @pytest.mark.parametrize("num_seeds", [20, 400, 4_000])  # the hops of the first are too small for more than one thread
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")

@@ -227,6 +227,7 @@ def test_lightning_takes_loaders_for_validation_test_and_prediction(tmp_path: Pa
     assert module.seen["test"] == input_nodes(loader(), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 8, 11, 15])  # 8: the last of the first epoch
 def test_lightning_resumes_a_loader_in_mid_epoch(tmp_path: Path, step: int) -> None:
     whole, resumed = Classifier(), Classifier()

@@ -426,6 +426,7 @@ def test_files_are_not_read_ahead_once_they_are_sampled(tmp_path: Path) -> None:
     assert all(map(is_read_at_random, arrays))
 
 
+@pytest.mark.slow
 def test_python_samplers_overlap_with_their_consumer() -> None:
     own = loader(sampler=PythonSampler(delay=0.05), batch_size=100, threads=2, prefetch=2)
     started = time.monotonic()

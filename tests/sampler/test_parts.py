@@ -89,6 +89,7 @@ def rows(hop: Hop, sources: Ids, edges: Ids) -> list[tuple[list[float], ...]]:
     return [(sources[span].tolist(), edges[span].tolist(), weight[span].tolist()) for span in spans]
 
 
+@pytest.mark.slow
 @each_sampler
 @pytest.mark.parametrize("hop", [0, 1])
 def test_owners_together_draw_what_one_process_draws(sampler: NativeSampler, hop: int, csc: CSC) -> None:

@@ -55,6 +55,7 @@ def without_replacement(counts: npt.NDArray[np.int64], num_keys: int, fanout: in
     return float(chi2.sf(statistic * (degree - 1) / (degree * (1 - p)), len(groups) - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [2, 3, 16, 17, 33, 63, 64, 65, 127, 1_000, 2**15 + 1, 2**16 - 1, 100_000])
 @pytest.mark.parametrize("fanout", [1, 5, 15, 40])
 def test_neighbours_are_drawn_uniformly(degree: int, fanout: int) -> None:
@@ -67,6 +68,7 @@ def test_neighbours_are_drawn_uniformly(degree: int, fanout: int) -> None:
     assert kstest(values, "uniform").pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("degree", "fanout"), [(5, 2), (6, 3), (7, 6), (70, 2)])
 def test_all_sets_of_neighbours_are_equally_likely(degree: int, fanout: int) -> None:
     graph, sampler, num_keys = star(degree), NeighborSampler([fanout]), 30_000
@@ -80,6 +82,7 @@ def test_all_sets_of_neighbours_are_equally_likely(degree: int, fanout: int) -> 
     assert chi2.sf(statistic, len(everything) - 1) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [1, 2, 7, 64, 1_000, 100_000])
 def test_draws_with_replacement_are_independent_and_uniform(degree: int) -> None:
     counts = inclusions(NeighborSampler([10], replace=True), star(degree), range(3_000))
@@ -87,6 +90,7 @@ def test_draws_with_replacement_are_independent_and_uniform(degree: int) -> None
     assert degree == 1 or p_value(counts, np.full(degree, 30_000 / degree)) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [1, 2, 7, 64, 1_000, 100_000])
 def test_weighted_draws_with_replacement_are_in_proportion(degree: int) -> None:
     weight = np.random.default_rng(0).random(degree) ** 3 + 0.01
@@ -97,6 +101,7 @@ def test_weighted_draws_with_replacement_are_in_proportion(degree: int) -> None:
         assert p_value(counts[weight > 0], 20_000 * weight[weight > 0] / weight.sum()) > 1e-3
 
 
+@pytest.mark.slow
 def test_weighted_draws_without_replacement_are_in_proportion_to_what_is_left() -> None:
     weight, fanout, num_keys = np.array([0.5, 1.0, 2.0, 0.0, 4.0]), 3, 30_000
     law: Counter[tuple[int, ...]] = Counter()
@@ -127,6 +132,7 @@ def test_weighted_inclusion_follows_the_race_of_exponentials(degree: int) -> Non
     assert abs(drawn - expected) < 4 * np.sqrt(expected / num_keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [1, 3, 16, 100, 1_000, 100_000])
 def test_labor_keeps_each_edge_with_probability_fanout_by_degree(degree: int) -> None:
     fanout, num_keys = 5, 4_000 if degree <= 1000 else 400
@@ -186,6 +192,7 @@ SAMPLERS: dict[str, Callable[[str], Sampler]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS.keys())
 @pytest.mark.parametrize("kind", ["sum", "mean"])
 def test_weighted_aggregates_are_unbiased(graph: CSC, make: Callable[[str], Sampler], kind: str) -> None:

@@ -123,6 +123,7 @@ def test_a_model_that_needs_edges_is_refused_where_nodes_are_drawn() -> None:
         steps(IndividualSample(), make_model("gine"), own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_all_neighbours_in_one_batch_are_full_graph_training_noise_included(model: str, ranks: int) -> None:
@@ -139,6 +140,7 @@ def test_all_neighbours_in_one_batch_are_full_graph_training_noise_included(mode
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["neighbor", "weighted", "labor"])
 def test_sums_over_drawn_edges_estimate_the_sums_over_all(name: str) -> None:
     """The mean of one layer's sums over many draws is the sum over all in-edges."""
@@ -173,6 +175,7 @@ def test_an_epoch_covers_the_training_nodes_once_and_ranks_out_of_seeds_join_wit
     assert sorted(seen) == np.flatnonzero(GRAPH.split == 1).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_empty_batches_isolated_seeds_and_batches_of_one_are_no_special_case(model: str) -> None:
     module = make_model(model)

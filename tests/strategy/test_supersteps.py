@@ -48,6 +48,7 @@ def test_one_rank_is_exact_with_any_number_of_local_iterations() -> None:
     assert torch.equal(one, three)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_moves_nothing(

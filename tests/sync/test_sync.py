@@ -30,6 +30,7 @@ def trained(shards: list[Shard], sync: Callable[[], GradientSync], comm: Communi
     return parameters(train(shards, sync, copy.deepcopy(MODEL), comm, epochs=8)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [Threads.run, run_gloo], ids=["threads", "gloo"])
 @pytest.mark.parametrize("grid", [Grid(3, 1, 1), Grid(2, 2, 1)], ids=str)
 def test_the_leaders_update_equals_all_reduce(run: Run, grid: Grid) -> None:

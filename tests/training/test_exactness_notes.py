@@ -35,6 +35,7 @@ def test_what_is_not_exact_is_said_before_training_and_in_the_result(
     assert json.loads((tmp_path / "run/result.json").read_text())["exact"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"model": attention, "workers": 1}, {"model": "gcn"}, {"sync": "leader"}], ids=str)
 def test_nothing_is_said_of_an_exact_run(
     tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]

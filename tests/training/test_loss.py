@@ -60,6 +60,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mean", "penalty"])
 @pytest.mark.parametrize("keys", [{}, {"comm": "gloo"}, {"sync": "leader", "workers": 3}, SAMPLED], ids=str)
 def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
@@ -67,6 +68,7 @@ def test_a_loss_that_does_not_divide_by_the_total_is_refused(tmp_path: Path, kin
         run(tmp_path / "run", kind, **keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sum", "share", "random"])
 @pytest.mark.parametrize("keys", [{}, SAMPLED], ids=str)
 def test_a_loss_that_is_right_or_random_trains(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
@@ -77,6 +79,7 @@ def test_one_worker_may_take_the_mean(tmp_path: Path) -> None:
     assert run(tmp_path / "run", "mean", workers=1)["epochs"] == 2
 
 
+@pytest.mark.slow
 def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
     """Not in what was logged, nor in the words that were counted."""
     own = run(tmp_path / "own", "sum")

@@ -108,6 +108,7 @@ def parameters(folder: Path) -> Tensor:
     return torch.cat([value.flatten().double() for value in state.values()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -130,6 +131,7 @@ def test_a_run_stops_on_all_ranks_and_keeps_the_last_finite_checkpoint(tmp_path:
     assert not (tmp_path / "run/result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
@@ -144,6 +146,7 @@ def test_the_place_is_named(tmp_path: Path, how: str, expected: str) -> None:
     assert "no checkpoint was saved before" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     model = Net([4], node=None)
@@ -155,6 +158,7 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     assert "of step 5 " in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "step"), [(6, 3), (5, 4)], ids=["found at the next exchange", "found at the end"])
 @pytest.mark.parametrize("keys", [{}, {"sync": "leader"}, {"comm": "gloo"}], ids=str)
 def test_a_local_iteration_is_found_by_all_ranks_later(
@@ -166,6 +170,7 @@ def test_a_local_iteration_is_found_by_all_ranks_later(
     assert torch.isfinite(parameters(tmp_path / "run")).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"comm": "gloo"}, {"comm": "threads"}, {"sync": "leader"}], ids=str)
 def test_skipped_steps_are_taken_by_no_rank(tmp_path: Path, keys: dict[str, Any]) -> None:
     result = run(tmp_path / "skips", Net([2, 3, 4, 5], norm=True), {"on_nan": "skip"}, **keys)
@@ -184,6 +189,7 @@ def test_a_local_iteration_is_skipped_by_its_rank_alone(tmp_path: Path) -> None:
     assert math.isfinite(result["train_loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"comm": "gloo"}, {"comm": "threads"}, {"sync": "leader"}], ids=str)
 def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
     tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]

@@ -112,6 +112,7 @@ def logged(folder: Path, name: str) -> list[float]:
         return [float(row[name]) for row in csv.DictReader(file) if row[name]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [seeded(Plain), seeded(Own), by_layers], ids=["module", "lightning", "function"])
 def test_a_users_model_gives_the_same_loss_on_any_number_of_ranks(model: Any, tmp_path: Path) -> None:
     one, many = (train(model, tmp_path / str(workers), workers) for workers in (1, 3))
@@ -139,6 +140,7 @@ def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: P
     assert result["train_loss"] == pytest.approx(float(loss.detach()), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys", [{"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}, {"comm": "threads"}, {"workers": 1}], ids=str
 )
@@ -159,6 +161,7 @@ def test_what_a_lightning_module_logs_counts_all_ranks(keys: dict[str, Any], tmp
         assert most == [max(leaders[0], num_train - leaders[0])] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reduce_fx", "message"),
     [

@@ -32,6 +32,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, first: Path) -> None:
     keys = {"max_epochs": 4, "resume": str(first), "checkpoint_every": 1, "log_every_n_steps": 2}
     run(tmp_path / "more", trainer=keys, threads=2, workers=3, partition="random")
@@ -39,6 +40,7 @@ def test_a_run_folder_is_resumed_and_what_may_change_may_change(tmp_path: Path, 
     assert (saved["epoch"], saved["global_step"]) == (4, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "keys", "expected"),
     [
@@ -82,6 +84,7 @@ class Net(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 def test_a_given_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "first", model=Net(4))
     resumed = {"max_epochs": 4, "resume": str(tmp_path / "first")}
@@ -91,6 +94,7 @@ def test_a_given_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     assert result["epochs"] == 2
 
 
+@pytest.mark.slow
 def test_adamw_trains_another_model_than_adam(tmp_path: Path) -> None:
     for optimizer in ("adam", "adamw"):
         run(tmp_path / optimizer, trainer={"optimizer": optimizer, "weight_decay": 0.5})
@@ -98,6 +102,7 @@ def test_adamw_trains_another_model_than_adam(tmp_path: Path) -> None:
     assert not torch.equal(states[0]["model.convs.0.weight"], states[1]["model.convs.0.weight"])
 
 
+@pytest.mark.slow
 def test_a_run_says_how_long_it_took_and_when_it_was_accurate(tmp_path: Path) -> None:
     result = run(tmp_path / "run", trainer={"max_epochs": 6, "check_val_every_n_epoch": 1})
     assert 0 < result["time_to_accuracy"] < result["seconds_total"]

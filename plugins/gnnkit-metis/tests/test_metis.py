@@ -103,6 +103,7 @@ def test_both_spellings_are_one_configuration() -> None:
     assert {**other, "options": chosen["options"]} == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     [["partition=metis"], ["partition=metis", "partition.grid=2d"], ["partition=2d", "partition.nodes=metis"]],
