@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     guard = callbacks.guard(job, resumed)
     worker = job.worker(comm)
     sync = job.sync()
-    module = make_module(job, job.strategy(), worker, scratch=job.folder)
+    module = make_module(job, job.strategy(), worker, scratch=_scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     with comm.mailbox() as mailbox:
         fitted = _fit(job, module, sync, guard, resumed, mailbox)
@@ -57,6 +58,12 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     return found | drifts | figures.left_out(guard, worker) | exactness
+
+
+def _scratch(job: Job, comm: Communicator) -> Path | None:
+    """Returns the run folder where all ranks are of one host, and so share its pages."""
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
+    return job.folder if comm.in_one_process or local_world_size == comm.world_size else None
 
 
 def make_module(

@@ -1,0 +1,23 @@
+"""Evaluation shares a file between ranks of one host only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnnkit.jobs.train import _scratch
+
+
+@pytest.mark.parametrize(
+    ("local_world_size", "in_one_process", "shared"), [("4", False, True), ("2", False, False), ("1", True, True)]
+)
+def test_ranks_of_several_hosts_share_no_file(
+    local_world_size: str, in_one_process: bool, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
+    comm: Any = SimpleNamespace(in_one_process=in_one_process, world_size=4)
+    job: Any = SimpleNamespace(folder=tmp_path)
+    assert _scratch(job, comm) == (tmp_path if shared else None)
