@@ -61,7 +61,7 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
 
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
-    """Returns the run folder where all ranks are of one host, and so share its pages."""
+    """Returns the run folder where all ranks are of one host and share its pages."""
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
     return job.folder if comm.in_one_process or local_world_size == comm.world_size else None
 
