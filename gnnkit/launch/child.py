@@ -20,6 +20,8 @@ from gnnkit.launch.signals import HANDLED
 
 StartMethod = Literal["fork", "spawn"]
 
+QUIET = 0.2  # seconds without a further line, after which stacks are complete
+
 _SIGNALS = {-number: number.name for number in signal.Signals} | {128 + number: number.name for number in HANDLED}
 _LOST_PEER = re.compile(
     r"(RuntimeError|Dist\w*Error|PeerLost|DeadlineExceeded|Connection\w*Error|BrokenPipeError): .*"
@@ -99,12 +101,13 @@ class Child:
 
     def stacks(self, deadline: float) -> str:
         """Returns the stacks that SIGUSR1 asked for, written by `deadline`."""
-        text = b""
-        while self._stacks is not None and connection.wait([self._stacks], max(deadline - time.monotonic(), 0.0)):
+        text, end = b"", deadline
+        while self._stacks is not None and connection.wait([self._stacks], max(end - time.monotonic(), 0.0)):
             part = os.read(self._stacks.fileno(), 2**16)
             if not part:
                 break
             text += part
+            end = min(deadline, time.monotonic() + QUIET)
         return text.decode(errors="replace")
 
     @property
