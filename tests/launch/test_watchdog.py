@@ -30,6 +30,11 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def shows(message: str, action: Callable[[], None]) -> bool:
+    """Whether the stacks end in `action`. A stopped process may go on while it writes."""
+    return action is stop or f"in {action.__name__}" in message
+
+
 def loop(seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -66,7 +71,8 @@ def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
     with pytest.raises(RankError, match=message) as caught:
         run_in_child(function, patience=patience)
     assert time.monotonic() - start < 6
-    assert f"in {function.__name__}" in str(caught.value)
+    assert "stacks of " in str(caught.value)
+    assert shows(str(caught.value), function)
 
 
 @pytest.mark.slow
@@ -140,7 +146,7 @@ def test_a_silent_rank_is_blamed_and_not_the_ranks_that_waited_for_it(action: Ca
     assert ("(stopped by SIGSTOP)" in first) == (action is stop)
     assert any(line.startswith("rank 0 failed: RuntimeError: ") for line in others)
     assert "stacks of rank 1, in step 3" in message
-    assert f"in {action.__name__}" in message
+    assert shows(message, action)
 
 
 @pytest.mark.slow
@@ -226,5 +232,5 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
     if hang is stop:  # goes on while the stacks are written
         assert "rank 1 in step 3 (stopped by SIGSTOP)" in message
     assert "stacks of rank 1" in message
-    assert hang is stop or f"in {hang.__name__}" in message
+    assert shows(message, hang)
     assert not (tmp_path / "run/prepared").exists()
