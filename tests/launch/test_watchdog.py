@@ -31,7 +31,7 @@ def stop() -> None:
 
 
 def shows(message: str, action: Callable[[], None]) -> bool:
-    """Whether the stacks end in `action`. A stopped process may go on while it writes."""
+    """Whether the stacks show `action`. A stopped process may go on meanwhile."""
     return action is stop or f"in {action.__name__}" in message
 
 
