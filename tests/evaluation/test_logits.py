@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,24 +16,14 @@ from torch import Tensor, nn
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.evaluation.logits import MIB, chunks
-from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
-from gnnkit.model.gin import GIN, GINE
-from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, WIDTH, check_graph
+from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import by_node
+from tests.models import MODELS
 
 GRAPH = check_graph(60)
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "gcn": GCN,
-    "sage": GraphSAGE,
-    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
-    "gat": functools.partial(GAT, heads=2, edge_width=EDGE_WIDTH),
-    "gin": GIN,
-    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
-}
 
 
 class Wrapped(nn.Module):

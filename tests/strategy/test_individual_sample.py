@@ -15,10 +15,6 @@ from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
-from gnnkit.model.gat import GAT
-from gnnkit.model.gcn import GCN
-from gnnkit.model.gin import GIN, GINE
-from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.sampler import (
     BalancedSampler,
@@ -33,17 +29,10 @@ from gnnkit.sampler import (
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample, weighing_sums
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, WIDTH, check_graph
+from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
+from tests.models import MODELS
 
 GRAPH = check_graph(48)
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "gcn": GCN,
-    "sage": GraphSAGE,
-    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
-    "gat": functools.partial(GAT, heads=2, edge_width=EDGE_WIDTH),
-    "gin": GIN,
-    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
-}
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "neighbor": lambda: NeighborSampler([3, 3]),
     "weighted": lambda: WeightedSampler([3, 3]),
