@@ -72,6 +72,8 @@ class Loader:
         transform: called on each batch by the iterator, such as `LoadedBatch.to_pyg`.
     """
 
+    _planned: tuple[int, Epoch] | None = None  # the last plan: strategies ask for the one that an iterator makes
+
     def __init__(
         self,
         graph: Graph | CSC | Any,
@@ -145,8 +147,11 @@ class Loader:
 
     def plan(self, epoch: int) -> Epoch:
         """Cuts the seeds of all ranks into the batches of `epoch`."""
-        key = _core.derive(_core.derive(wrap(self.seed), epoch), _ORDER)
-        return self.schedule.epoch(key, self._seed_costs() if self.schedule.batching == "balanced" else None)
+        if self._planned is None or self._planned[0] != epoch:
+            key = _core.derive(_core.derive(wrap(self.seed), epoch), _ORDER)
+            costs = self._seed_costs() if self.schedule.batching == "balanced" else None
+            self._planned = (epoch, self.schedule.epoch(key, costs))
+        return self._planned[1]
 
     def balance(self, epoch: int) -> float:
         """Returns the largest load of a rank in `epoch` over the mean of all ranks.
