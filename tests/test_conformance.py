@@ -232,7 +232,7 @@ def everyone(batch: Batch, rank: int) -> dict[str, Any]:
     [
         (lambda: Changed(lambda batch, rank: {"total": batch.total + 1}), r"total=\d+ in batch 0, its rows are"),
         (lambda: Changed(lambda batch, rank: {"labels": batch.labels + 1}), "labels are not those of their nodes"),
-        (lambda: Changed(lambda batch, rank: {"synchronise": rank == 0}), "ranks disagree on synchronise"),
+        (lambda: Changed(lambda batch, rank: {"update": "synchronise" if rank else "own"}), "ranks disagree on update"),
         (lambda: Changed(lambda batch, rank: {"x": batch.x * (1 + rank)}), "gradient in batch 0 .* against one rank"),
         (lambda: Changed(lambda batch, rank: {"adjacencies": batch.adjacencies[:1]}), "1 adjacencies for 2 layers"),
         (lambda: Changed(everyone), "labels are not those|outside of the training split"),

@@ -48,6 +48,11 @@ class Job:
         sync: GradientSync = self.settings.sync.create()
         return sync
 
+    def workers(self, world: Communicator) -> Communicator:
+        """Returns the workers among all ranks. Only workers call this method."""
+        count = self.settings.workers
+        return world if world.world_size == count else world.split(range(count))
+
     def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
         """Makes this rank's part of the run.
 

@@ -39,10 +39,29 @@ class _Fitted:
     watch: Watch | None  # on the leader
 
 
-def train(job: Job, comm: Communicator) -> dict[str, Any]:
-    """Trains, evaluates and writes the predictions.
+def train(job: Job, world: Communicator) -> dict[str, Any]:
+    """Trains, evaluates and writes the predictions. Servers serve.
 
     Collective. Returns the figures on the leader.
+
+    Args:
+        job: The job.
+        world: The workers, and after them the servers.
+    """
+    with world.mailbox() as mailbox:
+        if world.rank >= job.settings.workers:
+            job.sync().serve(mailbox, job.settings.workers)
+            return {}
+        return _train(job, job.workers(world), mailbox)
+
+
+def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+    """Does the work of one worker. Collective over the workers.
+
+    Args:
+        job: The job.
+        comm: The workers.
+        mailbox: Letters between workers and servers.
     """
     resumed = callbacks.resumed(job)
     guard = callbacks.guard(job, resumed)
@@ -50,9 +69,9 @@ def train(job: Job, comm: Communicator) -> dict[str, Any]:
     sync = job.sync()
     module = make_module(job, job.strategy(), worker, scratch=_scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
-    with comm.mailbox() as mailbox:
-        fitted = _fit(job, module, sync, guard, resumed, mailbox)
+    fitted = _fit(job, module, sync, guard, resumed, mailbox)
     drifts = _finish(job, module, sync, fitted.trainer)
+    sync.close()
     logits = module.evaluation.logits(module.model)
     measured = accuracies(logits, worker)
     write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
@@ -115,7 +134,7 @@ def _fit(
         sync: The gradient synchronisation.
         guard: Lets the optimiser step.
         resumed: The checkpoint that the run goes on from, if there is one.
-        mailbox: Takes the states of the workers to the leader.
+        mailbox: Letters between workers and servers.
     """
     comm, settings = module.worker.comm, job.settings.trainer
     loggers = callbacks.loggers(job.folder) if comm.rank == LEADER else []
@@ -129,6 +148,7 @@ def _fit(
         sync,
         meter,
         guard=guard,
+        mailbox=mailbox,
         callbacks=[observer, callbacks.signs(), *callbacks.periodic(job), *resumed, *display],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
@@ -156,6 +176,7 @@ def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Tra
         The largest difference of a parameter between two ranks, before and after.
     """
     settings, worker = job.settings.trainer, module.worker
+    module.settle()
     before = after = drift(module.model, worker.comm)
     last = resume.state(trainer, module)  # where a longer run goes on
     if before and settings.final_average:

@@ -5,5 +5,7 @@ A strategy reads a `Worker` and hands out the same number of `Batch`es on every 
 
 from gnnkit.strategy.base import Batch as Batch
 from gnnkit.strategy.base import ExecutionStrategy as ExecutionStrategy
+from gnnkit.strategy.base import Measured as Measured
+from gnnkit.strategy.base import Update as Update
 from gnnkit.strategy.base import Worker as Worker
 from gnnkit.strategy.base import weighing_sums as weighing_sums

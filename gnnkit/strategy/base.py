@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,17 @@ class Worker:
         return self.shard.owned
 
 
+# What follows the backward pass of a batch:
+# synchronise  the gradients of all ranks make one step
+# own          this rank steps its own parameters. `total` counts own rows
+# accumulate   no step: the gradient is added to that of the next step. `total` counts
+#              the rows of all ranks up to and with that step
+# average      as own, then the parameters become the ranks' mean, weighted by `weight`
+# correct      as synchronise, by an optimiser whose state is equal on all ranks, while
+#              the optimiser of own steps keeps its state
+Update = Literal["synchronise", "own", "accumulate", "average", "correct"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The rows and edges that one rank computes with in one step."""
@@ -76,7 +87,18 @@ class Batch:
     rows: Tensor  # [k] int64, the output rows that the loss reads
     labels: Tensor  # [k] int64
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
-    synchronise: bool = True  # False: no exchange, a step of own parameters, and `total` counts own rows
+    update: Update = "synchronise"
+    weight: float = 0.0  # of this rank's parameters, where `update` is "average"
+
+    @property
+    def synchronise(self) -> bool:
+        """Whether the gradients of all ranks make one step."""
+        return self.update in ("synchronise", "correct")
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks meet after the backward pass."""
+        return self.update in ("synchronise", "correct", "average")
 
     @property
     def share(self) -> float:
@@ -87,6 +109,16 @@ class Batch:
     def num_edges(self) -> int:
         """Edges that this rank aggregates over in a forward pass, over all layers."""
         return sum(adjacency.num_edges for adjacency in self.adjacencies)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The work of one rank in one epoch, for strategies that adapt."""
+
+    seconds_compute: float
+    seconds_exchange: float  # of rows, waiting included
+    seconds_sync: float  # of gradients and parameters, waiting included
+    edges: int  # aggregated over
 
 
 class ExecutionStrategy(ABC):
@@ -100,9 +132,11 @@ class ExecutionStrategy(ABC):
 
     samples: ClassVar[bool] = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
-    reads_graph: ClassVar[bool] = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
+    reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     tally: Tally  # what batches move, counted over the whole run
+    only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
+    keeps_state: bool = False  # whether `state_dict` differs between ranks
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         """Returns the strategy whose only rank does the work of `world_size` ranks.
@@ -142,6 +176,15 @@ class ExecutionStrategy(ABC):
     @abstractmethod
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Gives the steps of one epoch, from step `first` on."""
+
+    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:  # noqa: B027 - most do not adapt
+        """Adapts to an epoch that has ended. Collective.
+
+        Args:
+            epoch: Number of the epoch.
+            measured: The work of this rank in that epoch.
+            model: The model, with this rank's parameters.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank between two steps.

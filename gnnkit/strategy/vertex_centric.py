@@ -33,7 +33,8 @@ class VertexCentric(ExecutionStrategy):
 
     def __init__(self, local_iterations: int = 1) -> None:
         self.local_iterations = whole("strategy.local_iterations", local_iterations, 1, MAX_COUNT)
-        self.drifts = local_iterations > 1
+        self.drifts = self.keeps_state = local_iterations > 1
+        self.only_synchronises = not self.drifts
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return None if self.drifts else self
@@ -68,4 +69,4 @@ class VertexCentric(ExecutionStrategy):
         rows, total = self.train_rows, self.num_train if exchanges else len(self.train_rows)
         forward = ForwardPass(exchanges, remember=self.drifts)
         adjacencies = ShardAdjacency.layers(self.engine, self.num_layers, derive(self.seed, epoch), forward)
-        return Batch(self.x, adjacencies, rows, self.labels[rows], total, synchronise=exchanges)
+        return Batch(self.x, adjacencies, rows, self.labels[rows], total, "synchronise" if exchanges else "own")

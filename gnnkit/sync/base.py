@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.average import average_parameters, drift
 
 
@@ -22,13 +22,32 @@ class GradientSync(ABC):
     `sync`.
     """
 
-    lockstep: ClassVar[bool] = True  # False: a rank steps when ready, and the result depends on time
+    lockstep: bool = True  # False: a rank steps when ready, and the result depends on time
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
+    drifts: bool = False  # True: workers hold different parameters between steps
+    servers: int = 0  # ranks beyond the workers, which run `serve`
 
-    def setup(self, module: nn.Module, comm: Communicator) -> None:
-        """Called once on every rank, before the first step, with equal parameters."""
+    def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
+        """Called once on every worker, before the first step, with equal parameters.
+
+        Args:
+            module: The parameters.
+            comm: The workers.
+            mailbox: Letters between all ranks, workers first, servers after them. None
+                where the caller brings none. Only a sync with `servers` or without
+                `lockstep` may need one.
+        """
         self.comm = comm
+
+    def serve(self, mailbox: Mailbox, num_workers: int) -> None:
+        """Serves the workers until they have ended, on a rank beyond the workers.
+
+        Args:
+            mailbox: Letters between all ranks, workers first, servers after them.
+            num_workers: Number of workers.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no servers")
 
     @abstractmethod
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
@@ -41,6 +60,29 @@ class GradientSync(ABC):
                 weight n_p / sum of n in a weighted mean of the ranks' own mean
                 gradients.
         """
+
+    def average_models(self, module: nn.Module, weight: float) -> None:
+        """Replaces the parameters by the ranks' weighted mean. Collective.
+
+        Args:
+            module: The parameters of this rank, replaced in place.
+            weight: The weight of this rank in the mean.
+        """
+        average_parameters(module, self.comm, weight)
+
+    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:  # noqa: B027 - most are settled after each step
+        """Brings the newest parameters to every worker. Collective.
+
+        Rank 0 also gets the optimiser's state. Called before an evaluation and before a
+        checkpoint. Here nothing is to do, as every step leaves the newest parameters.
+
+        Args:
+            module: The parameters of this rank, replaced in place.
+            optimizer: The optimiser of these parameters.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """Ends servers and threads. Called on every worker, after the last step."""
 
     def finish(self, module: nn.Module, comm: Communicator, weight: float) -> None:
         """Ends training: all ranks come to one model. Collective.

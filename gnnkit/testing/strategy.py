@@ -30,7 +30,7 @@ class _Step:
     nodes: Tensor  # [k] whose loss is read
     labels: Tensor  # [k]
     total: int
-    synchronise: bool
+    update: str
     gradient: Tensor  # [num_parameters] of the loss's sum, this rank's
 
 
@@ -48,7 +48,7 @@ def check_strategy(
 ) -> None:
     """Runs two epochs with a GCN on each of `grids`, one rank of which owns nothing.
 
-    All ranks must get equally many batches, which agree on `synchronise` and `total`.
+    All ranks must get equally many batches, which agree on `update` and `total`.
     Rows must be training nodes with the right labels. A second run must get the same
     batches, and so must a run that begins within an epoch. Where `on_one_rank` gives a
     strategy, its gradients must be the sum of the ranks'.
@@ -118,7 +118,7 @@ def _step(batch: Batch, model: GCN) -> _Step:
     assert len(logits) == last.num_dst, f"{len(logits)} rows of output for {last.num_dst} destinations"
     (logits[batch.rows] * (nodes[:, None] + 1).sin()).sum().backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    return _Step(nodes, batch.labels, batch.total, batch.synchronise, torch.cat([g.flatten() for g in gradients]))
+    return _Step(nodes, batch.labels, batch.total, batch.update, torch.cat([g.flatten() for g in gradients]))
 
 
 def _check_agreement(runs: list[_Run], where: str) -> None:
@@ -126,12 +126,10 @@ def _check_agreement(runs: list[_Run], where: str) -> None:
     assert len(set(counts)) == 1, f"on {where} ranks get {counts} batches, not equally many"
     assert counts[0] > 0, f"on {where} an epoch has no batches"
     for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
-        assert len({step.synchronise for step in steps}) == 1, (
-            f"on {where} ranks disagree on synchronise in batch {place}"
-        )
+        assert len({step.update for step in steps}) == 1, f"on {where} ranks disagree on update in batch {place}"
         rows = sum(len(step.nodes) for step in steps)
         for step in steps:
-            expected = rows if step.synchronise else len(step.nodes)
+            expected = len(step.nodes) if step.update in ("own", "average") else rows
             assert step.total == expected, f"on {where} total={step.total} in batch {place}, its rows are {expected}"
 
 

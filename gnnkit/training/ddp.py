@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
-from gnnkit.sync import GradientSync
+from gnnkit.strategy import Batch
+from gnnkit.sync import GradientSync, gradients, trained
 from gnnkit.training.finite import Guard
 
 
@@ -177,6 +178,8 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         """
         super().__init__(device=comm.device)
         self.global_rank, self._sync, self._meter, self._guard = comm.rank, sync, meter, guard
+        self.kept: list[Tensor] = []  # gradients of steps that accumulate, by parameter
+        self.corrector: Optimizer | None = None  # of steps that correct
 
     @property
     def is_global_zero(self) -> bool:
@@ -197,7 +200,30 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         return loss
 
     def _step(self, module: Any, optimizer: Optimizer) -> None:
-        if module.batch.synchronise:
-            self._sync.step(module, optimizer, module.batch.share)
+        batch: Batch = module.batch
+        if batch.update == "accumulate" or self.kept:
+            self._add_kept(gradients(trained(module)))
+        if batch.update == "accumulate":
+            self.kept = [gradient.clone() for gradient in gradients(trained(module))]
+            return
+        if batch.update == "synchronise":
+            self._sync.step(module, optimizer, batch.share)
+        elif batch.update == "correct":
+            self._sync.step(module, self.corrector_of(optimizer), batch.share)
         else:
             optimizer.step()
+        if batch.update == "average":
+            self._sync.average_models(module, batch.weight)
+
+    def _add_kept(self, own: list[Tensor]) -> None:
+        """Adds the gradients kept from steps that accumulate, which are then let go."""
+        if self.kept:
+            torch._foreach_add_(own, self.kept)
+        self.kept = []
+
+    def corrector_of(self, optimizer: Optimizer) -> Optimizer:
+        """Returns the optimiser of steps that correct, with a state of its own."""
+        if self.corrector is None:
+            groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+            self.corrector = type(optimizer)(groups, **optimizer.defaults)
+        return self.corrector

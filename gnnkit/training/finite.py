@@ -105,7 +105,7 @@ class Guard(Callback):
         comm = module.worker.comm
         if not lockstep:
             return own or self._leave_out(trainer, module, [comm.rank])
-        if not module.batch.synchronise:
+        if not module.batch.meets:
             return own or self._postpone(trainer, module)
         return self._together(trainer, module, _flags(not own or self._pending is not None, comm))
 
@@ -277,7 +277,7 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
 
 
 def _tell(module: TrainingModule, text: str) -> None:
-    if module.worker.comm.rank == 0 or not module.batch.synchronise:
+    if module.worker.comm.rank == 0 or not module.batch.meets:
         print(text, file=sys.stderr, flush=True)
 
 

@@ -16,6 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync
 
 # Scalars that every run logs.
 _METRICS = ("train_loss", "train_accuracy", "val_accuracy", "test_accuracy", "work_max_over_mean")
@@ -105,6 +106,7 @@ class TrainingModule(L.LightningModule):
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
+        self.sync: GradientSync | None = None  # set by `make_trainer`
         self.muted = False  # whether the model's `self.log` says nothing
         self.resumed = (0, 0)  # epoch and step at the begin of this run
         if isinstance(model, L.LightningModule):
@@ -193,7 +195,13 @@ class TrainingModule(L.LightningModule):
         values[self.worker.comm.rank] = torch.as_tensor(value).detach()
         return reduce(self.worker.comm.all_reduce(values))
 
+    def settle(self) -> None:
+        """Brings the newest parameters to every worker. Collective."""
+        if self.sync is not None:
+            self.sync.settle(self, self.trainer.optimizers[0])
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.settle()
         for split, accuracy in accuracies(self.evaluation.logits(self.model), self.worker).items():
             self.log(f"{split}_accuracy", accuracy, prog_bar=split == "val", batch_size=1)
 

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import WorkerState, peak_memory
-from gnnkit.strategy import Batch, Worker
+from gnnkit.strategy import Batch, Measured, Worker
 from gnnkit.training.ddp import SyncMeter
 
 
@@ -47,20 +47,32 @@ class Observer(Callback):
         self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
         self.validations: list[tuple[float, float]] = []  # seconds since the start, accuracy
         self.started = time.perf_counter()
+        self._epoch = Measured(0.0, 0.0, 0.0, 0)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         self.started = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         self.epoch_seconds.append(0.0)
+        self._epoch = Measured(0.0, 0.0, 0.0, 0)
         self.meter.reset()
         self._mark = _Mark.now(module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        module.strategy.end_epoch(trainer.current_epoch, self._epoch, module.model)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         now = _Mark.now(module)
         seconds, waiting = now.time - self._mark.time, now.waiting - self._mark.waiting
         exchange = now.exchange - self._mark.exchange
         self.epoch_seconds[-1] += seconds
+        computing = max(seconds - waiting - exchange - self.meter.seconds, 0.0)
+        self._epoch = Measured(
+            self._epoch.seconds_compute + computing,
+            self._epoch.seconds_exchange + exchange,
+            self._epoch.seconds_sync + self.meter.seconds,
+            self._epoch.edges + batch.num_edges,
+        )
         self.channel.post(
             WorkerState(
                 rank=self.worker.comm.rank,
@@ -71,7 +83,7 @@ class Observer(Callback):
                 synchronised=batch.synchronise,
                 gradient_norm=self.meter.square_norm**0.5,
                 seconds_wait=waiting,
-                seconds_compute=max(seconds - waiting - exchange - self.meter.seconds, 0.0),
+                seconds_compute=computing,
                 seconds_exchange=exchange,
                 seconds_sync=self.meter.seconds,
                 edges=batch.num_edges,

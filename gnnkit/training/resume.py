@@ -91,6 +91,7 @@ def save(
         before: The state of this rank that a longer run goes on from, where the final
             average has replaced the parameters.
     """
+    module.settle()
     own = state(trainer, module)
     _check_finite(before or own)
     packed = checkpoint.pack(before or own).to(module.worker.device)
@@ -106,7 +107,9 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "state_dict": module.state_dict(),
         "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
         "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
-        "strategy": module.strategy.state_dict() if _differs(module) else {},
+        "strategy": module.strategy.state_dict(),
+        "kept": list(getattr(trainer.strategy, "kept", [])),
+        "corrector": _corrector_state(trainer),
         "shard": fingerprint(module.worker.shard),
     }
 
@@ -138,6 +141,8 @@ _PARTS: dict[str, Any] = {
     "optimizer_states": list,
     "lr_schedulers": list,
     "strategy": dict,
+    "kept": list,
+    "corrector": dict | None,
     "shard": str,
     "workers": list | None,
 }
@@ -237,6 +242,21 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
         ) from error
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    _restore_updates(own, trainer)
+
+
+def _corrector_state(trainer: L.Trainer) -> dict[str, Any] | None:
+    corrector = getattr(trainer.strategy, "corrector", None)
+    return None if corrector is None else corrector.state_dict()
+
+
+def _restore_updates(own: Mapping[str, Any], trainer: L.Trainer) -> None:
+    """Restores gradients that were kept, and the optimiser of steps that correct."""
+    strategy: Any = trainer.strategy
+    if own["kept"]:
+        strategy.kept = own["kept"]
+    if own["corrector"] is not None:
+        strategy.corrector_of(trainer.optimizers[0]).load_state_dict(own["corrector"])
 
 
 def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None:
@@ -263,7 +283,7 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
 
 def _differs(module: TrainingModule) -> bool:
     """Says whether ranks hold different states."""
-    return module.strategy.drifts
+    return module.strategy.drifts or module.strategy.keeps_state or (module.sync is not None and module.sync.drifts)
 
 
 def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.connectors import data_connector
 
+from gnnkit.comm import Mailbox
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.training.ddp import SyncMeter, UnwrappedStrategy, WrappedStrategy
@@ -27,6 +28,7 @@ def make_trainer(
     meter: SyncMeter,
     *,
     guard: Guard | None = None,
+    mailbox: Mailbox | None = None,
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> L.Trainer:
@@ -37,16 +39,18 @@ def make_trainer(
         sync: Steps the optimiser, unless Lightning's DDP does the same.
         meter: Measures the synchronisation.
         guard: The rule for gradients that are not finite. Default: end the run.
+        mailbox: Letters between all ranks, for `sync`. Default: none.
         callbacks: Callbacks of the trainer. Default: none.
         **options: Further arguments of Lightning's trainer.
     """
     worker, guard = module.worker, guard or Guard()
+    module.sync = sync
     if worker.comm.in_one_process:
         _leave_constructors_alone()
     if uses_ddp(sync, module.strategy, worker):
         strategy: Any = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
     else:
-        sync.setup(module, worker.comm)
+        sync.setup(module, worker.comm, mailbox)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
     # Users do not call Lightning. Lightning's errors concern users, but hints do not.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -77,7 +81,7 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
         worker: This rank.
     """
     comm = worker.comm
-    return sync.ddp and comm.is_process_group and comm.world_size > 1 and not strategy.drifts
+    return sync.ddp and comm.is_process_group and comm.world_size > 1 and strategy.only_synchronises
 
 
 def _leave_constructors_alone() -> None:
