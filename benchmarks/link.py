@@ -128,7 +128,7 @@ class Network:
             return Measured(gigabits, 1e3 * statistics.median(_round_trip(near) for _ in range(rounds)))
 
     def run(self, overrides: Sequence[str], ranks_per_host: int = 1, output: IO[str] | None = None) -> int:
-        """Runs `python -m gnnkit` on all hosts. Returns the first exit code that is not 0.
+        """Runs `python -m gnnkit` on all hosts. Returns 0, or the first other exit code.
 
         Args:
             overrides: Of the command.
@@ -158,7 +158,12 @@ class Network:
         }
         command = ["ip", "netns", "exec", self.host(rank // ranks_per_host), sys.executable, "-m", "gnnkit", *overrides]
         return subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, text=True, preexec_fn=_die_with_parent
+            command,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            text=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, before any thread starts
         )
 
     def _add_host(self, number: int) -> None:
@@ -171,7 +176,7 @@ class Network:
             _run("ip", "-n", name, "link", "set", interface, "up")
 
     def _latency(self) -> float | None:
-        """Returns the latency to add. Raises `Unavailable` if a wanted one cannot be."""
+        """Returns the latency to add. Raises `Unavailable` without netem."""
         try:
             _run("tc", "-n", self.host(0), "qdisc", "replace", "dev", CARD, "root", "netem", "delay", "1ms")
         except Unavailable as error:
