@@ -128,7 +128,7 @@ class Network:
             return Measured(gigabits, 1e3 * statistics.median(_round_trip(near) for _ in range(rounds)))
 
     def run(self, overrides: Sequence[str], ranks_per_host: int = 1, output: IO[str] | None = None) -> int:
-        """Runs `python -m gnnkit` on all hosts. Returns 0, or the first other exit code.
+        """Runs `python -m gnnkit` on all hosts. Returns 0, or a rank's other exit code.
 
         Args:
             overrides: Of the command.
