@@ -26,6 +26,8 @@ LOCAL = "loopback"  # ranks of this machine, with nothing between them
 SHARE = 0.99  # of the best validation accuracy of the first row, which time is measured to
 # Every run has these. `threads=1` is fair, because hosts of a link share the cores.
 ALWAYS = ["threads=1", "trainer.checkpoint=false", "trainer.progress_bar=false", "trainer.log_every_n_steps=1000000"]
+# Neighbours tell the class only together: a GCN reaches about 80 %.
+BLOCK_MODEL = ["dataset=synthetic", "dataset.in_block=0.5", "dataset.noise=8"]
 Rows = Mapping[str, Sequence[str]]  # overrides by name of a row
 
 
@@ -40,7 +42,7 @@ class Figures:
     test_accuracy: float  # exact, after the last epoch
     bytes_per_epoch: int  # rows that the busiest worker sends. Gradients are not counted
     wire_bytes_per_epoch: float | None  # all that the busiest host sends: rows, gradients, evaluations. On a link
-    seconds_per_epoch: float
+    seconds_per_epoch: float  # mean without the first epoch, of the slowest worker
     memory: int  # bytes, peak of the busiest worker
     curve: list[tuple[float, float]]  # seconds of training steps, validation accuracy
 
@@ -116,7 +118,7 @@ def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
         test_accuracy=result["test_accuracy"],
         bytes_per_epoch=result["bytes_sent"],
         wire_bytes_per_epoch=None if wire_bytes is None else wire_bytes / result["epochs"],
-        seconds_per_epoch=result["seconds_per_epoch"],
+        seconds_per_epoch=(reached[-1] - reached[0]) / max(len(reached) - 1, 1),
         memory=max(state["memory"] for state in states),
         curve=[(reached[int(epoch)], float(accuracy)) for epoch, accuracy in measured if accuracy],
     )
@@ -217,7 +219,7 @@ def common(options: argparse.Namespace) -> list[str]:
     if options.data:
         data = ["dataset=npz", f"dataset.root={options.data.absolute()}", f"dataset.row_normalize={not options.raw}"]
     else:
-        data = ["dataset=synthetic", f"dataset.num_nodes={options.nodes}", f"dataset.num_edges={10 * options.nodes}"]
+        data = [*BLOCK_MODEL, f"dataset.num_nodes={options.nodes}", f"dataset.num_edges={10 * options.nodes}"]
     trainer = [f"trainer.max_epochs={options.epochs}", f"trainer.check_val_every_n_epoch={options.every}"]
     return [*data, f"partition={options.partition}", f"model.hidden={options.hidden}", *trainer, *ALWAYS]
 

@@ -61,10 +61,10 @@ def test_the_time_to_an_accuracy_is_of_the_slowest_worker_without_evaluations(ru
     (tmp_path / "csv").mkdir()
     lines = ["epoch,val_accuracy,train_loss", ",,0.1", "0,0.5,", "1,,0.1", "1,0.75,"]
     (tmp_path / "csv/metrics.csv").write_text("\n".join(lines))
-    result = {"test_accuracy": 0.7, "bytes_sent": 8, "epochs": 2, "seconds_per_epoch": 3.0}
+    result = {"test_accuracy": 0.7, "bytes_sent": 8, "epochs": 2}
     (tmp_path / "result.json").write_text(json.dumps(result))
     figures = runs.read_figures(tmp_path, 100)
-    assert figures == runs.Figures(0.7, 8, 50.0, 3.0, 101, [(3.0, 0.5), (9.0, 0.75)])
+    assert figures == runs.Figures(0.7, 8, 50.0, 6.0, 101, [(3.0, 0.5), (9.0, 0.75)])
     assert [figures.seconds_to(accuracy) for accuracy in (0.5, 0.6, 0.8)] == [3.0, 9.0, None]
     assert runs.seconds_to([figures, figures], 0.6) == "9.00"
     assert runs.seconds_to([figures], 0.8) == "not reached"
