@@ -150,10 +150,10 @@ def main() -> int:
     parser.add_argument("--probability", type=float, default=0.1, help="of a slow step (default: 0.1)")
     parser.add_argument("--staleness", type=int, default=3, help="of ssp (default: 3)")
     parser.add_argument("--only", nargs="+", metavar="SYNC", help="of: all_reduce, sync, ssp, async")
-    parser.add_argument("--quick", action="store_true", help="20 steps of 0.04 s on two workers")
+    parser.add_argument("--quick", action="store_true", help="15 steps of 0.04 s on two workers")
     options = parser.parse_args()
     if options.quick:
-        options.workers, options.steps, options.base = 2, 20, 0.04
+        options.workers, options.steps, options.base = 2, 15, 0.04
     delays = {
         "slow at times": Delays(options.base, options.slowdown, options.probability),
         "one always slow": Delays(options.base, options.slowdown, 0.0, always=options.workers - 1),

@@ -6,10 +6,10 @@
     uv run python benchmarks/strategies.py --quick
 
 Two comparisons that users ask for. A preset workload, whose workers exchange no rows in
-an epoch, against full-graph training with a leader:
+an epoch and meet at a parameter server, against full-graph training with a leader:
 
     uv run python benchmarks/strategies.py \\
-        --only "vertex_centric, leader" preset_workload
+        --only "vertex_centric, leader" "preset_workload, server"
 
 Mini-batches against the full graph, by time to accuracy:
 
@@ -42,6 +42,7 @@ STRATEGIES: dict[str, list[str]] = {
     "vertex_centric": [FULL],
     "vertex_centric, leader": [FULL, "sync=leader"],
     "preset_workload": ["strategy=preset_workload"],
+    "preset_workload, server": ["strategy=preset_workload", "sync=parameter_server"],
     "individual_sample": ["strategy=individual_sample", "sampler.fanouts=[15,10]", "strategy.batch_size=128"],
 }
 

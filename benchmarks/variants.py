@@ -31,12 +31,16 @@ from runs import Figures, Measurements, main, markdown, mean, parse, seconds_to,
 REFERENCE = "exact"
 TOLERANCE = 0.5  # points of accuracy
 FULL = "strategy=vertex_centric"
-PRESET = "strategy=preset_workload"
 
 
 def exchange(name: str, **keys: float) -> list[str]:
     """Returns the overrides of an exchange of rows."""
     return [FULL, f"strategy.exchange={name}", *(f"strategy.{key}={value}" for key, value in keys.items())]
+
+
+def preset(**keys: float | str) -> list[str]:
+    """Returns the overrides of a preset workload."""
+    return ["strategy=preset_workload", *(f"strategy.{key}={value}" for key, value in keys.items())]
 
 
 # The published settings, for one's own runs of the papers' graphs:
@@ -50,7 +54,10 @@ def exchange(name: str, **keys: float) -> list[str]:
 # adaptive     Sancus (VLDB 2022): a block is sent again once it changed by a bound.
 # local_iterations
 #              local SGD with rows of the last exchange, K epochs to a superstep.
-# preset       PSGD-PA and LLCG (ICLR 2022), and coverage as in Grappa (2026).
+# preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, then an average, and
+#              correcting steps by LLCG, whose K grows. Here K is 4, and one step corrects.
+#              clusters: Cluster-GCN (KDD 2019), on Reddit 20 of 1500 clusters a batch.
+#              coverage: Grappa (2026), shares of two chunks that rotate.
 # individual_sample
 #              GraphSAGE (NeurIPS 2017): fanouts 25 and 10, batches of 512 seeds, here
 #              128 for each of four workers.
@@ -63,8 +70,13 @@ VARIANTS: dict[str, list[str]] = {
     **{f"sampled, keep {keep}": exchange("sampled", keep=keep) for keep in (0.1, 0.01)},
     "adaptive": exchange("adaptive"),
     **{f"local_iterations, {k}": [FULL, f"strategy.local_iterations={k}"] for k in (4, "auto")},
-    "preset": [PRESET],
-    **{f"preset, {name}": [PRESET, f"strategy.correction={name}"] for name in ("llcg", "coverage")},
+    "preset": preset(),
+    "preset, no halo": preset(halo="none"),
+    "preset, clusters": preset(halo="cluster"),
+    "preset, averaged": preset(halo="none", average="parameters", sync_every=4),
+    "preset, llcg": preset(halo="none", average="parameters", sync_every=4, correction="llcg"),
+    "preset, coverage": preset(halo="none", split="dynamic", correction="coverage"),
+    "preset, rows every 10 epochs": preset(exchange_every=10),
     "individual_sample": ["strategy=individual_sample", "sampler.fanouts=[25,10]", "strategy.batch_size=128"],
 }
 
