@@ -54,8 +54,9 @@ def preset(**keys: float | str) -> list[str]:
 # adaptive     Sancus (VLDB 2022): a block is sent again once it changed by a bound.
 # local_iterations
 #              local SGD with rows of the last exchange, K epochs to a superstep.
-# preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, then an average, and
-#              correcting steps by LLCG, whose K grows. Here K is 4, and one step corrects.
+# preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, an average, and with
+#              LLCG correcting steps. K grows in the paper. Here K is 4, and one step
+#              corrects.
 #              clusters: Cluster-GCN (KDD 2019), on Reddit 20 of 1500 clusters a batch.
 #              coverage: Grappa (2026), shares of two chunks that rotate.
 # individual_sample
