@@ -54,9 +54,8 @@ def preset(**keys: float | str) -> list[str]:
 # adaptive     Sancus (VLDB 2022): a block is sent again once it changed by a bound.
 # local_iterations
 #              local SGD with rows of the last exchange, K epochs to a superstep.
-# preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, an average, and with
-#              LLCG correcting steps. K grows in the paper. Here K is 4, and one step
-#              corrects.
+# preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, then an average.
+#              LLCG also corrects, and K grows. Here K is 4, and one step corrects.
 #              clusters: Cluster-GCN (KDD 2019), on Reddit 20 of 1500 clusters a batch.
 #              coverage: Grappa (2026), shares of two chunks that rotate.
 # individual_sample
@@ -132,26 +131,29 @@ def show(measured: Measurements, options: argparse.Namespace) -> None:
 
 
 def plot(measured: Measurements, goal: float, file: Path) -> None:
-    """Draws accuracy over bytes, and over the seconds to the accuracy for each link."""
+    """Draws a line for each variant: bytes, accuracy, and seconds on each link."""
     from matplotlib import pyplot as plt
 
     plt.rcParams["svg.fonttype"] = "none"
     found = summaries(measured)
-    _, axes = plt.subplots(1, 1 + len(measured.links), sharey=True, squeeze=False)
-    axes = axes[0]
-    plt.gcf().set_size_inches(6 * len(axes), 6)
-    places = [{row: each.megabytes for row, each in found.items()}]
-    places += [_times(measured, link, goal) for link in measured.links]
-    labels = ["MB an epoch, busiest rank", *(f"seconds to accuracy, {link}" for link in measured.links)]
-    for panel, place, label in zip(axes, places, labels, strict=True):
-        for row, x in place.items():
-            panel.errorbar(x, found[row].accuracy, found[row].error, fmt="o")
-            panel.annotate(row, (x, found[row].accuracy), xytext=(4, 4), textcoords="offset points", fontsize=8)
-        panel.set_xlabel(label)
+    times = {f"s to accuracy, {link}": _times(measured, link, goal) for link in measured.links}
+    figure, axes = plt.subplots(1, 2 + len(times), sharey=True, figsize=(4 * (2 + len(times)), 1 + len(found) / 3))
+    axes[0].scatter([each.megabytes for each in found.values()], list(found))
     axes[0].set_xscale("symlog", linthresh=0.001)
-    axes[0].set_ylabel("test accuracy, %")
-    plt.tight_layout()
-    plt.savefig(file, metadata={"Date": None})
+    axes[0].set_xlim(left=0)
+    axes[0].set_xlabel("MB an epoch, busiest rank")
+    axes[0].invert_yaxis()
+    accuracy, errors = [each.accuracy for each in found.values()], [each.error for each in found.values()]
+    axes[1].errorbar(accuracy, list(found), xerr=errors, fmt="o")
+    axes[1].set_xlabel("test accuracy, %")
+    for panel, (label, seconds) in zip(axes[2:], times.items(), strict=True):
+        panel.scatter(list(seconds.values()), list(seconds))  # no point: not reached
+        panel.set_xlim(left=0)
+        panel.set_xlabel(label)
+    for panel in axes:
+        panel.grid(axis="y")
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     print(f"plot: {file}")
 
 
