@@ -90,7 +90,7 @@ class _Link:
             if went:
                 self.sent[peer], self.age[peer] = blocks[peer].clone(), 0
             if came:
-                self.received[peer] = arrived[peer]
+                self.received[peer] = arrived[peer].clone()
 
 
 def _some(blocks: Sequence[Tensor], flags: Sequence[bool]) -> Tensor:

@@ -88,7 +88,8 @@ class Packed(Codec):
 
     def _packed(self, steps: Tensor) -> Tensor:  # [n, width] -> [n, bytes]
         padded = torch.nn.functional.pad(steps, (0, -steps.shape[1] % self.per_byte))
-        return (padded.view(len(steps), -1, self.per_byte) << self._shifts(steps)).sum(2, dtype=torch.uint8)
+        bytes_of = padded.view(len(steps), padded.shape[1] // self.per_byte, self.per_byte)
+        return (bytes_of << self._shifts(steps)).sum(2, dtype=torch.uint8)
 
     def _shifts(self, like: Tensor) -> Tensor:  # [per_byte]
         return torch.arange(0, 8, self.bits, dtype=torch.uint8, device=like.device)

@@ -74,7 +74,7 @@ class _Line:
         if smoothing == 0:
             return received
         if self._average is None:
-            self._average = received
+            self._average = received.clone()
         elif self._coming[0] is not oldest:
             mean = smoothing * self._average + (1 - smoothing) * received
             self._average = torch.where(mean.isfinite(), mean, received)  # rows of a step left out do not stay
