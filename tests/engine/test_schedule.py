@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -14,10 +16,12 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Bfloat16, Codec, Engine, ForwardPass, Packed, Schedule, ShardAdjacency, Transfer
+from gnnkit.engine import Bfloat16, Codec, Engine, ForwardPass, Packed, Pipelined, Schedule, ShardAdjacency, Transfer
 from gnnkit.engine.background import Background
 from gnnkit.engine.dropout import derive, subset
 from gnnkit.partition.base import Grid
+from gnnkit.partition.shard import Shard
+from gnnkit.testing.graphs import check_graph
 from tests.sync.training import shards_on
 
 CPU = torch.device("cpu")
@@ -122,6 +126,73 @@ def test_a_schedule_and_a_codec_of_a_third_party_serve_both_directions() -> None
         gathers, back = [(False, n, "gather") for n in range(2)], [(True, n, "gather_back") for n in range(2)]
         assert asked == gathers + back
         assert written == exact / 4
+
+
+def test_holders_divide_by_the_same_bits_under_a_codec() -> None:
+    """Attention of an edge is equal on all slices, and sums to one over all ranks."""
+    heads = 6
+    for grid in (Grid(2, 1, 2), Grid(1, 3, 1), Grid(2, 2, 2)):
+        shards = shards_on(grid)
+
+        def on_rank(comm: Communicator, shards: list[Shard] = shards) -> tuple[Tensor, Tensor]:
+            engine = Engine(shards[comm.rank], comm, torch.float64)
+            (adjacency,) = ShardAdjacency.layers(engine, 1, 0, ForwardPass(codec=Packed(8), key=3))
+            x = torch.tensor(shards[comm.rank].features)[:, :1] * torch.arange(1, heads + 1)
+            attention = adjacency.softmax(adjacency.scores(x, -x))
+            sums = engine.edges.by_destination.sum(attention)
+            with engine.passes.plain():  # the sum of the test itself
+                return attention, engine.targets.collect_rows(sums, 0)[:, 0]
+
+        found = Threads.run(on_rank, grid.world_size)
+        for cell in range(grid.num_cells):
+            same = found[cell * grid.slices : (cell + 1) * grid.slices]
+            assert all(torch.equal(attention, same[0][0]) for attention, _ in same)
+        sums = torch.cat([total[total > 0] for _, total in found])
+        torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-12)
+
+
+def test_degrees_of_the_halo_are_not_rounded() -> None:
+    shards = shards_on(Grid(2, 1, 1), check_graph())
+
+    def on_rank(comm: Communicator) -> bool:
+        engine = Engine(shards[comm.rank], comm, torch.float64)
+        passes = ForwardPass(), ForwardPass(codec=Bfloat16())
+        exact, coded = (ShardAdjacency.layers(engine, 1, 0, each)[0] for each in passes)
+        rounded = coded.with_halo(coded.in_degree[:, None])[:, 0]
+        assert not torch.equal(rounded, exact.degree_with_halo(0.0))
+        return torch.equal(coded.degree_with_halo(1.0), exact.degree_with_halo(1.0))
+
+    assert Threads.run(on_rank, 2) == [True, True]
+
+
+class Slow(Threads):
+    """Takes a while for rows."""
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        time.sleep(0.05 if rows.is_floating_point() else 0)
+        return super().all_to_all(rows, send_counts, recv_counts)
+
+
+def test_rows_travel_while_the_rank_computes_and_only_waiting_counts() -> None:
+    shards, epochs = shards_on(Grid(2, 1, 1)), 4
+
+    def on_rank(comm: Communicator) -> list[float]:
+        waited = []
+        for schedule in (Pipelined(staleness=0), Pipelined(staleness=1)):
+            engine = Engine(shards[comm.rank], comm, torch.float64)
+            for epoch in range(epochs):
+                if epoch == 1:
+                    engine.tally.reset()
+                (adjacency,) = ShardAdjacency.layers(engine, 1, 0, ForwardPass(schedule, key=epoch))
+                adjacency.aggregate(torch.tensor(shards[comm.rank].features))
+                time.sleep(0.2)  # computes
+            waited.append(engine.tally.seconds)
+            engine.close()
+        return waited
+
+    for at_once, later in Slow.run(on_rank, 2):
+        assert at_once > 0.04 * (epochs - 1)
+        assert later < at_once / 2
 
 
 def test_an_error_in_the_background_is_raised_where_rows_are_waited_for() -> None:

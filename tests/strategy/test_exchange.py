@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -364,6 +365,33 @@ def test_a_second_look_at_a_local_iteration_moves_nothing() -> None:
     assert Threads.run(on_rank, RANKS) == [True] * RANKS
 
 
+class Plain(L.LightningModule):
+    """A GCN, with a training step like that of the house or without."""
+
+    num_layers, self_loops = 2, True
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.gcn = GCN(in_features, num_classes, hidden=HIDDEN)
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        logits: Tensor = self.gcn(x, adjacencies)
+        return logits
+
+
+class WithStep(Plain):
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        logits = self(batch.x, batch.adjacencies)[batch.rows]
+        return nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / max(batch.total, 1)
+
+
+@pytest.mark.slow
+def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
+    found = [trained(tmp_path / kind.__name__, "pipelined", "threads", model=kind)[1] for kind in (Plain, WithStep)]
+    plain, with_step = (checkpoint.load(path)["state_dict"] for path in found)
+    assert all(torch.equal(with_step[name], value) for name, value in plain.items())
+
+
 # Resuming.
 
 
@@ -406,11 +434,13 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
     Threads.run(on_rank, RANKS)
 
 
-def trained(folder: Path, exchange: str, comm: str, **trainer: Any) -> tuple[dict[str, Any], Path]:
+def trained(
+    folder: Path, exchange: str, comm: str, *, model: Any = "gcn", **trainer: Any
+) -> tuple[dict[str, Any], Path]:
     overrides = [f"strategy.exchange={exchange}", *(f"strategy.{k}={v}" for k, v in OPTIONS[exchange].items())]
     keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": comm, "partition": "1d", "folder": folder}
     keys["trainer"] = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 2, **trainer}
-    result = gnnkit.train(small_graph(), strategy="vertex_centric", model="gcn", overrides=overrides, **keys)
+    result = gnnkit.train(small_graph(), strategy="vertex_centric", model=model, overrides=overrides, **keys)
     return result, folder / "checkpoints/last.json"
 
 
