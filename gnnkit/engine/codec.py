@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from gnnkit.engine.dropout import lanes
+from gnnkit.engine.dropout import uniform
 
 _META = 8  # bytes of a row's minimum and scale
 
@@ -75,9 +75,8 @@ class Packed(Codec):
     def encode(self, rows: Tensor, ids: Tensor, key: int) -> Tensor:
         low = _float32(rows.amin(1, keepdim=True), up=False)
         scale = _float32((rows.amax(1, keepdim=True) - low) / self.levels, up=True)
-        places = torch.where(scale > 0, (rows - low) / scale, 0)  # from 0 to `levels`
-        up = lanes(ids, rows.shape[1], key) / 65536  # uniform in [0, 1)
-        steps = (places + up).floor().clamp(0, self.levels).to(torch.uint8)
+        places = (rows - low).div_(torch.where(scale > 0, scale, 1))  # from 0 to `levels`
+        steps = places.add_(uniform(ids, rows.shape[1], key)).floor_().clamp_(0, self.levels).to(torch.uint8)
         return torch.cat([torch.cat([low, scale], 1).view(torch.uint8), self._packed(steps)], 1)
 
     def decode(self, data: Tensor, width: int, dtype: torch.dtype) -> Tensor:

@@ -67,23 +67,32 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
         _core.dropout(x.numpy(), ids.numpy(), p, key, out.numpy(), threads=torch.get_num_threads())
         return out
     threshold = int(65536 * p + 0.5)
-    kept = lanes(ids, math.prod(x.shape[1:]), key).view_as(x) >= threshold
+    kept = _lanes(ids, math.prod(x.shape[1:]), key).view_as(x) >= threshold
     return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
 
 
-def lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
-    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream.
+def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
+    """Draws multiples of 2^-16, a hash of (key, ids[r], j) for element j of row r.
 
     Args:
         ids: [n] int64, a stream for each.
         width: Elements of a row.
         key: Key of all draws.
     """
+    return _words(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
+
+
+def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
+    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream."""
+    shifts = torch.arange(0, 64, 16, device=ids.device)
+    return ((_words(ids, width, key)[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
+
+
+def _words(ids: Tensor, width: int, key: int) -> Tensor:  # [n, ceil(width / 4)] int64
+    """Draws 64 bits for every four elements of a row."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
     counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
-    words = _mix_tensor(rows[:, None] + counter)
-    shifts = torch.arange(0, 64, 16, device=ids.device)
-    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
+    return _mix_tensor(rows[:, None] + counter)
 
 
 def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [size] int64, ascending

@@ -165,11 +165,11 @@ class Passes:
     @contextmanager
     def plain(self) -> Iterator[None]:
         """Lets rows travel as they are, where all holders need the same bits."""
-        self._plain = True
+        before, self._plain = self._plain, True
         try:
             yield
         finally:
-            self._plain = False
+            self._plain = before
 
     def _next(self, backward: bool) -> int:
         self._numbers[backward] += 1

@@ -170,8 +170,11 @@ class Transfer:
         return self._decoded(data, arriving).view(sum(self.recv), *self.rows.shape[1:])
 
     def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
-        """Returns rows and width of the block for, or from, each rank."""
-        if self.rows.dim() > 1:
+        """Returns rows and width of the block for, or from, each rank.
+
+        In cuts and joins, `counts` are numbers, and widths are shares of the columns.
+        """
+        if self.exchange.kind not in ("cut", "join"):
             return [(count, math.prod(self.rows.shape[1:])) for count in counts]
         shares = (self.exchange.heads * column_shares(self.exchange.width, len(counts))).tolist()
         alike = (self.exchange.kind == "cut") == arriving  # whether all blocks have this rank's columns

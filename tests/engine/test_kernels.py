@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.engine.dropout import dropout, lanes
+from gnnkit.engine.dropout import _lanes, dropout
 from gnnkit.engine.kernels import EdgeKernels, TorchKernels
 from gnnkit.graph import CSC
 
@@ -38,4 +38,4 @@ def test_dropout_of_torch_keeps_what_the_native_one_keeps(p: float) -> None:
     ids = torch.tensor([0, 5, 2**40])
     key = 2**64 - 3
     dropped = dropout(torch.ones(3, 13, dtype=torch.float64), ids, p, key)
-    assert torch.equal(dropped != 0, lanes(ids, 13, key) >= int(65536 * p + 0.5))
+    assert torch.equal(dropped != 0, _lanes(ids, 13, key) >= int(65536 * p + 0.5))

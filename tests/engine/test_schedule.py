@@ -165,6 +165,23 @@ def test_degrees_of_the_halo_are_not_rounded() -> None:
     assert Threads.run(on_rank, 2) == [True, True]
 
 
+def test_rows_of_one_number_travel_coded_too() -> None:
+    shards = shards_on(Grid(2, 1, 1))
+
+    def on_rank(comm: Communicator) -> None:
+        engine = Engine(shards[comm.rank], comm, torch.float64)
+        x = torch.tensor(shards[comm.rank].features)[:, 0]
+        found = []
+        for forward in (ForwardPass(), ForwardPass(codec=Bfloat16())):
+            (adjacency,) = ShardAdjacency.layers(engine, 1, 0, forward)
+            found.append(adjacency.with_halo(x))
+        exact, coded = found
+        assert torch.equal(coded[len(x) :], exact[len(x) :].bfloat16().double())
+        assert torch.equal(coded[: len(x)], x)
+
+    Threads.run(on_rank, 2)
+
+
 class Slow(Threads):
     """Takes a while for rows."""
 

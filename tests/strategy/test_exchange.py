@@ -33,6 +33,7 @@ from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import EXCHANGES, VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.testing import check_strategy
 from gnnkit.training import checkpoint
 from tests.jobs.test_train import small_graph
 from tests.sync.training import CLASSES, WIDTH, make_graph, parameters, shards_on, train
@@ -597,6 +598,11 @@ def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
     exact = run(model_of("gat"), local_iterations=local_iterations)
     assert [rank.words for rank in found] == [rank.words for rank in exact]
     assert not found[0].equals(exact[0])
+
+
+@pytest.mark.parametrize("exchange", ["quantized", "sampled", "quantized+sampled"])
+def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str) -> None:
+    check_strategy(lambda: VertexCentric(exchange=exchange), grids=[ROWS])
 
 
 def test_an_engine_closes_without_having_opened_a_thread() -> None:
