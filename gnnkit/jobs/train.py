@@ -72,6 +72,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
+    module.strategy.close()
     logits = module.evaluation.logits(module.model)
     measured = accuracies(logits, worker)
     write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)

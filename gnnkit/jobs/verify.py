@@ -125,6 +125,7 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
     make_trainer(module, sync, SyncMeter(), callbacks=[recorder], **options).fit(module)
     if drift(module.model, worker.comm) and job.settings.trainer.final_average:
         sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+    strategy.close()
     return {
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
         "gradients": torch.stack(recorder.gradients),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -99,6 +99,13 @@ class Batch:
     def meets(self) -> bool:
         """Whether ranks meet after the backward pass."""
         return self.update in ("synchronise", "correct", "average")
+
+    def again(self) -> Batch:
+        """Returns the batch for a second look that is no part of training.
+
+        Rows of other ranks come exactly, whatever the exchange of the strategy.
+        """
+        return replace(self, adjacencies=[adjacency.again() for adjacency in self.adjacencies])
 
     @property
     def share(self) -> float:
@@ -195,6 +202,9 @@ class ExecutionStrategy(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
         """Goes on from a state, on the same shard. Called after `setup`."""
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Lets go of threads. Called after the last step, on all ranks."""
 
 
 def weighing_sums(sampler: Sampler) -> Sampler:

@@ -163,10 +163,7 @@ class Guard(Callback):
 
         Collective in a step that synchronises, also for ranks whose numbers are finite.
         """
-        batch: Batch = module.batch
-        if module.strategy.drifts:  # a batch of such a strategy serves one pass only
-            batch = next(module.strategy.batches(trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx))
-        order, place = _first_not_finite(module, batch)
+        order, place = _first_not_finite(module, module.batch.again())
         if not bad:
             order = place = 0
         elif not place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +56,13 @@ def train(
     epochs: int = 5,
     local_iterations: int = 1,
     make_optimizer: Callable[[list[nn.Parameter]], Optimizer] = sgd,
+    **options: Any,
 ) -> tuple[nn.Module, VertexCentric, Optimizer]:
-    """The module, the strategy and the optimiser of this rank after some epochs."""
-    strategy = VertexCentric(local_iterations=local_iterations)
+    """The module, the strategy and the optimiser of this rank after some epochs.
+
+    `options` are those of the strategy.
+    """
+    strategy = VertexCentric(local_iterations=local_iterations, **options)
     worker = Worker(comm, shards[comm.rank], torch.float64, 7)
     strategy.setup(worker, model)
     module = TrainingModule(
