@@ -114,6 +114,25 @@ class Optimised:
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": packed})
 
 
+def pack_state(state: State) -> tuple[list[Any], dict[str, Tensor]]:
+    """Returns a state as plain values [number, name, value], and tensors by key."""
+    items = [(number, name, value) for number, own in state.items() for name, value in own.items()]
+    plain = [[number, name, value] for number, name, value in items if not isinstance(value, Tensor)]
+    return plain, {f"{number}/{name}": value for number, name, value in items if isinstance(value, Tensor)}
+
+
+def unpack_state(plain: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> State:
+    """Reverses `pack_state`. Other tensors have no slash in their keys."""
+    state: State = {}
+    for number, name, value in plain:
+        state.setdefault(number, {})[name] = value
+    for key, tensor in tensors.items():
+        number, slash, name = key.partition("/")
+        if slash:
+            state.setdefault(int(number), {})[name] = tensor
+    return state
+
+
 def _parts(values: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """Cuts a vector into tensors of these shapes."""
     sizes = [torch.Size(shape).numel() for shape in shapes]

@@ -10,10 +10,14 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from gnnkit.sync.aggregation import Aggregation, Weighted
+from gnnkit.errors import UserError
+from gnnkit.ranges import one_of, whole
+from gnnkit.sync.aggregation import Aggregation, Weighted, aggregation
 
 Mode = Literal["sync", "async", "ssp"]
 Damping = Literal["none", "staleness"]
+STALENESS = 3  # steps, the default of ssp
+MAX_STALENESS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,11 @@ class Rules:
         return self.mode == "sync" or (self.mode == "ssp" and self.staleness == 0)
 
     @property
+    def exact(self) -> bool:
+        """Whether each step is the step of one process."""
+        return self.together and self.aggregation.exact
+
+    @property
     def bound(self) -> float:
         """Number of steps that a worker may start ahead of the slowest one."""
         return self.staleness if self.mode == "ssp" else math.inf
@@ -44,6 +53,31 @@ class Rules:
     def rate(self, delay: int) -> float:
         """Returns the factor of the learning rate for a delay in versions."""
         return 1 / (1 + delay) if self.damping == "staleness" else 1.0
+
+
+def make_rules(mode: Mode, staleness: int | None, damping: Damping, average: str, trim: float | None) -> Rules:
+    """Checks the keys of `sync`, and makes the rules.
+
+    Raises `UserError` for keys that the mode does not read.
+
+    Args:
+        mode: sync, async or ssp.
+        staleness: Steps that a worker may start ahead of the slowest, in ssp. None: 3.
+        damping: none, or staleness in async and ssp.
+        average: Name of the aggregation. Only `weighted` fits async and ssp.
+        trim: Argument of the aggregation. None: the default of the aggregation.
+    """
+    one_of("sync.mode", mode, ("sync", "async", "ssp"))
+    one_of("sync.damping", damping, ("none", "staleness"))
+    if staleness is not None and mode != "ssp":
+        raise UserError(f"sync.staleness={staleness}: only sync.mode=ssp has a bound, leave the key out")
+    bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
+    rules = Rules(mode, bound if mode == "ssp" else 0, damping, aggregation(average, trim))
+    if rules.together and damping != "none":
+        raise UserError(f"sync.damping={damping}: no gradient is late where workers step together, leave the key out")
+    if not rules.together and average != "weighted":
+        raise UserError(f"sync.average={average}: sync.mode={mode} applies each gradient alone, leave the key out")
+    return rules
 
 
 class Steps(Protocol):
