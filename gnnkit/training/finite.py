@@ -88,7 +88,8 @@ class Guard(Callback):
             self._buffers = [buffer.clone() for buffer in module.buffers()]
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        if module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
+        together = module.sync is None or module.sync.lockstep
+        if together and module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
     def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
@@ -274,6 +275,8 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
             scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    if module.sync is not None:
+        module.sync.load_state_dict(own["sync"])
 
 
 def _tell(module: TrainingModule, text: str) -> None:
