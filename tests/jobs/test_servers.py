@@ -122,7 +122,7 @@ def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(tmp_
             sync=sync,
             strategy={"name": "individual_sample", "batch_size": 8},
             sampler={"name": "neighbor", "fanouts": [5]},
-            model=Net(rank=1, seconds=4.0),
+            model=Net(rank=1, seconds=2.5),
             trainer={"max_epochs": 2},
         )
         assert result["epochs"] == 2
