@@ -68,7 +68,8 @@ class Guard(Callback):
       ends the run instead.
 
     In a step without synchronisation, the rank alone leaves the step out. `stop` and
-    `rollback` then follow at the next step that synchronises.
+    `rollback` then follow at the next step that synchronises. Ranks that do not wait
+    for each other decide alone, and `rollback` ends the run too.
     """
 
     def __init__(self, on_nan: OnNan = "stop", path: Path | None = None, resumed: str | None = None) -> None:
