@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
 from gnnkit.jobs import callbacks, figures
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
@@ -48,11 +49,7 @@ def train(job: Job, world: Communicator) -> dict[str, Any]:
         job: The job.
         world: The workers, and after them the servers.
     """
-    with world.mailbox() as mailbox:
-        if world.rank >= job.settings.workers:
-            job.sync().serve(mailbox, job.settings.workers)
-            return {}
-        return _train(job, job.workers(world), mailbox)
+    return with_servers(job, world, functools.partial(_train, job)) or {}
 
 
 def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
@@ -77,13 +74,14 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     measured = accuracies(logits, worker)
     write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    return found | drifts | figures.left_out(guard, worker) | exactness
+    return found | drifts | figures.left_out(guard, worker) | sync.figures() | exactness
 
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
     """Returns the run folder where all ranks are of one host and share its pages."""
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
-    return job.folder if comm.in_one_process or local_world_size == comm.world_size else None
+    world_size = job.settings.world_size
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return job.folder if comm.in_one_process or local_world_size == world_size else None
 
 
 def make_module(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 
-from gnnkit.comm.mailbox import Mailbox
+from gnnkit.comm.mailbox import Letter, Mailbox
 from gnnkit.leader.watch import Watch, WorkerState
 
 LEADER = 0
-_STATE, _END = "state", "end of states"
+_STATE = "state"  # without fields: no more states follow
 
 
 class StateChannel:
@@ -25,6 +24,7 @@ class StateChannel:
             watch: Of the leader. None on other ranks.
         """
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
+        self._ended = {LEADER}  # ranks that post no more, on the leader
 
     def post(self, state: WorkerState) -> None:
         """Sends a state. The leader also takes in the states that have arrived."""
@@ -37,20 +37,25 @@ class StateChannel:
     def finish(self, timeout: float) -> None:
         """Ends the states of this rank.
 
-        The leader waits for the last state of every rank, and closes its watch. Raises
-        `RuntimeError` on the leader for a rank that does not finish in `timeout`
-        seconds.
+        The leader waits for the last state of every rank, and closes its watch. A
+        slow worker may take its time: each of its states renews the deadline. Raises
+        `PeerLost` on the leader for a rank that is lost, and `DeadlineExceeded` for a
+        rank that sends nothing in `timeout` seconds.
         """
         if self._watch is None:
-            self._mailbox.put(LEADER, _END)
+            self._mailbox.put(LEADER, _STATE)
             return
-        deadline = time.monotonic() + timeout
         for rank in range(self._world_size):
-            if rank != LEADER:
-                self._mailbox.take(_END, src=rank, timeout=max(deadline - time.monotonic(), 0.0))
-        self._take_arrived(self._watch)
+            while rank not in self._ended:
+                self._take(self._mailbox.take(_STATE, src=rank, timeout=timeout), self._watch)
         self._watch.close()
 
     def _take_arrived(self, watch: Watch) -> None:
         while (letter := self._mailbox.poll(_STATE)) is not None:
+            self._take(letter, watch)
+
+    def _take(self, letter: Letter, watch: Watch) -> None:
+        if letter.fields:
             watch.take(WorkerState(**letter.fields))
+        else:
+            self._ended.add(letter.src)
