@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from gnnkit.comm.mailbox import Mailbox
+from gnnkit.comm import Mailbox, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
 LEADER = 0
@@ -15,7 +15,9 @@ _STATE, _END = "state", "end of states"
 class StateChannel:
     """One end of the channel: every rank posts, the leader feeds its watch."""
 
-    def __init__(self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None) -> None:
+    def __init__(
+        self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None, *, goes_on: bool = False
+    ) -> None:
         """Keeps the ends.
 
         Args:
@@ -23,8 +25,10 @@ class StateChannel:
             rank: This rank.
             world_size: Number of ranks.
             watch: Of the leader. None on other ranks.
+            goes_on: Whether the run goes on without ranks that are gone. Default: no.
         """
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
+        self._goes_on = goes_on
 
     def post(self, state: WorkerState) -> None:
         """Sends a state. The leader also takes in the states that have arrived."""
@@ -37,9 +41,9 @@ class StateChannel:
     def finish(self, timeout: float) -> None:
         """Ends the states of this rank.
 
-        The leader waits for the last state of every rank, and closes its watch. Raises
-        `RuntimeError` on the leader for a rank that does not finish in `timeout`
-        seconds.
+        The leader waits for the last state of every rank, and closes its watch. Ranks
+        that the run goes on without are not waited for. Raises `RuntimeError` on the
+        leader for a rank that does not finish in `timeout` seconds.
         """
         if self._watch is None:
             self._mailbox.put(LEADER, _END)
@@ -47,10 +51,20 @@ class StateChannel:
         deadline = time.monotonic() + timeout
         for rank in range(self._world_size):
             if rank != LEADER:
-                self._mailbox.take(_END, src=rank, timeout=max(deadline - time.monotonic(), 0.0))
+                self._wait_for_end(rank, max(deadline - time.monotonic(), 0.0))
         self._take_arrived(self._watch)
         self._watch.close()
 
+    def _wait_for_end(self, rank: int, timeout: float) -> None:
+        try:
+            self._mailbox.take(_END, src=rank, timeout=timeout)
+        except PeerLost:
+            if not self._goes_on:
+                raise
+
     def _take_arrived(self, watch: Watch) -> None:
+        gone = self._mailbox.gone() if self._goes_on else frozenset()
         while (letter := self._mailbox.poll(_STATE)) is not None:
             watch.take(WorkerState(**letter.fields))
+        for rank in gone & set(range(self._world_size)):
+            watch.lose(rank)

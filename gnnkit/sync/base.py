@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class GradientSync(ABC):
     exact: bool = True  # False: not the gradient of one process
     drifts: bool = False  # True: workers hold different parameters between steps
     servers: int = 0  # ranks beyond the workers, which run `serve`
+    on_lost: Literal["stop", "continue"] = "stop"  # what follows the loss of a worker. Never the loss of rank 0
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         """Called once on every worker, before the first step, with equal parameters.
