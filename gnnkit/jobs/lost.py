@@ -79,6 +79,6 @@ def evaluation(job: Job, worker: Worker, make: Callable[[Worker], Evaluation]) -
 
 
 def figures(comm: Communicator) -> dict[str, Any]:
-    """Names the workers that are lost, where the run went on."""
+    """Names the workers that the run went on without."""
     lost = sorted(comm.lost) if isinstance(comm, Survivors) else []
-    return {"lost_workers": [f"rank {rank}" for rank in lost]} if lost else {}
+    return {"lost_workers": [f"rank {rank}" for rank in lost]}

@@ -65,7 +65,8 @@ def launch(
         ]
         group = Group(children, patience or Patience(), after_first_start=listener.close)
         results = group.run()
-    return {**(results[0] or {}), **({"lost_workers": group.lost} if group.lost else {})}
+    lost = {"lost_workers": group.lost} if group.lost else {}
+    return (results[0] or {}) | lost
 
 
 def run_in_child(
