@@ -29,7 +29,7 @@ from gnnkit.partition.base import Partitioner
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
-from gnnkit.sync import GradientSync
+from gnnkit.sync import Aggregation, GradientSync
 
 PACKAGE = Path(gnnkit.__file__).parent
 ROOT = PACKAGE.parent
@@ -39,6 +39,7 @@ LAYERS = [
     "ranges",
     "_core",
     "checks",
+    "plugins",
     "storage",
     "graph",
     "dataset",
@@ -51,7 +52,6 @@ LAYERS = [
     "sync",
     "evaluation",
     "launch",
-    "plugins",
     "config",
     "keys",
     "settings",
@@ -73,13 +73,13 @@ ALLOWED = {
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "engine"},
     "gnnkit.config": {"settings", "jobs", *COMMAND},
-    "gnnkit.plugins": {"config", "keys", "settings", "jobs", "usage"},
+    "gnnkit.plugins": {"sync", "config", "keys", "settings", "jobs", "usage"},
     "gnnkit.settings": {"leader", "training", "jobs", *COMMAND},
 }
 IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
-    Adjacency, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
+    Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
     Partitioner, Program, Sampler,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.average import average_parameters, drift
+
+OnLost = Literal["stop", "continue"]
 
 
 class GradientSync(ABC):
@@ -26,8 +28,8 @@ class GradientSync(ABC):
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
     drifts: bool = False  # True: workers hold different parameters between steps
-    servers: int = 0  # ranks beyond the workers, which run `serve`
-    on_lost: Literal["stop", "continue"] = "stop"  # what follows the loss of a worker. Never the loss of rank 0
+    servers: int = 0  # ranks beyond the workers, which run `serve`. Always the key `sync.servers`, and 0 without
+    on_lost: OnLost = "stop"  # continue: the others go on without a lost worker other than rank 0
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         """Called once on every worker, before the first step, with equal parameters.
@@ -74,13 +76,29 @@ class GradientSync(ABC):
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:  # noqa: B027 - most are settled after each step
         """Brings the newest parameters to every worker. Collective.
 
-        Rank 0 also gets the optimiser's state. Called before an evaluation and before a
-        checkpoint. Here nothing is to do, as every step leaves the newest parameters.
+        Called before an evaluation, a checkpoint and the end of training. Changes no
+        bits where `lockstep`. Here nothing is to do, as every step leaves the newest
+        parameters.
 
         Args:
             module: The parameters of this rank, replaced in place.
             optimizer: The optimiser of these parameters.
         """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a later run goes on from, as of the last `settle`.
+
+        Plain values and tensors, for the checkpoint of this rank. Parameters and the
+        optimiser are saved elsewhere.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
+        """Goes on from a state and from this rank's parameters, at the next step."""
+
+    def figures(self) -> dict[str, Any]:
+        """Returns further figures of `result.json`, on rank 0, after `settle`."""
+        return {}
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """Ends servers and threads. Called on every worker, after the last step."""
