@@ -66,6 +66,8 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
         )
     if settings.trainer.resume:
         raise UserError(f"trainer.resume={settings.trainer.resume}: programs have no checkpoints")
+    if settings.servers:
+        raise UserError(f"sync.servers={settings.servers}: programs have no gradients, leave the key out")
 
 
 def run_program(job: Job, comm: Communicator) -> dict[str, Any]:

@@ -41,28 +41,27 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
 
 
 @contextmanager
-def workers(job: Job, world: Communicator, mailbox: Mailbox, sync: GradientSync) -> Iterator[Communicator]:
-    """Gives the workers among all ranks. Only workers call this function.
+def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Iterator[Communicator]:
+    """Gives the workers, as survivors where the run goes on without lost workers.
 
-    Workers that go on without each other tell the launcher as soon as all have met.
+    Workers that the others can do without tell the launcher, once all have met.
 
     Args:
-        job: The job.
-        world: All ranks.
-        mailbox: Letters between all ranks.
+        workers: The workers.
+        mailbox: Letters between all ranks, workers first.
         sync: The gradient synchronisation.
     """
     if sync.on_lost != "continue":
-        yield job.workers(world)
+        yield workers
         return
-    comm = Survivors(world, mailbox, range(job.settings.workers))
+    survivors = Survivors(workers, mailbox, range(workers.world_size))
     try:
-        comm.all_reduce(torch.zeros(1))
-        if comm.rank != LEADER:
+        survivors.all_reduce(torch.zeros(1))
+        if survivors.rank != LEADER:
             dispensable()
-        yield comm
+        yield survivors
     finally:
-        comm.close()
+        survivors.close()
 
 
 def evaluation(job: Job, worker: Worker, make: Callable[[Worker], Evaluation]) -> Evaluation:

@@ -16,7 +16,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
 from gnnkit.jobs import callbacks, figures, lost
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
@@ -50,13 +50,20 @@ def train(job: Job, world: Communicator) -> dict[str, Any]:
         job: The job.
         world: The workers, and after them the servers.
     """
-    with world.mailbox() as mailbox:
-        if world.rank >= job.settings.workers:
-            job.sync().serve(mailbox, job.settings.workers)
-            return {}
-        sync = job.sync()
-        with lost.workers(job, world, mailbox, sync) as comm:
-            return _train(job, comm, mailbox, sync)
+    return with_servers(job, world, functools.partial(_work, job)) or {}
+
+
+def _work(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+    """Does the work of one worker, without lost workers where configured.
+
+    Args:
+        job: The job.
+        comm: The workers.
+        mailbox: Letters between workers and servers.
+    """
+    sync = job.sync()
+    with lost.going_on(comm, mailbox, sync) as left:
+        return _train(job, left, mailbox, sync)
 
 
 def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
@@ -78,7 +85,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     sync.close()
     measured = module.evaluation.read(module.model, functools.partial(_measure, job))
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    return found | drifts | figures.left_out(guard, worker) | exactness | lost.figures(comm)
+    return found | drifts | figures.left_out(guard, worker) | sync.figures() | exactness | lost.figures(comm)
 
 
 def _measure(job: Job, logits: Tensor, worker: Worker) -> dict[str, float]:
@@ -95,8 +102,9 @@ def _measure(job: Job, logits: Tensor, worker: Worker) -> dict[str, float]:
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
     """Returns the run folder where all ranks are of one host and share its pages."""
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
-    return job.folder if comm.in_one_process or local_world_size == comm.world_size else None
+    world_size = job.settings.world_size
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return job.folder if comm.in_one_process or local_world_size == world_size else None
 
 
 def make_module(

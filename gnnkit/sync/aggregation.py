@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from gnnkit.plugins import check_arguments, load
-from gnnkit.ranges import real
+from gnnkit.errors import UserError
+from gnnkit.plugins import load
+from gnnkit.ranges import real, shown
 
 TRIM = 0.1  # share of the workers, on each side
 
@@ -103,9 +105,11 @@ def aggregation(name: str, trim: float | None) -> Aggregation:
         trim: Value of `sync.trim`. None: the default of the aggregation.
     """
     cls: Callable[..., Aggregation] = load("aggregation", name)
-    arguments = {} if trim is None else {"trim": trim}
-    check_arguments(cls, arguments, "sync")
-    return cls(**arguments)
+    if trim is None:
+        return cls()
+    if "trim" not in inspect.signature(cls).parameters:
+        raise UserError(f"sync.trim={shown(trim)}: sync.average={name} leaves no workers out, leave the key out")
+    return cls(trim=trim)
 
 
 def _own_means(gradients: Tensor, shares: Tensor) -> Tensor:  # [num_workers with rows, n]

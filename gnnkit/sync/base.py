@@ -64,6 +64,13 @@ class GradientSync(ABC):
                 gradients.
         """
 
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Returns the sum of `x` over the workers. Collective, where `lockstep`.
+
+        For the guard, which asks whether all gradients of a step are finite.
+        """
+        return self.comm.all_reduce(x)
+
     def average_models(self, module: nn.Module, weight: float) -> None:
         """Replaces the parameters by the ranks' weighted mean. Collective.
 

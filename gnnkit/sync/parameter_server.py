@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
@@ -67,6 +67,9 @@ class ParameterServer(GradientSync):
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         self._served.step(module, optimizer, share)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self._served.sum(x)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         if not self.lockstep:

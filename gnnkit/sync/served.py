@@ -43,6 +43,7 @@ class Served:
         """
         self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
         self._mailbox, self._timeout, self._rules = mailbox, comm.timeout, rules
+        self._patience = min(HEARTBEAT, comm.timeout / 4)  # seconds without a sign of life
         self._beside: Server | None = None
         self._thread: threading.Thread | None = None
         self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
@@ -117,8 +118,16 @@ class Served:
         """
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._share_out(parameters)
-        values = [{"values": part} for part in self._cut(parameters)]
-        self._overwrite(parameters, self._ask({"kind": "average", "weight": weight}, values))
+        weighted = [torch.cat([part * weight, part.new_tensor([weight])]) for part in self._cut(parameters)]
+        letters = self._ask({"kind": "sum"}, [{"values": part} for part in weighted])
+        totals = [letter.tensors["values"] for letter in letters]
+        self._overwrite(parameters, [total[:-1] / total[-1] for total in totals])
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Returns the sum of `x` over the workers, who all meet at the first server."""
+        fields = {"kind": "sum", "patience": self._patience}
+        self._mailbox.put(self._ranks[0], REQUEST, fields, {"values": x})
+        return self._reply(self._ranks[0]).tensors["values"].to(x.device)
 
     def close(self) -> None:
         """Sends the last letter, and waits for the end of the server beside rank 0."""
@@ -193,14 +202,14 @@ class Served:
 
     def _write(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
         """Replaces the parameters, and remembers the values."""
-        self._overwrite(parameters, letters)
+        self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
         self._read = self._cut(parameters)
 
-    def _overwrite(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
+    def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
         with torch.no_grad():
-            for (_, numbers), letter in zip(self._parts, letters, strict=True):
+            for (_, numbers), vector in zip(self._parts, values, strict=True):
                 own = [parameters[n] for n in numbers]
-                parts = torch.split(letter.tensors["values"], [p.numel() for p in own])
+                parts = torch.split(vector, [p.numel() for p in own])
                 for parameter, part in zip(own, parts, strict=True):
                     parameter.copy_(part.view_as(parameter))
 
@@ -210,9 +219,8 @@ class Served:
 
     def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Letter]:
         """Sends a request to the server of each part, and returns the replies."""
-        patience = min(4 * HEARTBEAT, self._timeout)
         for (server, _), own in zip(self._parts, tensors, strict=True):
-            self._mailbox.put(server, REQUEST, {**fields, "patience": patience}, own)
+            self._mailbox.put(server, REQUEST, {**fields, "patience": self._patience}, own)
         return [self._reply(server) for server, _ in self._parts]
 
     def _reply(self, server: int) -> Letter:

@@ -42,7 +42,7 @@ class Server:
     - state: the reply is the optimiser's state.
     - meet: the reply are the parameters and the optimiser's state, once all workers
       have asked.
-    - average: the reply is the weighted mean of the tensors of all workers.
+    - sum: the reply is the sum of the tensors of all workers.
 
     A worker that waits is told every now and then that the others live. Worker 0 also
     sends the parameters and the optimiser's settings (begin), and parameters that have
@@ -139,7 +139,7 @@ class Server:
         met = together.pop() if len(together) == 1 else None  # all live workers ask the same
         if met == "meet" and self._parameters is not None:
             self._parameters.meet()
-        mean = self._mean() if met == "average" else {}
+        total = self._sum() if met == "sum" else {}
         for rank, request in list(self._open.items()):
             if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
                 self._reply(rank, {"kind": "lost", "rank": min(self._lost), "error": self._lost[min(self._lost)]})
@@ -148,8 +148,8 @@ class Server:
                     self._reply(rank, {"kind": "values"}, {"values": self._parameters.read(rank)[1]})
             elif request.kind == "state" or met == "meet":
                 self._reply(rank, *self._newest(rank))
-            elif met == "average":
-                self._reply(rank, {"kind": "mean"}, mean)
+            elif met == "sum":
+                self._reply(rank, {"kind": "sum"}, total)
         self._tell_to_wait()
 
     def _newest(self, rank: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -164,12 +164,10 @@ class Server:
         delays = sorted(self._parameters.delays.items())
         return fields | {"state": state, "delays": delays}, tensors | {"values": values}
 
-    def _mean(self) -> dict[str, Tensor]:
-        """Returns the weighted mean of the tensors of all workers."""
+    def _sum(self) -> dict[str, Tensor]:
+        """Returns the sum of the tensors of all workers, in the order of ranks."""
         letters = [self._open[rank].letter for rank in sorted(self._open)]
-        total = sum(letter.fields["weight"] for letter in letters)
-        parts = [letter.tensors["values"] * letter.fields["weight"] for letter in letters]
-        return {"values": torch.stack(parts).sum(0) / total}
+        return {"values": torch.stack([letter.tensors["values"] for letter in letters]).sum(0)}
 
     def _reply(self, rank: int, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> None:
         del self._open[rank]
@@ -178,7 +176,7 @@ class Server:
     def _tell_to_wait(self) -> None:
         now = time.monotonic()
         for rank, request in list(self._open.items()):
-            if now - request.told >= request.letter.fields["patience"] / 4:
+            if now - request.told >= request.letter.fields["patience"]:
                 request.told = now
                 self._put(rank, {"kind": "wait"})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,8 @@ class Guard(Callback):
             self._buffers = [buffer.clone() for buffer in module.buffers()]
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        if module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
+        together = module.sync is None or module.sync.lockstep
+        if together and module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
     def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
@@ -107,7 +108,8 @@ class Guard(Callback):
             return own or self._leave_out(trainer, module, [comm.rank])
         if not module.batch.meets:
             return own or self._postpone(trainer, module)
-        return self._together(trainer, module, _flags(not own or self._pending is not None, comm))
+        flags = _flags(not own or self._pending is not None, comm, module.sync.all_reduce if module.sync else None)
+        return self._together(trainer, module, flags)
 
     def allows_sum(self, trainer: L.Trainer, module: TrainingModule, own: bool, total: Sequence[Tensor]) -> bool:
         """Says whether the optimiser steps, where the ranks' gradients are added up.
@@ -215,13 +217,19 @@ def are_finite(gradients: Sequence[Tensor]) -> bool:
     return math.isfinite(total) or all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
 
 
-def _flags(flag: bool, comm: Communicator) -> list[bool]:
-    """Returns the flag of every rank. Collective."""
+def _flags(flag: bool, comm: Communicator, add_up: Callable[[Tensor], Tensor] | None = None) -> list[bool]:
+    """Returns the flag of every rank. Collective.
+
+    Args:
+        flag: The flag of this rank.
+        comm: The workers.
+        add_up: Sums a tensor over the workers. Default: the all-reduce of `comm`.
+    """
     if comm.world_size == 1:
         return [flag]
     flags = torch.zeros(comm.world_size, device=comm.device)
     flags[comm.rank] = flag
-    return [bool(each) for each in comm.all_reduce(flags).tolist()]
+    return [bool(each) for each in (add_up or comm.all_reduce)(flags).tolist()]
 
 
 def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
@@ -274,6 +282,8 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
             scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    if module.sync is not None:
+        module.sync.load_state_dict(own["sync"])
 
 
 def _tell(module: TrainingModule, text: str) -> None:

@@ -110,4 +110,5 @@ class Observer(Callback):
         return next((seconds for seconds, accuracy in self.validations if accuracy >= 0.99 * best), None)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        module.settle()  # a worker that is ahead waits here for the others, without a deadline
         self.channel.finish(self.timeout)

@@ -110,6 +110,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "strategy": module.strategy.state_dict(),
         "kept": list(getattr(trainer.strategy, "kept", [])),
         "corrector": _corrector_state(trainer),
+        "sync": {} if module.sync is None else module.sync.state_dict(),
         "shard": fingerprint(module.worker.shard),
     }
 
@@ -143,6 +144,7 @@ _PARTS: dict[str, Any] = {
     "strategy": dict,
     "kept": list,
     "corrector": dict | None,
+    "sync": dict,
     "shard": str,
     "workers": list | None,
 }
@@ -242,6 +244,8 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
         ) from error
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    if module.sync is not None:
+        module.sync.load_state_dict(own["sync"])
     _restore_updates(own, trainer)
 
 
@@ -313,7 +317,7 @@ def fingerprint(shard: Shard) -> str:
 
 def _check_finite(state: Mapping[str, Any]) -> None:
     """Raises `UserError` for parameters or an optimiser's state that are not finite."""
-    for tensor in _tensors([state["state_dict"], state["optimizer_states"]]):
+    for tensor in _tensors([state["state_dict"], state["optimizer_states"], state["sync"]]):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(
                 "trainer.checkpoint: parameters or the optimiser's state are not finite, nothing was saved: "
