@@ -71,6 +71,7 @@ class Served:
         letters = self._ask({"kind": "push", "share": share, "settings": settings}, pushed)
         self._write(parameters, letters)
         optimizer.state.clear()  # of own steps
+        setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
 
     def settle(self, module: nn.Module) -> None:
         """Brings the optimiser's state to rank 0, and the newest parameters to all.

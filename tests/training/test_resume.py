@@ -30,7 +30,9 @@ from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
@@ -74,6 +76,7 @@ class Case:
     epochs: int = EPOCHS
     steps: int | None = None  # between checkpoints within an epoch
     hidden: int = 4
+    sync: Callable[[], GradientSync] = AllReduce
 
 
 class KeepAll(resume.PeriodicCheckpoint):
@@ -117,10 +120,13 @@ def train(
     callbacks: list[Any] = [batches] + ([KeepAll(folder, case.steps)] if folder else [])
     again = [resume.Resume(resume.load(str(resumed)), IDENTITY)] if resumed else []
     keys = {"max_epochs": case.epochs, "check_val_every_n_epoch": case.check_val, "logger": False}
-    trainer = make_trainer(module, AllReduce(), SyncMeter(), callbacks=[*callbacks, *again], **keys)
-    for callback in again:
-        callback.place(trainer, module)
-    trainer.fit(module)
+    with comm.mailbox() as mailbox:
+        sync = case.sync()
+        trainer = make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[*callbacks, *again], **keys)
+        for callback in again:
+            callback.place(trainer, module)
+        trainer.fit(module)
+        sync.close()
     values = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
     return values.clone(), trainer.global_step, batches.numbers
 
@@ -161,6 +167,18 @@ def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
     for epoch in range(1, EPOCHS):
         resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
         assert_same(Threads.run(resumed, workers), expected, epoch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, name: str) -> None:
+    case = Case(FULL[name], epochs=5, sync=ParameterServer)
+    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    unsaved = Threads.run(functools.partial(train, case), 2)
+    assert_same(unsaved, expected, 0)
+    for epoch in range(1, 5):
+        resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
+        assert_same(Threads.run(resumed, 2), expected, epoch)
 
 
 @pytest.mark.slow
