@@ -99,7 +99,9 @@ def train(trial: Trial, folder: Path, stderr: int) -> None:
 
 def _arm(trial: Trial, folder: Path) -> None:
     """Lets the victim kill itself, and leaves notes in the folder."""
-    rank_work, meet = run._process_rank, lost.dispensable
+    starting: Any = run
+    meeting: Any = lost
+    rank_work, meet = starting._process_rank, meeting.dispensable
 
     def kill() -> None:
         (folder / "killed").write_text(str(time.monotonic()))
@@ -111,7 +113,7 @@ def _arm(trial: Trial, folder: Path) -> None:
             timer = threading.Timer(trial.delay, kill)
             timer.daemon = True
             timer.start()
-        found = rank_work(work, job, rank, *rest)
+        found: dict[str, Any] = rank_work(work, job, rank, *rest)
         (folder / f"life-{rank}").write_text(str(time.monotonic() - start))
         return found
 
@@ -119,7 +121,7 @@ def _arm(trial: Trial, folder: Path) -> None:
         meet()
         (folder / f"met-{os.environ['RANK']}").touch()
 
-    run._process_rank, lost.dispensable = process_rank, dispensable
+    starting._process_rank, meeting.dispensable = process_rank, dispensable
 
 
 def attempt(trial: Trial, folder: Path) -> Outcome | None:
