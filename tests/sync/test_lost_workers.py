@@ -48,7 +48,7 @@ def kill_or_fail(rank: int) -> None:
         raise ZeroDivisionError("mine")
 
 
-# The call that the fate comes before: owner and name of the function, number of the call.
+# The fate comes before a call: owner and name of the function, number of the call.
 PHASES: dict[str, tuple[Any, str, int]] = {
     "the set-up": (running, "make_module", 1),
     "the first push": (Served, "_ask", 1),
