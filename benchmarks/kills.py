@@ -9,8 +9,8 @@ random. A trial whose process ends before its moment is drawn again.
 A trial is as configured if the run ends, or goes on and writes a result with
 predictions of all nodes. With `sync.on_lost=continue`, a run must go on without a
 worker that dies after all processes have met. A run must end in all other cases. A
-trial is named if standard error names the process. An orphan is a process that is left
-after the run.
+trial is named if standard error names the process: at once if the run goes on, else
+when all processes have ended. An orphan is a process that is left after the run.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Outcome:
     """The end of a trial."""
 
     expected: bool  # the run did as configured
+    went_on: bool
     named: float  # seconds from the kill to the line that names the process
     orphans: int
     text: str  # standard error
@@ -142,7 +143,7 @@ def attempt(trial: Trial, folder: Path) -> Outcome | None:
         return None
     goes_on = trial.victim < 0 or (trial.on_lost == "continue" and (folder / f"met-{trial.victim}").exists())
     expected = _is_whole(folder / "run", trial) and code == 0 if goes_on else code == 1
-    return Outcome(expected, _seconds_until_named(trial, folder, lines), len(orphans), text)
+    return Outcome(expected, code == 0, _seconds_until_named(trial, folder, lines), len(orphans), text)
 
 
 def _seconds_until_named(trial: Trial, folder: Path, lines: list[tuple[float, str]]) -> float:
@@ -213,7 +214,8 @@ def trials(count: int, draw: random.Random, say: Callable[[str], None]) -> list[
         if outcome is None:
             continue
         outcomes.append(outcome)
-        say(f"{len(outcomes):4} {trial} named after {outcome.named:.2f} s")
+        end = "goes on" if outcome.went_on else "ends"
+        say(f"{len(outcomes):4} {trial} {end}, named after {outcome.named:.2f} s")
         if not outcome.expected or outcome.orphans or outcome.named == math.inf:
             say(f"NOT as configured:\n{outcome.text}")
     return outcomes
@@ -225,10 +227,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     outcomes = trials(options.trials, random.Random(options.seed), lambda line: print(line, flush=True))
-    named = [outcome.named for outcome in outcomes if outcome.named < math.inf]
+    named = [outcome for outcome in outcomes if outcome.named < math.inf]
+    on, ended = ([each.named for each in named if each.went_on == kind] for kind in (True, False))
     print(f"ended or went on as configured  {sum(outcome.expected for outcome in outcomes)} of {len(outcomes)}")
     print(f"named                           {len(named)} of {len(outcomes)}")
-    print(f"seconds until named, largest    {max(named, default=math.nan):.2f}")
+    print(f"went on, largest time to name   {max(on, default=math.nan):.2f} s, {len(on)} runs")
+    print(f"ended, largest time to name     {max(ended, default=math.nan):.2f} s, {len(ended)} runs, at their end")
     print(f"orphans                         {sum(outcome.orphans for outcome in outcomes)}")
 
 

@@ -29,7 +29,7 @@ class Survivors(Communicator):
     """
 
     def __init__(self, comm: Communicator, mailbox: Mailbox, ranks: Sequence[int]) -> None:
-        """Makes the group of some ranks of a mailbox. Every rank of the group does so.
+        """Makes the group of some ranks of a mailbox. Each of these ranks makes one.
 
         Args:
             comm: Says the device and the deadline.
@@ -91,11 +91,11 @@ class Survivors(Communicator):
             raise PeerLost(f"rank {self.rank}: lost its peer rank {rank}, whose rows are needed", rank)
 
     def _meet(self, kind: str, parts: Parts, route: Route) -> Parts:
-        """Exchanges tensors through rank 0. Returns the own ones by sender.
+        """Exchanges tensors through rank 0. Returns this rank's tensors by sender.
 
         Args:
             kind: Name of the collective.
-            parts: This rank's tensors by receiver.
+            parts: Tensors of this rank for each receiver.
             route: Says on rank 0 what each rank receives.
         """
         if self.rank != ROOT:
