@@ -73,6 +73,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "sync.staleness": [-1, 2.5],
     "sync.damping": ["linear"],
     "sync.servers": [-1, 2.5, 10**6],
+    "sync.on_lost": ["retry"],
     "model.hidden": [*COUNT, 2**70],
     "model.num_layers": [*COUNT, 1001],
     "model.heads": [*COUNT, 2**70],

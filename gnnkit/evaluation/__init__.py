@@ -5,3 +5,4 @@ Runs over shards, or chunk by chunk over one mapped graph, whichever strategy tr
 
 from gnnkit.evaluation.logits import Evaluation as Evaluation
 from gnnkit.evaluation.metrics import accuracies as accuracies
+from gnnkit.evaluation.survivors import SurvivorsEvaluation as SurvivorsEvaluation

@@ -13,7 +13,7 @@ from torch import nn
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import iterate, train, verify
+from gnnkit.jobs import iterate, lost, train, verify
 from gnnkit.jobs.job import RankWork
 from gnnkit.jobs.join import join
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -27,6 +27,7 @@ from gnnkit.model.program import Program
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
+from gnnkit.sync import GradientSync
 from gnnkit.training import resume
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
@@ -57,7 +58,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         settings.dataset.create()
     settings.partition.nodes.create()
     settings.comm.load()
-    settings.sync.create()
+    sync: GradientSync = settings.sync.create()
     strategy: ExecutionStrategy = settings.strategy.create()
     settings = _with_sampler(settings, strategy)
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
@@ -73,6 +74,8 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         raise UserError(
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
         )
+    if settings.job == "train" and source.trains and sync.on_lost == "continue":
+        lost.check(settings, strategy)
     return settings
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.graph import Split
-from gnnkit.jobs import callbacks, figures
+from gnnkit.jobs import callbacks, figures, lost
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import write_rows
@@ -49,32 +50,55 @@ def train(job: Job, world: Communicator) -> dict[str, Any]:
         job: The job.
         world: The workers, and after them the servers.
     """
-    return with_servers(job, world, functools.partial(_train, job)) or {}
+    return with_servers(job, world, functools.partial(_work, job)) or {}
 
 
-def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
-    """Does the work of one worker. Collective over the workers.
+def _work(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+    """Does the work of one worker, without lost workers where configured.
 
     Args:
         job: The job.
         comm: The workers.
         mailbox: Letters between workers and servers.
     """
+    sync = job.sync()
+    with lost.going_on(comm, mailbox, sync) as left:
+        return _train(job, left, mailbox, sync)
+
+
+def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
+    """Does the work of one worker. Collective over the workers.
+
+    Args:
+        job: The job.
+        comm: The workers.
+        mailbox: Letters between workers and servers.
+        sync: The gradient synchronisation.
+    """
     resumed = callbacks.resumed(job)
     guard = callbacks.guard(job, resumed)
     worker = job.worker(comm)
-    sync = job.sync()
     module = make_module(job, job.strategy(), worker, scratch=_scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
-    logits = module.evaluation.logits(module.model)
-    measured = accuracies(logits, worker)
-    write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
+    measured = module.evaluation.read(module.model, functools.partial(_measure, job))
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    return found | drifts | figures.left_out(guard, worker) | sync.figures() | exactness
+    return found | drifts | figures.left_out(guard, worker) | sync.figures() | exactness | lost.figures(comm)
+
+
+def _measure(job: Job, logits: Tensor, worker: Worker) -> dict[str, float]:
+    """Writes the predictions and returns the accuracies. Collective.
+
+    Args:
+        job: The job.
+        logits: [num_nodes, num_classes] of a rank's nodes.
+        worker: The rank with these nodes.
+    """
+    write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
+    return accuracies(logits, worker)
 
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
@@ -105,12 +129,15 @@ def make_module(
     model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
-    evaluation = Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
+
+    def make_evaluation(worker: Worker) -> Evaluation:
+        return Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
+
     return kind(
         model,
         strategy,
         worker,
-        evaluation,
+        lost.evaluation(job, worker, make_evaluation),
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
@@ -139,7 +166,7 @@ def _fit(
     loggers = callbacks.loggers(job.folder) if comm.rank == LEADER else []
     watch = callbacks.watch(job, comm.world_size, loggers) if comm.rank == LEADER else None
     meter = SyncMeter()
-    channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
+    channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gnnkit.leader.choose import Decision, assign, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.settings import Settings
 
 PREPARED = "prepared"  # folder in the run folder
@@ -83,6 +84,19 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
 def load_shard(folder: Path, name: int | str) -> Shard:
     """The shard of a rank, or `WHOLE`."""
     return Shard.load(folder / PREPARED / str(name))
+
+
+def adopting_shard(folder: Path, others: Collection[int]) -> Shard:
+    """The shard of rank 0 that also owns the nodes of other ranks.
+
+    For ranks that read the whole graph.
+    """
+    own, graph = load_shard(folder, 0), load_graph(folder)
+    assert graph is not None
+    node_rank = np.full(graph.num_nodes, max(own.grid.world_size - 1, 0), np.int32)
+    for rank in (0, *others):
+        node_rank[load_shard(folder, rank).owned] = 0
+    return cut(_without_edges(graph), Partition(node_rank, None, own.grid), 0)
 
 
 def load_graph(folder: Path) -> Graph | None:

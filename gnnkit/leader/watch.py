@@ -33,6 +33,7 @@ class WorkerState:
     epoch: int
     step: int  # of the whole run, the first is 1
     loss: float  # its part of the sum, or the mean over its own rows where it did not synchronise
+    rows: int  # that its loss reads
     total: int  # rows that the loss of all ranks reads
     synchronised: bool
     gradient_norm: float  # of its own gradient, before synchronisation
@@ -80,7 +81,8 @@ class Watch:
             log: Writes scalars.
         """
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
-        self.states: list[WorkerState] = []  # of the last step that all workers have done, by rank
+        self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
+        self.lost: set[int] = set()  # workers that the others have gone on without
         self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
         self.train_loss = math.nan  # mean over the rows of the last epoch that has begun
         self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
@@ -94,12 +96,26 @@ class Watch:
         self._last_status = time.monotonic()
 
     def take(self, state: WorkerState) -> None:
-        """Takes in one state. A step counts once all workers' states are there."""
-        together = self._waiting[state.step]
-        together[state.rank] = state
-        if len(together) == self.world_size:
-            del self._waiting[state.step]
-            self._conclude([together[rank] for rank in range(self.world_size)])
+        """Takes in one state.
+
+        A step counts once the states of all workers that are left are there.
+        """
+        self._waiting[state.step][state.rank] = state
+        self._count(state.step)
+
+    def lose(self, rank: int) -> None:
+        """Goes on without a worker. Waits for no state of the worker any more."""
+        if rank not in self.lost:
+            self.lost.add(rank)
+            for step in sorted(self._waiting):
+                self._count(step)
+
+    def _count(self, step: int) -> None:
+        """Counts a step, if no state of a worker that is left is missing."""
+        together = self._waiting[step]
+        if len(together.keys() | self.lost) == self.world_size:
+            del self._waiting[step]
+            self._conclude([together[rank] for rank in sorted(together)])
 
     def close(self) -> None:
         """Ends the last epoch and closes the files, the first time."""
@@ -121,10 +137,9 @@ class Watch:
         if self.states and states[0].epoch != self.states[0].epoch:
             self._end_epoch(self.states[0].step)
         self.states = states
-        self._edges += [state.edges for state in states]
-        loss = sum(state.loss for state in states)
-        if not states[0].synchronised:
-            loss /= len(states)
+        for state in states:
+            self._edges[state.rank] += state.edges
+        loss = self._loss(states)
         if math.isfinite(loss):  # otherwise the step was left out
             self._epoch.append((loss, sum(s.total for s in states)))
             self.train_loss = _mean(self._epoch)
@@ -133,12 +148,22 @@ class Watch:
             self._seconds["all"] += sum(state.seconds.values())
         self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
         self._publish(states, step, loss)
-        for straggler in self._slow.observe(step, [state.seconds_compute for state in states]):
+        for straggler in self._slow.observe(step, {state.rank: state.seconds_compute for state in states}):
             self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
 
+    def _loss(self, states: list[WorkerState]) -> float:
+        """Returns the loss of a step. Without the rows of workers that are lost."""
+        loss = sum(state.loss for state in states)
+        if not states[0].synchronised:
+            return loss / len(states)
+        if self.lost:
+            loss *= states[0].total / max(sum(state.rows for state in states), 1)
+        return loss
+
     def _end_epoch(self, step: int) -> None:
-        self.work_max_over_mean.append(max_over_mean(self._edges))
+        left = [rank for rank in range(self.world_size) if rank not in self.lost]
+        self.work_max_over_mean.append(max_over_mean(self._edges[left]))
         self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
         self._edges[:], self._epoch = 0, []
 
@@ -155,7 +180,7 @@ class Watch:
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:
-    skipped = ("rank", "epoch", "step", "total", "synchronised")
+    skipped = ("rank", "epoch", "step", "rows", "total", "synchronised")
     return {f"rank{s.rank}/{k}": float(v) for s in states for k, v in asdict(s).items() if k not in skipped}
 
 

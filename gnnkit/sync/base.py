@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.average import average_parameters, drift
+
+OnLost = Literal["stop", "continue"]
 
 
 class GradientSync(ABC):
@@ -27,6 +29,7 @@ class GradientSync(ABC):
     exact: bool = True  # False: not the gradient of one process
     drifts: bool = False  # True: workers hold different parameters between steps
     servers: int = 0  # ranks beyond the workers, which run `serve`. Always the key `sync.servers`, and 0 without
+    on_lost: OnLost = "stop"  # continue: the others go on without a lost worker other than rank 0
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         """Called once on every worker, before the first step, with equal parameters.

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
-from gnnkit.sync.base import GradientSync, gradients, trained
+from gnnkit.sync.base import GradientSync, OnLost, gradients, trained
 from gnnkit.sync.served import Served
 from gnnkit.sync.versions import Damping, Mode, make_rules
 
@@ -36,6 +36,7 @@ class Leader(GradientSync):
         mode: Mode = "sync",
         staleness: int | None = None,
         damping: Damping = "none",
+        on_lost: OnLost = "stop",
     ) -> None:
         """Checks the rules.
 
@@ -46,9 +47,10 @@ class Leader(GradientSync):
             staleness: Steps that a worker may start ahead of the slowest, in ssp.
                 Default: 3.
             damping: none, or staleness. Default: none.
+            on_lost: stop, or continue without a worker that dies. Default: stop.
         """
-        self.rules = make_rules(mode, staleness, damping, average, trim)
-        self.lockstep, self.exact = self.rules.together, self.rules.exact
+        self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
+        self.lockstep, self.exact, self.on_lost = self.rules.together, self.rules.exact, on_lost
         self._served: Served | None = None
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
@@ -77,8 +79,8 @@ class Leader(GradientSync):
         rows = self.comm.gather(torch.cat([gradient, gradient.new_tensor([share])])[None], dst=LEADER)
         if not rows:
             return None
-        collected = torch.cat(rows)
-        return self.rules.aggregation.combine(collected[:, :-1], collected[:, -1])
+        collected = torch.cat(rows)  # without the workers that are lost
+        return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         if not self.lockstep:

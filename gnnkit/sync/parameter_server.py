@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.ranges import whole
-from gnnkit.sync.base import GradientSync
+from gnnkit.sync.base import GradientSync, OnLost
 from gnnkit.sync.served import Served
 from gnnkit.sync.server import Server
 from gnnkit.sync.versions import Damping, Mode, make_rules
@@ -38,6 +38,7 @@ class ParameterServer(GradientSync):
         damping: Damping = "none",
         average: str = "weighted",
         trim: float | None = None,
+        on_lost: OnLost = "stop",
     ) -> None:
         """Checks the rules.
 
@@ -49,11 +50,12 @@ class ParameterServer(GradientSync):
             damping: none, or staleness. Default: none.
             average: Name of the aggregation, in sync. Default: weighted.
             trim: Argument of some aggregations. Default: that of the aggregation.
+            on_lost: stop, or continue without a worker that dies. Default: stop.
         """
         self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
-        self.rules = make_rules(mode, staleness, damping, average, trim)
+        self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
         self.lockstep = self.rules.together
-        self.exact = self.rules.exact
+        self.exact, self.on_lost = self.rules.exact, on_lost
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)

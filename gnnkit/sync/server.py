@@ -85,12 +85,17 @@ class Server:
                     self._mailbox.put(rank, REPLY, {"kind": "failed", "error": f"{type(error).__name__}: {error}"})
 
     def _next(self) -> Letter | None:
-        with contextlib.suppress(DeadlineExceeded, PeerLost):
-            return self._mailbox.take(REQUEST, timeout=PERIOD)
+        with contextlib.suppress(DeadlineExceeded):
+            try:
+                return self._mailbox.take(REQUEST, timeout=PERIOD)
+            except PeerLost:  # all other ranks are gone
+                return self._mailbox.take(REQUEST, src=self._mailbox.rank, timeout=PERIOD)
         return None
 
     def _take_in(self, letter: Letter) -> None:
         kind = letter.fields["kind"]
+        if letter.src not in self._live:  # lost since
+            return
         if kind == "begin":
             self._begin(letter)
         elif kind == "values":
@@ -136,7 +141,7 @@ class Server:
             self._parameters.meet()
         total = self._sum() if met == "sum" else {}
         for rank, request in list(self._open.items()):
-            if self._lost and (request.kind != "push" or self._rules.mode != "async"):
+            if self._lost and self._rules.on_lost == "stop" and (request.kind != "push" or self._rules.mode != "async"):
                 self._reply(rank, {"kind": "lost", "rank": min(self._lost), "error": self._lost[min(self._lost)]})
             elif request.kind == "push":
                 if request.pushed and self._parameters is not None and self._parameters.may_start(rank):

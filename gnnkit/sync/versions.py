@@ -13,6 +13,7 @@ from torch import Tensor
 from gnnkit.errors import UserError
 from gnnkit.ranges import one_of, whole
 from gnnkit.sync.aggregation import Aggregation, Weighted, aggregation
+from gnnkit.sync.base import OnLost
 
 Mode = Literal["sync", "async", "ssp"]
 Damping = Literal["none", "staleness"]
@@ -34,6 +35,7 @@ class Rules:
     staleness: int = 0  # steps ahead of the slowest worker, in ssp
     damping: Damping = "none"  # staleness: a gradient that is tau versions late has its rate divided by 1 + tau
     aggregation: Aggregation = field(default_factory=Weighted)  # of sync
+    on_lost: OnLost = "stop"  # what follows the loss of a worker
 
     @property
     def together(self) -> bool:
@@ -50,12 +52,29 @@ class Rules:
         """Number of steps that a worker may start ahead of the slowest one."""
         return self.staleness if self.mode == "ssp" else math.inf
 
+    def combined(self, gradients: Tensor, shares: Tensor, num_workers: int) -> Tensor:  # [n]
+        """Returns the gradient of one step, of the workers that are left.
+
+        If workers are missing, the rows of the others count as all rows.
+
+        Args:
+            gradients: Parts of the sum, [num_left, n].
+            shares: Parts of the rows that the loss reads, [num_left].
+            num_workers: Number of workers at the start of the run.
+        """
+        total = float(shares.sum())
+        if len(shares) < num_workers and total > 0:
+            gradients, shares = gradients / total, shares / total
+        return self.aggregation.combine(gradients, shares)
+
     def rate(self, delay: int) -> float:
         """Returns the factor of the learning rate for a delay in versions."""
         return 1 / (1 + delay) if self.damping == "staleness" else 1.0
 
 
-def make_rules(mode: Mode, staleness: int | None, damping: Damping, average: str, trim: float | None) -> Rules:
+def make_rules(
+    mode: Mode, staleness: int | None, damping: Damping, average: str, trim: float | None, on_lost: OnLost
+) -> Rules:
     """Checks the keys of `sync`, and makes the rules.
 
     Raises `UserError` for keys that the mode does not read.
@@ -66,13 +85,15 @@ def make_rules(mode: Mode, staleness: int | None, damping: Damping, average: str
         damping: none, or staleness in async and ssp.
         average: Name of the aggregation. Only `weighted` fits async and ssp.
         trim: Argument of the aggregation. None: the default of the aggregation.
+        on_lost: stop or continue.
     """
+    one_of("sync.on_lost", on_lost, ("stop", "continue"))
     one_of("sync.mode", mode, ("sync", "async", "ssp"))
     one_of("sync.damping", damping, ("none", "staleness"))
     if staleness is not None and mode != "ssp":
         raise UserError(f"sync.staleness={staleness}: only sync.mode=ssp has a bound, leave the key out")
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
-    rules = Rules(mode, bound if mode == "ssp" else 0, damping, aggregation(average, trim))
+    rules = Rules(mode, bound if mode == "ssp" else 0, damping, aggregation(average, trim), on_lost)
     if rules.together and damping != "none":
         raise UserError(f"sync.damping={damping}: no gradient is late where workers step together, leave the key out")
     if not rules.together and average != "weighted":
@@ -167,7 +188,7 @@ class VersionedParameters:
             gradients = torch.stack([gradient for gradient, _ in pushed])
             shares = torch.tensor([share for _, share in pushed], dtype=gradients.dtype)
             self._round.clear()
-            self._step(self.rules.aggregation.combine(gradients, shares), 1.0)
+            self._step(self.rules.combined(gradients, shares, len(self.clocks)), 1.0)
 
     def _step(self, gradient: Tensor, rate: float) -> None:
         self.model.step(gradient, rate)

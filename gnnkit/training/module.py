@@ -202,7 +202,7 @@ class TrainingModule(L.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
-        for split, accuracy in accuracies(self.evaluation.logits(self.model), self.worker).items():
+        for split, accuracy in self.evaluation.read(self.model, accuracies).items():
             self.log(f"{split}_accuracy", accuracy, prog_bar=split == "val", batch_size=1)
 
 

@@ -79,6 +79,7 @@ class Observer(Callback):
                 epoch=trainer.current_epoch,
                 step=trainer.global_step,
                 loss=float(module.local_loss),
+                rows=len(batch.rows),
                 total=batch.total,
                 synchronised=batch.synchronise,
                 gradient_norm=self.meter.square_norm**0.5,

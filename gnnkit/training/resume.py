@@ -291,11 +291,17 @@ def _differs(module: TrainingModule) -> bool:
 
 
 def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
-    """Returns the part of this rank, where ranks differ."""
+    """Returns the part of this rank, where ranks differ.
+
+    A worker that was lost goes on from the leader's part.
+    """
     workers: list[Tensor] | None = saved["workers"]
     if workers is None:
         return saved
-    own: dict[str, Any] = checkpoint.unpack(workers[module.worker.comm.rank])
+    packed = workers[module.worker.comm.rank]
+    if not len(packed):
+        return saved | {"strategy": {}}
+    own: dict[str, Any] = checkpoint.unpack(packed)
     if own["shard"] != fingerprint(module.worker.shard):
         raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
     return own

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Survivors
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.partition.base import Grid
@@ -101,3 +101,23 @@ def test_the_final_average_is_weighted_and_leaves_no_drift() -> None:
         return before, module.weight.item(), drift(module, comm)
 
     assert Threads.run(averaged, 3) == [(2.0, 2.5, 0.0)] * 3
+
+
+def test_the_leader_steps_with_the_rows_of_the_ranks_that_are_left() -> None:
+    """Three ranks with mean gradients of 2, 6 and 100. The last one is lost."""
+    shares, means = [0.1, 0.3, 0.6], [2.0, 6.0, 100.0]
+
+    def step(comm: Communicator) -> float:
+        with comm.mailbox() as mailbox:
+            survivors = Survivors(comm, mailbox, range(3))
+            module = torch.nn.Linear(1, 1, bias=False).double()
+            torch.nn.init.zeros_(module.weight)
+            module.weight.grad = torch.full_like(module.weight, means[comm.rank] * shares[comm.rank])
+            sync = Leader(on_lost="continue")
+            sync.setup(module, survivors)
+            if comm.rank < 2:
+                sync.step(module, torch.optim.SGD(module.parameters(), lr=1.0), shares[comm.rank])
+            survivors.close()
+            return module.weight.item()
+
+    assert Threads.run(step, 3, timeout=20)[:2] == [pytest.approx(-5.0)] * 2

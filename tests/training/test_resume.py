@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -299,3 +300,16 @@ def test_a_wrong_part_of_a_checkpoint_is_named(saved: Path) -> None:
     with pytest.raises(UserError, match="is not the checkpoint of a run: epoch is wrong"):
         resume.load(str(saved))
     assert json.loads(saved.read_text())
+
+
+def test_a_worker_that_was_lost_goes_on_from_the_leaders_state() -> None:
+    def own(comm: Communicator) -> Any:
+        shard = next(iter(cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))))
+        worker = Worker(comm, shard, torch.float64, 0)
+        packed = checkpoint.pack({"name": "worker", "shard": resume.fingerprint(shard)})
+        leader = {"name": "leader", "strategy": {"round": 3}, "path": "", "workers": [packed, packed, packed[:0]]}
+        return resume.own_state(leader, SimpleNamespace(worker=worker))  # type: ignore[arg-type]
+
+    states = Threads.run(own, 3)
+    assert [state["name"] for state in states] == ["worker", "worker", "leader"]
+    assert states[2]["strategy"] == {}
