@@ -32,8 +32,9 @@ class WorkerState:
     rank: int
     epoch: int
     step: int  # of the whole run, the first is 1
-    loss: float  # its part of the sum, or the mean over its own rows where it did not synchronise
-    total: int  # rows that the loss of all ranks reads
+    loss: float  # the sum over its rows, divided by `total`
+    total: int  # rows of all ranks, of its own where it steps alone, of several steps where these accumulate
+    rows: int  # of its own that the loss reads
     synchronised: bool
     gradient_norm: float  # of its own gradient, before synchronisation
     seconds_wait: float  # for the batch
@@ -122,11 +123,10 @@ class Watch:
             self._end_epoch(self.states[0].step)
         self.states = states
         self._edges += [state.edges for state in states]
-        loss = sum(state.loss for state in states)
-        if not states[0].synchronised:
-            loss /= len(states)
+        rows = sum(state.rows for state in states)
+        loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
         if math.isfinite(loss):  # otherwise the step was left out
-            self._epoch.append((loss, sum(s.total for s in states)))
+            self._epoch.append((loss, rows))
             self.train_loss = _mean(self._epoch)
         for state in states:
             self._seconds["wait"] += state.seconds_wait
@@ -155,7 +155,7 @@ class Watch:
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:
-    skipped = ("rank", "epoch", "step", "total", "synchronised")
+    skipped = ("rank", "epoch", "step", "total", "rows", "synchronised")
     return {f"rank{s.rank}/{k}": float(v) for s in states for k, v in asdict(s).items() if k not in skipped}
 
 

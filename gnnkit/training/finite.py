@@ -88,7 +88,7 @@ class Guard(Callback):
             self._buffers = [buffer.clone() for buffer in module.buffers()]
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        if module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
+        if not module.strategy.only_synchronises and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
     def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
@@ -164,7 +164,7 @@ class Guard(Callback):
         Collective in a step that synchronises, also for ranks whose numbers are finite.
         """
         batch: Batch = module.batch
-        if module.strategy.drifts:  # a batch of such a strategy serves one pass only
+        if module.strategy.drifts or module.strategy.keeps_state:  # such a batch may serve one pass only
             batch = next(module.strategy.batches(trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx))
         order, place = _first_not_finite(module, batch)
         if not bad:
@@ -274,6 +274,7 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
             scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    resume.restore_updates(own, trainer)
 
 
 def _tell(module: TrainingModule, text: str) -> None:

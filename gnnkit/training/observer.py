@@ -80,6 +80,7 @@ class Observer(Callback):
                 step=trainer.global_step,
                 loss=float(module.local_loss),
                 total=batch.total,
+                rows=len(batch.rows),
                 synchronised=batch.synchronise,
                 gradient_norm=self.meter.square_norm**0.5,
                 seconds_wait=waiting,

@@ -108,6 +108,7 @@ STATE = WorkerState(
     step=7,
     loss=0.5,
     total=10,
+    rows=10,
     synchronised=True,
     gradient_norm=1.25,
     seconds_wait=0.002,
