@@ -70,8 +70,8 @@ class Worker:
 # What follows the backward pass of a batch:
 # synchronise  the gradients of all ranks make one step
 # own          this rank steps its own parameters. `total` counts own rows
-# accumulate   no step: the gradient is kept and added to the gradient of the next step.
-#              `total` counts the rows of all ranks in all these steps, the last included
+# accumulate   no step: the gradient is added to the gradient of the next step. `total`
+#              counts the rows of all ranks in all these steps, the last one included
 # average      as own, then the parameters become the ranks' mean, weighted by `weight`
 # correct      as synchronise, by an optimiser whose state is equal on all ranks, while
 #              the optimiser of own steps keeps its state

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 
 class Updates:
-    """Gradients of steps that accumulate, and the optimiser's state in correcting steps.
+    """Gradients of steps that accumulate, and the optimiser's state for corrections.
 
     The state of correcting steps is equal on all ranks, because all ranks take these
     steps with the same gradient. The state of a rank's own steps is kept aside
@@ -46,7 +46,7 @@ class Updates:
         self.kept, self.kept_share = [gradient.clone() for gradient in own], share
 
     def forget(self) -> None:
-        """Lets the kept gradients go, where the step that would apply them is left out."""
+        """Lets the kept gradients go. The step that would apply these is left out."""
         self.kept, self.kept_share = [], 0.0
 
     @contextmanager
