@@ -49,13 +49,13 @@ def check_strategy(
 ) -> None:
     """Runs two epochs with a GCN on each of `grids`, one rank of which owns nothing.
 
-    All ranks must get equally many batches, which agree on `update`. `total` must be the
-    rank's own rows where a rank steps alone, the rows of all ranks where ranks meet,
-    and the rows of all ranks and steps where steps accumulate. Updates must be as
-    `only_synchronises`, `drifts` and `keeps_state` say. Averages need weights. Rows must
-    be training nodes with the right labels. A second run must get the same batches, and
-    so must a run that begins within an epoch. Where `on_one_rank` gives a strategy, its
-    gradients must be the sum of the ranks'.
+    All ranks must get equally many batches, which agree on `update`. `total` must count
+    the rank's own rows where a rank steps alone, the rows of all ranks where ranks
+    meet, and the rows of all ranks and steps where steps accumulate. Updates must be as
+    `only_synchronises`, `drifts` and `keeps_state` say, and averages need weights. Rows
+    must be training nodes with the right labels. A second run must get the same
+    batches, and so must a run that begins within an epoch. Where `on_one_rank` gives a
+    strategy, its gradients must be the sum of the ranks'.
 
     Args:
         make: Makes the strategy.
