@@ -134,10 +134,9 @@ class PresetWorkload(ExecutionStrategy):
         if not self.measures or (epoch + 1) % self.keys.resplit_every:
             return
         comm = self.worker.comm
-        table = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=comm.device)
-        table[comm.rank] = torch.tensor([measured.seconds_compute, float(measured.edges)])
-        seconds, edges = comm.all_reduce(table).cpu().numpy().T
-        self._deal(reassign(self._chunk_rank, self._costs, seconds, edges))
+        seconds = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)
+        seconds[comm.rank] = measured.seconds_compute
+        self._deal(reassign(self._chunk_rank, self._costs, comm.all_reduce(seconds).cpu().numpy()))
 
     def state_dict(self) -> dict[str, Any]:
         if isinstance(self.work, Exchanged):

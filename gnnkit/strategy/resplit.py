@@ -37,40 +37,39 @@ def chunk_costs(csc: CSC, chunk: Ids, num_chunks: int) -> Floats:  # [num_chunks
     return np.bincount(chunk, np.diff(csc.indptr) + 1.0, num_chunks).astype(np.float64)
 
 
-def reassign(chunk_rank: Ids, costs: Floats, seconds: Floats, work: Floats) -> Ids:  # [num_chunks]
-    """Moves chunks until no move lowers the predicted time of the slowest rank.
+def reassign(chunk_rank: Ids, costs: Floats, seconds: Floats) -> Ids:  # [num_chunks]
+    """Moves chunks from slow ranks to fast ones until no move evens out more.
 
-    A rank's predicted time is the cost of its chunks times the seconds that the rank
-    needed for a unit of work. A rank without work is as fast as the median of the
-    others. Most chunks stay, because neighbours are in neighbouring chunks. The result
-    follows from the arguments alone.
+    Seconds grow faster than the cost of a rank's chunks, because a larger share keeps
+    more of its edges. So a rank counts as slow as the root of its seconds says. Seconds
+    then become even from split to split, where full steps would swing to and fro. Most
+    chunks stay, because neighbouring chunks share edges. A rank without seconds counts
+    as the median of the others. The result follows from the arguments alone.
 
     Args:
         chunk_rank: [num_chunks] rank of each chunk.
         costs: [num_chunks] cost of each chunk.
         seconds: [num_ranks] seconds that each rank computed.
-        work: [num_ranks] edges that each rank aggregated over in this time.
     """
-    speed = _seconds_per_edge(seconds, work)
-    ranks = chunk_rank.copy()
-    times = speed * np.bincount(ranks, costs, len(speed))
+    ranks, pace = chunk_rank.copy(), _pace(np.bincount(chunk_rank, costs, len(seconds)), seconds)
     while True:
+        times = pace * np.bincount(ranks, costs, len(pace))
         slowest = int(times.argmax())
         chunks = np.flatnonzero((ranks == slowest) & (costs > 0))
-        left = times[slowest] - speed[slowest] * costs[chunks]  # [num_chunks of the slowest]
-        reached = times[:, None] + speed[:, None] * costs[chunks]  # [num_ranks, num_chunks of the slowest]
+        left = times[slowest] - pace[slowest] * costs[chunks]  # [num_chunks of the slowest]
+        reached = times[:, None] + pace[:, None] * costs[chunks]  # [num_ranks, num_chunks of the slowest]
         after = np.maximum(reached, left)
         after[slowest] = np.inf
         if not after.size or after.min() >= times[slowest] * (1 - _LEAST):
             return ranks
         taker, place = np.unravel_index(int(after.argmin()), after.shape)
         ranks[chunks[place]] = taker
-        times = speed * np.bincount(ranks, costs, len(speed))
 
 
-def _seconds_per_edge(seconds: Floats, work: Floats) -> Floats:  # [num_ranks]
-    known = (work > 0) & (seconds > 0)
+def _pace(costs: Floats, seconds: Floats) -> Floats:  # [num_ranks]
+    """Returns the root of each rank's seconds for a unit of its cost."""
+    known = (costs > 0) & (seconds > 0)
     if not known.any():
         return np.ones(len(seconds))
-    speed = np.where(known, seconds / np.maximum(work, 1), 0)
-    return np.where(known, speed, np.median(speed[known]))
+    pace = np.sqrt(np.where(known, seconds, 0)) / np.where(known, costs, 1)
+    return np.where(known, pace, np.median(pace[known]))
