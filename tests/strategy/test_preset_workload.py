@@ -45,6 +45,7 @@ from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, cut_signal_graph
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule, cross_entropy
 from gnnkit.training.trainer import make_trainer
+from tests.models import MODELS
 
 GRAPH = check_graph(48)
 OWNERS = {ranks: np.random.default_rng(ranks).integers(0, ranks, 48).astype(np.int32) for ranks in (1, 2, 3, 4)}
@@ -183,10 +184,10 @@ def mean_gradient(model: nn.Module, batch: Batch) -> Tensor:  # [num_parameters]
     )
 
 
-@pytest.mark.parametrize("kind", [GCN, GraphSAGE])
-def test_with_one_hop_a_model_of_one_layer_has_the_gradient_of_the_whole_graph(kind: type[Any]) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_with_one_hop_a_model_of_one_layer_has_the_gradient_of_the_whole_graph(name: str) -> None:
     def gradients(make: Callable[[], ExecutionStrategy], comm: Communicator) -> Tensor:
-        strategy, model = make(), make_model(kind, num_layers=1)
+        strategy, model = make(), make_model(MODELS[name], num_layers=1)
         strategy.setup(worker(comm, strategy), model)
         return torch.stack([mean_gradient(model, batch) for epoch in range(2) for batch in strategy.batches(epoch)])
 
