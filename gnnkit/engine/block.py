@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -48,6 +49,37 @@ class BlockLayers:
     def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
         """Makes one adjacency for each block, by layer. `key` is the step's."""
         return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
+
+    def of_part(self, part: Block) -> BlockLayers:
+        """Returns the same for a part of the graph that counts as a graph of its own.
+
+        Degrees, and features of loops, are the part's. Nodes outside have zeros.
+
+        Args:
+            part: Some nodes, and all edges between these that are to count.
+        """
+        gets_loop = self.gets_loop  # before the copy, which then has the nodes too
+        own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
+        weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
+        rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
+        loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
+        incoming = np.bincount(rows, weight, len(nodes)).astype(np.float64)
+        own.graph_in_degree = self._spread(nodes, incoming)
+        own.in_degree = self._spread(nodes, incoming + loops)
+        own.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
+        if self.graph.edge_features is not None:
+            mean = mean_in_edges(part.indptr, self.graph.edge_features[part.edge_ids])
+            own.mean_edge_features = None if mean is None else self._spread(nodes, mean)
+        return own
+
+    def _spread(self, nodes: Ids, values: Floats) -> Floats:  # [num_nodes, ...]
+        """Puts the values of some nodes in an array of all.
+
+        Pages that are not written take no memory.
+        """
+        whole = np.zeros((self.graph.num_nodes, *values.shape[1:]), values.dtype)
+        whole[nodes] = values
+        return whole
 
     @cached_property
     def graph_in_degree(self) -> Floats:  # [num_nodes]
@@ -102,6 +134,15 @@ class BlockAdjacency(Adjacency):
         self._counts = _counts(layers, block, self._dst)
         self.edges = HeldEdges(CSC(indptr, indices, self._weight(), len(block.src_nodes)), layers.device)
         self.num_edges = self.edges.num_edges
+
+    def with_key(self, key: int) -> BlockAdjacency:
+        """Returns the same edges for another layer or step.
+
+        The result also has the values that were computed so far.
+        """
+        other = copy.copy(self)
+        other.key = key
+        return other
 
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""

@@ -5,6 +5,7 @@ Imports torch and Lightning, once, before ranks are forked.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program
 from gnnkit.sampler import Sampler
-from gnnkit.settings import Settings, settle, with_choice
+from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.training import resume
@@ -60,13 +61,14 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
     strategy: ExecutionStrategy = settings.strategy.create()
-    settings = _with_sampler(settings, strategy)
-    sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
+    num_layers = getattr(tried, "num_layers", None)
+    settings = _with_sampler(settings, strategy, num_layers)
+    sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
     if not source.trains:
         iterate.check(settings, strategy)
-    elif isinstance(num_layers := getattr(tried, "num_layers", None), int):
+    elif isinstance(num_layers, int):
         strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
         resume.load(settings.trainer.resume)  # the ranks read it again
@@ -79,10 +81,16 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     return settings
 
 
-def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
+def _with_sampler(settings: Settings, strategy: ExecutionStrategy, num_layers: object) -> Settings:
     """Brings the default sampler where the strategy draws and none was chosen.
 
     Raises `UserError` for a sampler that the strategy does not read.
+
+    Args:
+        settings: The configuration.
+        strategy: The configured strategy.
+        num_layers: Layers of the model, each of which gets a fanout. Not a number where
+            the layers are not known yet.
     """
     if settings.sampler is not None and not strategy.samples:
         raise UserError(
@@ -92,7 +100,15 @@ def _with_sampler(settings: Settings, strategy: ExecutionStrategy) -> Settings:
         return settings
     default = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
     assert default is not None
+    if isinstance(num_layers, int):
+        default = replace(default, arguments={**default.arguments, "fanouts": _fanouts(default, num_layers)})
     return with_choice(settings, default)
+
+
+def _fanouts(sampler: Choice, num_layers: int) -> list[int]:
+    """Returns one fanout for each layer, repeating the last of the sampler."""
+    fanouts: list[int] = list(sampler.arguments["fanouts"])
+    return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(num_layers)]
 
 
 def _try_model(source: ModelSource) -> nn.Module | Program | None:

@@ -32,9 +32,9 @@ class WorkerState:
     rank: int
     epoch: int
     step: int  # of the whole run, the first is 1
-    loss: float  # its part of the sum, or the mean over its own rows where it did not synchronise
-    rows: int  # that its loss reads
-    total: int  # rows that the loss of all ranks reads
+    loss: float  # the sum over its rows, divided by `total`
+    total: int  # rows of all ranks, of its own where it steps alone, of several steps where these accumulate
+    rows: int  # of its own that the loss reads
     synchronised: bool
     gradient_norm: float  # of its own gradient, before synchronisation
     seconds_wait: float  # for the batch
@@ -139,9 +139,10 @@ class Watch:
         self.states = states
         for state in states:
             self._edges[state.rank] += state.edges
-        loss = self._loss(states)
+        rows = sum(state.rows for state in states)
+        loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
         if math.isfinite(loss):  # otherwise the step was left out
-            self._epoch.append((loss, sum(s.total for s in states)))
+            self._epoch.append((loss, rows))
             self.train_loss = _mean(self._epoch)
         for state in states:
             self._seconds["wait"] += state.seconds_wait
@@ -151,15 +152,6 @@ class Watch:
         for straggler in self._slow.observe(step, {state.rank: state.seconds_compute for state in states}):
             self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
-
-    def _loss(self, states: list[WorkerState]) -> float:
-        """Returns the loss of a step. Without the rows of workers that are lost."""
-        loss = sum(state.loss for state in states)
-        if not states[0].synchronised:
-            return loss / len(states)
-        if self.lost:
-            loss *= states[0].total / max(sum(state.rows for state in states), 1)
-        return loss
 
     def _end_epoch(self, step: int) -> None:
         left = [rank for rank in range(self.world_size) if rank not in self.lost]

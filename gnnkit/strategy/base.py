@@ -70,8 +70,8 @@ class Worker:
 # What follows the backward pass of a batch:
 # synchronise  the gradients of all ranks make one step
 # own          this rank steps its own parameters. `total` counts own rows
-# accumulate   no step: the gradient is added to that of the next step. `total` counts
-#              the rows of all ranks up to and with that step
+# accumulate   no step: the gradient is added to the gradient of the next step. `total`
+#              counts the rows of all ranks in all these steps, the last one included
 # average      as own, then the parameters become the ranks' mean, weighted by `weight`
 # correct      as synchronise, by an optimiser whose state is equal on all ranks, while
 #              the optimiser of own steps keeps its state
@@ -89,6 +89,7 @@ class Batch:
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
     update: Update = "synchronise"
     weight: float = 0.0  # of this rank's parameters, where `update` is "average"
+    row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
 
     @property
     def synchronise(self) -> bool:
@@ -137,7 +138,7 @@ class ExecutionStrategy(ABC):
     `strategy`.
     """
 
-    samples: ClassVar[bool] = False  # True: needs `worker.sampler`. False: a sampler is refused
+    samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     tally: Tally  # what batches move, counted over the whole run

@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
-import numpy as np
-import torch
 from torch import nn
 
-from gnnkit.engine import BlockLayers, Tally
-from gnnkit.engine.dropout import derive
-from gnnkit.errors import UserError
-from gnnkit.graph import Split
+from gnnkit.engine import Tally
 from gnnkit.ranges import MAX_COUNT, one_of, whole
-from gnnkit.sampler import LoadedBatch, Loader, Sampler
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker, weighing_sums
+from gnnkit.sampler import Sampler
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.sampled import SampledBatches
 
 
 class IndividualSample(ExecutionStrategy):
@@ -64,39 +60,18 @@ class IndividualSample(ExecutionStrategy):
         return alone
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        if worker.graph is None or worker.sampler is None:
-            raise UserError("strategy=individual_sample needs the whole graph and a sampler")
-        graph = worker.graph
         self.tally = Tally()
-        self.worker, self.graph = worker, graph
-        self.layers = BlockLayers(graph, model, worker.dtype, worker.device)
-        self.loader = Loader(
-            graph.csc,
-            weighing_sums(worker.sampler),
-            np.flatnonzero(graph.split == Split.TRAIN),
-            self.batch_size,
-            features=worker.features.table,
-            rank=worker.comm.rank,
-            world_size=worker.comm.world_size,
+        self.sampled = SampledBatches(
+            worker,
+            model,
+            batch_size=self.batch_size,
             batching=self.batching,
             window=self.window,
-            seed=worker.seed,
-            threads=worker.threads,
             prefetch=self.prefetch,
         )
 
     def num_batches(self, epoch: int) -> int:
-        return len(self.loader)
+        return len(self.sampled)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        self.loader.start_at(epoch, first)
-        totals = np.diff(self.loader.plan(epoch).bounds[:, [0, -1]])[:, 0]
-        for step, loaded in enumerate(self.loader, first):
-            yield self._batch(loaded, derive(self.worker.seed, epoch * len(totals) + step), int(totals[step]))
-
-    def _batch(self, loaded: LoadedBatch, key: int, total: int) -> Batch:
-        worker = self.worker
-        x = torch.from_numpy(np.asarray(loaded.x)).to(worker.device, worker.dtype)
-        labels = torch.tensor(self.graph.labels[loaded.seeds].astype(np.int64), device=worker.device)
-        rows = torch.arange(len(loaded.seeds), device=worker.device)
-        return Batch(x, self.layers.layers(loaded.blocks, key), rows, labels, total)
+        return self.sampled.epoch(epoch, first)

@@ -60,3 +60,38 @@ def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
         edge_features=rng.normal(size=(len(src), 2)),
         coordinates=rng.normal(size=(num_nodes, 2)),
     )
+
+
+def cut_signal_graph(num_nodes: int = 800, num_parts: int = 4, num_classes: int = 4, seed: int = 0) -> Graph:
+    """Makes a graph whose labels only edges between parts tell.
+
+    Parts are ranges of ids with equal counts, as `partition=1d` cuts. Every node has a
+    random kind, which its features show. A node's label is the kind of all its
+    in-neighbours in other parts. Its in-neighbours in its own part are random nodes.
+
+    Args:
+        num_nodes: Number of nodes.
+        num_parts: Number of parts, at least 2.
+        num_classes: Number of kinds and labels.
+        seed: The graph follows from the seed.
+    """
+    rng, inside, across = np.random.default_rng(seed), 8, 6  # in-edges of a node
+    part, nodes = np.arange(num_nodes) * num_parts // num_nodes, np.arange(num_nodes)
+    kind, labels = rng.integers(0, num_classes, (2, num_nodes))
+    src = [
+        np.concatenate(
+            [
+                rng.choice(nodes[part == part[node]], inside),
+                rng.choice(nodes[(part != part[node]) & (kind == labels[node])], across),
+            ]
+        )
+        for node in nodes
+    ]
+    return Graph.from_edges(
+        np.concatenate(src),
+        np.repeat(nodes, inside + across),
+        num_nodes,
+        features=np.eye(num_classes)[kind] + 0.3 * rng.normal(size=(num_nodes, num_classes)),
+        labels=labels,
+        split=rng.choice(np.array([Split.TRAIN, Split.VAL, Split.TEST], np.int8), num_nodes, p=[0.6, 0.1, 0.3]),
+    )

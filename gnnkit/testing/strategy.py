@@ -31,6 +31,7 @@ class _Step:
     labels: Tensor  # [k]
     total: int
     update: str
+    weight: float  # of the rank in an average
     gradient: Tensor  # [num_parameters] of the loss's sum, this rank's
 
 
@@ -48,8 +49,11 @@ def check_strategy(
 ) -> None:
     """Runs two epochs with a GCN on each of `grids`, one rank of which owns nothing.
 
-    All ranks must get equally many batches, which agree on `update` and `total`.
-    Rows must be training nodes with the right labels. A second run must get the same
+    All ranks must get equally many batches, which agree on `update`. `total` must count
+    the rank's own rows where a rank steps alone, the rows of all ranks where ranks
+    meet, and the rows of all ranks and steps where steps accumulate. Updates must be as
+    `only_synchronises`, `drifts` and `keeps_state` say, and averages need weights. Rows
+    must be training nodes with the right labels. A second run must get the same
     batches, and so must a run that begins within an epoch. Where `on_one_rank` gives a
     strategy, its gradients must be the sum of the ranks'.
 
@@ -67,6 +71,8 @@ def check_strategy(
     for grid in grids or (ALONG_NODES if make().reads_graph else LAYOUTS):
         runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
+        _check_updates(make(), runs[0].steps, str(grid))
+        _check_weights(runs, str(grid))
         _check_repeats(runs, again, str(grid))
         alone = make().on_one_rank(grid.world_size, draws)
         if alone is not None:
@@ -116,21 +122,55 @@ def _step(batch: Batch, model: GCN) -> _Step:
     model.zero_grad()
     logits = model(batch.x, batch.adjacencies)
     assert len(logits) == last.num_dst, f"{len(logits)} rows of output for {last.num_dst} destinations"
-    (logits[batch.rows] * (nodes[:, None] + 1).sin()).sum().backward()
+    loss = logits[batch.rows] * (nodes[:, None] + 1).sin()
+    if batch.row_weights is not None:
+        assert len(batch.row_weights) == len(batch.rows), "row_weights must have a factor for each row"
+        loss = loss * batch.row_weights[:, None]
+    loss.sum().backward()
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    return _Step(nodes, batch.labels, batch.total, batch.update, torch.cat([g.flatten() for g in gradients]))
+    gradient = torch.cat([g.flatten() for g in gradients])
+    return _Step(nodes, batch.labels, batch.total, batch.update, batch.weight, gradient)
 
 
 def _check_agreement(runs: list[_Run], where: str) -> None:
     counts = [len(run.steps) for run in runs]
     assert len(set(counts)) == 1, f"on {where} ranks get {counts} batches, not equally many"
     assert counts[0] > 0, f"on {where} an epoch has no batches"
+    rows, group = 0, []  # of steps that accumulate, up to the one that ends them
     for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
-        assert len({step.update for step in steps}) == 1, f"on {where} ranks disagree on update in batch {place}"
-        rows = sum(len(step.nodes) for step in steps)
-        for step in steps:
-            expected = len(step.nodes) if step.update in ("own", "average") else rows
-            assert step.total == expected, f"on {where} total={step.total} in batch {place}, its rows are {expected}"
+        updates = {step.update for step in steps}
+        assert len(updates) == 1, f"on {where} ranks disagree on update in batch {place}"
+        if steps[0].update in ("own", "average"):
+            _check_totals([(place, step, len(step.nodes)) for step in steps], where)
+            continue
+        rows += sum(len(step.nodes) for step in steps)
+        group += [(place, step) for step in steps]
+        if steps[0].update != "accumulate":
+            _check_totals([(*each, rows) for each in group], where)
+            rows, group = 0, []
+    assert len({step.total for _, step in group}) < 2, f"on {where} total differs among steps that accumulate"
+
+
+def _check_totals(expected: Sequence[tuple[int, _Step, int]], where: str) -> None:
+    for place, step, rows in expected:
+        assert step.total == rows, f"on {where} total={step.total} in batch {place}, its rows are {rows}"
+
+
+def _check_updates(strategy: ExecutionStrategy, steps: Sequence[_Step], where: str) -> None:
+    updates = {step.update for step in steps}
+    if strategy.only_synchronises:
+        assert updates == {"synchronise"}, f"on {where} only_synchronises is true, but there are updates {updates}"
+    if updates & {"own", "average"}:
+        assert strategy.drifts, f"on {where} ranks step alone, but drifts is false"
+    if "accumulate" in updates:
+        assert strategy.keeps_state, f"on {where} steps accumulate, but keeps_state is false"
+
+
+def _check_weights(runs: list[_Run], where: str) -> None:
+    for place, steps in enumerate(zip(*(run.steps for run in runs), strict=True)):
+        if steps[0].update == "average":
+            weights = [step.weight for step in steps]
+            assert min(weights) >= 0 < sum(weights), f"on {where} the weights of batch {place} are {weights}"
 
 
 def _check_repeats(runs: list[_Run], again: list[_Run], where: str) -> None:

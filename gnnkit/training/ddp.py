@@ -25,6 +25,7 @@ from gnnkit.comm import Communicator
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
 from gnnkit.training.finite import Guard
+from gnnkit.training.updates import Updates
 
 
 class StartedRanks(ClusterEnvironment):
@@ -178,8 +179,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         """
         super().__init__(device=comm.device)
         self.global_rank, self._sync, self._meter, self._guard = comm.rank, sync, meter, guard
-        self.kept: list[Tensor] = []  # gradients of steps that accumulate, by parameter
-        self.corrector: Optimizer | None = None  # of steps that correct
+        self.updates = Updates()
 
     @property
     def is_global_zero(self) -> bool:
@@ -196,34 +196,23 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         self._meter.start = time.perf_counter()
         if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=self._sync.lockstep):
             self._step(module, optimizer)
+        elif module.batch.meets:
+            self.updates.forget()
         self._meter.end = time.perf_counter()
         return loss
 
     def _step(self, module: Any, optimizer: Optimizer) -> None:
         batch: Batch = module.batch
-        if batch.update == "accumulate" or self.kept:
-            self._add_kept(gradients(trained(module)))
+        own = gradients(trained(module))
+        share = self.updates.add_to(own, batch.share)
         if batch.update == "accumulate":
-            self.kept = [gradient.clone() for gradient in gradients(trained(module))]
-            return
-        if batch.update == "synchronise":
-            self._sync.step(module, optimizer, batch.share)
+            self.updates.keep(own, share)
+        elif batch.update == "synchronise":
+            self._sync.step(module, optimizer, share)
         elif batch.update == "correct":
-            self._sync.step(module, self.corrector_of(optimizer), batch.share)
+            with self.updates.correcting(optimizer):
+                self._sync.step(module, optimizer, share)
         else:
             optimizer.step()
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
-
-    def _add_kept(self, own: list[Tensor]) -> None:
-        """Adds the gradients kept from steps that accumulate, which are then let go."""
-        if self.kept:
-            torch._foreach_add_(own, self.kept)
-        self.kept = []
-
-    def corrector_of(self, optimizer: Optimizer) -> Optimizer:
-        """Returns the optimiser of steps that correct, with a state of its own."""
-        if self.corrector is None:
-            groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
-            self.corrector = type(optimizer)(groups, **optimizer.defaults)
-        return self.corrector

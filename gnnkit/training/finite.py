@@ -91,7 +91,8 @@ class Guard(Callback):
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         together = module.sync is None or module.sync.lockstep
-        if together and module.strategy.drifts and any(_flags(self._pending is not None, module.worker.comm)):
+        alone = not module.strategy.only_synchronises
+        if together and alone and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
     def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
@@ -288,6 +289,7 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
         module.strategy.load_state_dict(own["strategy"])
     if module.sync is not None:
         module.sync.load_state_dict(own["sync"])
+    resume.restore_updates(own, trainer)
 
 
 def _tell(module: TrainingModule, text: str) -> None:

@@ -32,8 +32,9 @@ class LossCheck(Callback):
         self._checked = False
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
-        step = module.own_training_step
-        if self._checked or step is None or module.worker.comm.world_size == 1 or module.strategy.drifts:
+        step, strategy = module.own_training_step, module.strategy
+        serves_one_pass = strategy.drifts or strategy.keeps_state
+        if self._checked or step is None or module.worker.comm.world_size == 1 or serves_one_pass:
             return
         self._checked = True
         with _quiet(module):

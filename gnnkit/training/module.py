@@ -74,6 +74,8 @@ class TrainingModule(L.LightningModule):
     - `rows` [k] int64: the rows of the model's output that the loss reads
     - `labels` [k] int64: the classes of these rows
     - `total`: the sum of k over all ranks
+    - `row_weights` [k]: factors of the rows' losses, or None. A model whose
+      `training_step` multiplies by these factors says so: `reads_row_weights = True`
 
     The model's `self.log` is `log_own`. Other hooks of the model are not called. On
     several ranks, two or three further calls in evaluation mode come before the first
@@ -137,10 +139,10 @@ class TrainingModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch
         if (own := self.own_training_step) is not None:
+            _check_row_weights(self.model, batch)
             loss: Tensor = own(batch, batch_idx)
         else:
-            logits = self.model(batch.x, batch.adjacencies)
-            loss = F.cross_entropy(logits[batch.rows], batch.labels, reduction="sum") / max(batch.total, 1)
+            loss = cross_entropy(self.model(batch.x, batch.adjacencies), batch)
         self.local_loss = loss.detach()
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
@@ -204,6 +206,23 @@ class TrainingModule(L.LightningModule):
         self.settle()
         for split, accuracy in self.evaluation.read(self.model, accuracies).items():
             self.log(f"{split}_accuracy", accuracy, prog_bar=split == "val", batch_size=1)
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Computes this rank's part of the loss from the logits [num_dst, num_classes]."""
+    chosen, total = logits[batch.rows], max(batch.total, 1)
+    if batch.row_weights is None:
+        return F.cross_entropy(chosen, batch.labels, reduction="sum") / total
+    return (F.cross_entropy(chosen, batch.labels, reduction="none") * batch.row_weights).sum() / total
+
+
+def _check_row_weights(model: nn.Module, batch: Batch) -> None:
+    """Raises `UserError` for a model that would leave out the weights of rows."""
+    if batch.row_weights is not None and not getattr(model, "reads_row_weights", False):
+        raise UserError(
+            f"model={type(model).__name__}: this strategy weighs the rows of a batch, and training_step must multiply "
+            "the loss of each row by batch.row_weights: do so and set reads_row_weights = True, or leave training_step out"
+        )
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:

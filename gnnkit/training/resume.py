@@ -23,6 +23,7 @@ from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.updates import Updates
 
 Position = tuple[int, int]  # epoch, and step of the epoch that comes next
 FILE = "checkpoints/last.json"  # in the run folder
@@ -108,8 +109,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
         "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
         "strategy": module.strategy.state_dict(),
-        "kept": list(getattr(trainer.strategy, "kept", [])),
-        "corrector": _corrector_state(trainer),
+        "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
         "sync": {} if module.sync is None else module.sync.state_dict(),
         "shard": fingerprint(module.worker.shard),
     }
@@ -142,8 +142,7 @@ _PARTS: dict[str, Any] = {
     "optimizer_states": list,
     "lr_schedulers": list,
     "strategy": dict,
-    "kept": list,
-    "corrector": dict | None,
+    "updates": dict,
     "sync": dict,
     "shard": str,
     "workers": list | None,
@@ -221,6 +220,11 @@ class Resume(Callback):
                 )
 
 
+def restore_updates(own: Mapping[str, Any], trainer: L.Trainer) -> None:
+    """Restores what steps left to later ones, from a state of `state`."""
+    _updates(trainer).load_state_dict(own["updates"], trainer.optimizers[0])
+
+
 def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule, path: str) -> None:
     """Restores optimisers, schedules and the strategy's state.
 
@@ -246,21 +250,13 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
         module.strategy.load_state_dict(own["strategy"])
     if module.sync is not None:
         module.sync.load_state_dict(own["sync"])
-    _restore_updates(own, trainer)
+    restore_updates(own, trainer)
 
 
-def _corrector_state(trainer: L.Trainer) -> dict[str, Any] | None:
-    corrector = getattr(trainer.strategy, "corrector", None)
-    return None if corrector is None else corrector.state_dict()
-
-
-def _restore_updates(own: Mapping[str, Any], trainer: L.Trainer) -> None:
-    """Restores gradients that were kept, and the optimiser of steps that correct."""
-    strategy: Any = trainer.strategy
-    if own["kept"]:
-        strategy.kept = own["kept"]
-    if own["corrector"] is not None:
-        strategy.corrector_of(trainer.optimizers[0]).load_state_dict(own["corrector"])
+def _updates(trainer: L.Trainer) -> Updates:
+    """Returns what steps of this rank leave to later ones. Nothing, where DDP steps."""
+    updates: Updates = getattr(trainer.strategy, "updates", Updates())
+    return updates
 
 
 def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None:

@@ -26,8 +26,8 @@ from gnnkit.sampler import (
     Sampler,
     WeightedSampler,
 )
-from gnnkit.strategy import Batch, ExecutionStrategy, Worker
-from gnnkit.strategy.individual_sample import IndividualSample, weighing_sums
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker, weighing_sums
+from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from tests.models import MODELS
@@ -140,7 +140,7 @@ def test_sums_over_drawn_edges_estimate_the_sums_over_all(name: str) -> None:
 
     def sums(sampler: Sampler, key: int) -> Tensor:
         (block,) = sampler.sample(GRAPH.csc, nodes, key=key).blocks
-        (adjacency,) = strategy.layers.layers([block], key=0)
+        (adjacency,) = strategy.sampled.layers.layers([block], key=0)
         return adjacency.aggregate(x[block.src_nodes])
 
     found = torch.stack([sums(weighing_sums(samplers[name]), key) for key in range(draws)])

@@ -30,6 +30,7 @@ from gnnkit.partition.shard import cut_all
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
@@ -108,8 +109,9 @@ def train(
     strategy = case.strategy()
     owner = (np.arange(GRAPH.num_nodes) * comm.world_size // GRAPH.num_nodes).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(comm.world_size, 1, 1))))
-    reads = {"graph": GRAPH, "sampler": NeighborSampler([3, 3])} if strategy.reads_graph else {}
-    worker = Worker(comm, shards[comm.rank], torch.float32, 7, **reads)  # type: ignore[arg-type]
+    graph = GRAPH if strategy.reads_graph else None
+    sampler = NeighborSampler([3, 3]) if strategy.samples else None
+    worker = Worker(comm, shards[comm.rank], torch.float32, 7, graph, sampler)
     model = Scheduled(case.interval, case.hidden)
     for number, parameter in enumerate(model.parameters()):
         torch.nn.init.uniform_(parameter, -0.5, 0.5, generator=torch.Generator().manual_seed(number))
@@ -211,6 +213,34 @@ def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does
         for step in steps:
             resumed = functools.partial(train, SAMPLED, resumed=tmp_path / f"{epoch}-{step}.json")
             assert_same(run(resumed, 2), expected, epoch * in_epoch + step)
+
+
+PRESET: dict[str, dict[str, Any]] = {
+    "accumulated": {"sync_every": 3},
+    "clusters": {"halo": "cluster", "clusters": 4, "clusters_per_batch": 1, "sync_every": 3},
+    "llcg": {
+        "average": "parameters",
+        "correction": "llcg",
+        "sync_every": 2,
+        "correction_steps": 2,
+        "correction_batch_size": 3,
+    },
+    "coverage": {"halo": "none", "split": "dynamic", "correction": "coverage", "resplit_every": 2},
+    "exchanged": {"exchange_every": 3, "average": "parameters", "sync_every": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESET)
+def test_a_preset_workload_resumed_from_any_step_ends_where_an_unbroken_one_does(tmp_path: Path, name: str) -> None:
+    """Also tests kept gradients, and the optimiser's state for corrections."""
+    case = Case(functools.partial(PresetWorkload, **PRESET[name]), "step", 2, epochs=3, steps=1)
+    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    saved = sorted(tmp_path.glob("*.json"))
+    assert len(saved) >= 2
+    for path in saved:
+        resumed = functools.partial(train, case, resumed=path)
+        assert_same(Threads.run(resumed, 2), expected, checkpoint.load(path)["global_step"])
 
 
 @pytest.fixture

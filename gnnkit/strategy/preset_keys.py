@@ -1,0 +1,114 @@
+"""The keys of `preset_workload`, and how these go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_COUNT, one_of, whole
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "halo": ("none", "one_hop", "cluster"),
+    "degrees": ("global", "local"),
+    "average": ("gradients", "parameters"),
+    "split": ("fixed", "dynamic"),
+    "correction": ("none", "llcg", "coverage"),
+}
+# Counts that only one value of another key reads, and the count where none is given.
+_COUNTS: dict[str, tuple[str, str, int]] = {
+    "clusters": ("halo", "cluster", 32),
+    "clusters_per_batch": ("halo", "cluster", 4),
+    "chunks": ("split", "dynamic", 16),
+    "resplit_every": ("split", "dynamic", 1),
+    "correction_steps": ("correction", "llcg", 1),
+    "correction_batch_size": ("correction", "llcg", 1024),
+}
+# A choice, the key that must then have one of some values, and the reason.
+_RULES: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
+    ("correction=llcg", "average", ("parameters",), "correcting steps follow an average of parameters"),
+    ("correction=coverage", "split", ("dynamic",), "chunks meet in turn"),
+    ("correction=coverage", "average", ("gradients",), "only the mean of weighted gradients is unbiased"),
+    ("correction=coverage", "halo", ("none",), "a worker holds two whole chunks"),
+    ("correction=coverage", "degrees", ("global",), "weights estimate the sums over all in-edges"),
+    ("split=dynamic", "sync_every", ("epoch", 1), "workers meet before nodes are dealt out anew"),
+    ("exchange_every", "halo", ("one_hop",), "the rows that move are those of in-neighbours"),
+    ("exchange_every", "split", ("fixed",), "workers hold the edges into the nodes that they own"),
+    ("exchange_every", "correction", ("none",), "no edge is dropped"),
+    ("exchange_every", "degrees", ("global",), "no edge is dropped"),
+)
+
+
+@dataclass(slots=True)
+class PresetKeys:
+    """The keys of the strategy, which the constructor checks and fills in.
+
+    `PresetWorkload` says what each key means.
+    """
+
+    halo: str
+    clusters: Any
+    clusters_per_batch: Any
+    degrees: str
+    sync_every: Any
+    average: str
+    split: str
+    resplit_every: Any
+    chunks: Any
+    correction: str
+    correction_steps: Any
+    correction_batch_size: Any
+    exchange_every: Any
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            one_of(f"strategy.{name}", getattr(self, name), known)
+        for name in (*_COUNTS, "exchange_every"):
+            if getattr(self, name) is not None:
+                whole(f"strategy.{name}", getattr(self, name), 1, MAX_COUNT)
+        if self.sync_every != "epoch":
+            whole("strategy.sync_every", self.sync_every, 1, MAX_COUNT, what="epoch or a whole number")
+        self._check_unread()
+        self._check_together()
+        for name, (_, _, usual) in _COUNTS.items():
+            setattr(self, name, usual if getattr(self, name) is None else getattr(self, name))
+        if self.halo == "cluster" and self.clusters_per_batch > self.clusters:
+            raise UserError(
+                f"strategy.clusters_per_batch={self.clusters_per_batch} must be at most "
+                f"strategy.clusters={self.clusters}"
+            )
+
+    @property
+    def covers(self) -> bool:
+        """Whether the split rotates, instead of following measured seconds."""
+        return self.correction == "coverage"
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch, without correcting ones."""
+        return -(-self.clusters // self.clusters_per_batch) if self.halo == "cluster" else 1
+
+    @property
+    def period(self) -> int:
+        """Steps from one synchronisation to the next."""
+        return self.num_steps if self.sync_every == "epoch" else int(self.sync_every)
+
+    def _check_unread(self) -> None:
+        """Raises `UserError` for a key that the other keys make meaningless."""
+        for name, (key, value, _) in _COUNTS.items():
+            if getattr(self, name) is not None and getattr(self, key) != value:
+                given = f"strategy.{name}={getattr(self, name)}"
+                raise UserError(f"{given} is read with strategy.{key}={value} only: leave the key out")
+        if self.chunks is not None and self.covers:
+            raise UserError(f"strategy.chunks={self.chunks}: with strategy.correction=coverage a worker has one chunk")
+
+    def _check_together(self) -> None:
+        """Raises `UserError` for keys that contradict each other, with the reason."""
+        chosen = {f"correction={self.correction}", f"split={self.split}"}
+        chosen |= set() if self.exchange_every is None else {"exchange_every"}
+        for choice, key, allowed, reason in _RULES:
+            if choice in chosen and getattr(self, key) not in allowed:
+                raise UserError(
+                    f"strategy.{key}={getattr(self, key)} does not go with strategy.{choice}: {reason}, "
+                    f"choose strategy.{key}={allowed[0]}"
+                )

@@ -1,0 +1,190 @@
+"""Preset workload: every rank computes its share, which is cut before the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnkit.engine import Tally
+from gnnkit.engine.dropout import derive
+from gnnkit.errors import UserError
+from gnnkit.graph import Ids
+from gnnkit.sampler import Sampler
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
+from gnnkit.strategy.exchanged import Exchanged
+from gnnkit.strategy.preset_keys import PresetKeys
+from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
+from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Workload
+
+
+class PresetWorkload(ExecutionStrategy):
+    """Training on a share of each worker, while no row moves.
+
+    Choose this strategy where exchange costs more than the last digits of accuracy
+    (preset-workload-based in Lin et al., Proc. IEEE 2023). Shares are cut before an
+    epoch. Edges from nodes outside of a share are dropped. `correction` brings these
+    edges back: "llcg" by steps on batches of the whole graph (Ramezani et al., ICLR
+    2022), "coverage" by a split that rotates (Grappa, arXiv 2602.01872).
+    """
+
+    def __init__(
+        self,
+        halo: str = "one_hop",
+        clusters: int | None = None,
+        clusters_per_batch: int | None = None,
+        degrees: str = "global",
+        sync_every: int | str = "epoch",
+        average: str = "gradients",
+        split: str = "fixed",
+        resplit_every: int | None = None,
+        chunks: int | None = None,
+        correction: str = "none",
+        correction_steps: int | None = None,
+        correction_batch_size: int | None = None,
+        exchange_every: int | None = None,
+    ) -> None:
+        """Checks the keys, and whether these go together.
+
+        Args:
+            halo: "none": a worker's own nodes. "one_hop": also their in-neighbours.
+                "cluster": some clusters of own nodes in each step (Cluster-GCN).
+            clusters: Clusters of a worker. None: 32.
+            clusters_per_batch: Clusters of a step. None: 4.
+            degrees: "global": of the graph, and a row that sees s of its d in-edges
+                counts each d/s times. "local": the share is a graph of its own.
+            sync_every: Steps from one synchronisation to the next, or "epoch".
+            average: "gradients": the step is the exact mean over all rows since the
+                last synchronisation. "parameters": workers step alone, then average.
+            split: "fixed", or "dynamic": cut anew between epochs.
+            resplit_every: Epochs from one split to the next. None: 1.
+            chunks: Chunks of a worker, which a dynamic split deals out. None: 16.
+            correction: "none", "llcg" or "coverage".
+            correction_steps: Steps of LLCG after each average. None: 1.
+            correction_batch_size: Seeds per worker in such a step. None: 1024.
+            exchange_every: Epochs from one exchange of rows to the next. None: never.
+        """
+        self.keys = keys = PresetKeys(
+            halo,
+            clusters,
+            clusters_per_batch,
+            degrees,
+            sync_every,
+            average,
+            split,
+            resplit_every,
+            chunks,
+            correction,
+            correction_steps,
+            correction_batch_size,
+            exchange_every,
+        )
+        self.samples = correction == "llcg"
+        self.reads_graph = exchange_every is None
+        self.drifts = average == "parameters"
+        self.only_synchronises = keys.period == 1 and not self.drifts
+        self.measures = split == "dynamic" and not keys.covers
+        self.keeps_state = keys.period > 1 or self.measures or (exchange_every or 1) > 1
+        self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
+
+    def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
+        sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1
+        return self if world_size == 1 or (sees_all and self.only_synchronises) else None
+
+    def setup(self, worker: Worker, model: nn.Module) -> None:
+        self.worker = worker
+        if self.keys.exchange_every is not None:
+            self.work: Workload = Exchanged(worker, model, self.keys.exchange_every)
+            self.tally = self.work.tally
+            return
+        if worker.graph is None:
+            raise UserError("strategy=preset_workload needs the whole graph")
+        self.tally = Tally()
+        self.reader = Reader.of(worker, model, local_degrees=self.keys.degrees == "local")
+        if self.measures:
+            num_ranks = worker.comm.world_size
+            self._chunk = cut_chunks(self.reader.owner(), num_ranks, self.keys.chunks)
+            self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * self.keys.chunks)
+            self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
+        self.work = self._workload(worker.owned)
+        if self.samples:
+            self.sampled = SampledBatches(worker, model, batch_size=self.keys.correction_batch_size)
+
+    def num_batches(self, epoch: int) -> int:
+        first, last = (place * self.keys.num_steps // self.keys.period for place in (epoch, epoch + 1))
+        return self.keys.num_steps + self.num_corrections * (last - first)
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        corrections: Iterator[Batch] | None = None
+        for step, correction in islice(self._steps(epoch), first, None):
+            if correction is None:
+                yield self._batch(epoch, step)
+            else:
+                corrections = corrections or self.sampled.endless(correction)
+                yield replace(next(corrections), update="correct")
+
+    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
+        if not self.measures or (epoch + 1) % self.keys.resplit_every:
+            return
+        comm = self.worker.comm
+        seconds = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)
+        seconds[comm.rank] = measured.seconds_compute
+        self._deal(reassign(self._chunk_rank, self._costs, comm.all_reduce(seconds).cpu().numpy()))
+
+    def state_dict(self) -> dict[str, Any]:
+        if isinstance(self.work, Exchanged):
+            return {"received": self.work.received}
+        return {"chunk_rank": torch.from_numpy(self._chunk_rank)} if self.measures else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if isinstance(self.work, Exchanged):
+            self.work.received = state["received"]
+        else:
+            self._deal(state["chunk_rank"].numpy())
+
+    def _deal(self, chunk_rank: Ids) -> None:
+        """Gives each rank its chunks, and builds shares anew where one has moved.
+
+        Collective.
+        """
+        if not np.array_equal(chunk_rank, self._chunk_rank):
+            self._chunk_rank = chunk_rank
+            self.work = self._workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
+
+    def _workload(self, nodes: Ids) -> Workload:
+        """Builds the workload of a rank that computes `nodes`. Collective."""
+        keys = self.keys
+        if keys.covers:
+            return Covered(self.reader, self.reader.owner(), every=keys.resplit_every)
+        if keys.halo == "cluster":
+            return Clusters(self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
+        return OneShare(self.reader, nodes, one_hop=keys.halo == "one_hop")
+
+    def _steps(self, epoch: int) -> Iterator[tuple[int, int | None]]:
+        """Gives each step of the run, alone or with the number of its correction."""
+        num_steps, period = self.keys.num_steps, self.keys.period
+        for step in range(epoch * num_steps, (epoch + 1) * num_steps):
+            yield step, None
+            done, rest = divmod(step + 1, period)
+            if rest == 0:
+                yield from ((step, (done - 1) * self.num_corrections + i) for i in range(self.num_corrections))
+
+    def _batch(self, epoch: int, step: int) -> Batch:
+        """Makes the batch of one step. `step` counts the steps of the run."""
+        period, work = self.keys.period, self.work
+        given = work.inputs(epoch, step % self.keys.num_steps, derive(self.worker.seed, step))
+        meets = (step + 1) % period == 0
+        update: Update
+        if self.keys.average == "parameters":
+            update, total = "average" if meets else "own", len(given.rows)
+        else:
+            first = step - step % period
+            update, total = "synchronise" if meets else "accumulate", work.rows_between(first, first + period)
+        weight = float(work.num_own)
+        return Batch(given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights)

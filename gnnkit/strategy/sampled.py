@@ -1,0 +1,90 @@
+"""Batches that the configured sampler draws from the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnkit.engine import BlockLayers
+from gnnkit.engine.dropout import derive
+from gnnkit.errors import UserError
+from gnnkit.graph import Split
+from gnnkit.sampler import LoadedBatch, Loader
+from gnnkit.strategy.base import Batch, Worker, weighing_sums
+
+
+class SampledBatches:
+    """The sampled batches of one rank, epoch by epoch.
+
+    The batches of all ranks cover the training nodes once in an epoch. A rank without
+    seeds joins a step with an empty batch.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        model: nn.Module,
+        *,
+        batch_size: int,
+        batching: str = "plain",
+        window: int = 8,
+        prefetch: int = 2,
+    ) -> None:
+        """Starts nothing. Raises `UserError` for a worker without graph or sampler.
+
+        Args:
+            worker: This rank, with graph and sampler.
+            model: Says whether nodes get loops.
+            batch_size: Seeds per worker and step, or groups of seeds.
+            batching: "plain" or "balanced".
+            window: Steps over which balanced batching evens out.
+            prefetch: Batches made ahead.
+        """
+        if worker.graph is None or worker.sampler is None:
+            raise UserError("a strategy that draws needs the whole graph and a sampler")
+        self.worker, self.graph = worker, worker.graph
+        self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device)
+        self.loader = Loader(
+            self.graph.csc,
+            weighing_sums(worker.sampler),
+            np.flatnonzero(self.graph.split == Split.TRAIN),
+            batch_size,
+            features=worker.features.table,
+            rank=worker.comm.rank,
+            world_size=worker.comm.world_size,
+            batching=batching,
+            window=window,
+            seed=worker.seed,
+            threads=worker.threads,
+            prefetch=prefetch,
+        )
+
+    def __len__(self) -> int:
+        """Counts the steps of an epoch, the same on every rank."""
+        return len(self.loader)
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Gives the batches of an epoch, from step `first` on."""
+        self.loader.start_at(epoch, first)
+        totals = np.diff(self.loader.plan(epoch).bounds[:, [0, -1]])[:, 0]
+        with closing(iter(self.loader)) as made:
+            for step, loaded in enumerate(made, first):
+                yield self._batch(loaded, derive(self.worker.seed, epoch * len(totals) + step), int(totals[step]))
+
+    def endless(self, first: int) -> Iterator[Batch]:
+        """Gives batches of epoch after epoch, from step `first` of all steps on."""
+        epoch, step = divmod(first, len(self))
+        while True:
+            yield from self.epoch(epoch, step)
+            epoch, step = epoch + 1, 0
+
+    def _batch(self, loaded: LoadedBatch, key: int, total: int) -> Batch:
+        worker = self.worker
+        x = torch.from_numpy(np.asarray(loaded.x)).to(worker.device, worker.dtype)
+        labels = torch.tensor(self.graph.labels[loaded.seeds].astype(np.int64), device=worker.device)
+        rows = torch.arange(len(loaded.seeds), device=worker.device)
+        return Batch(x, self.layers.layers(loaded.blocks, key), rows, labels, total)

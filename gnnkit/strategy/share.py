@@ -1,0 +1,129 @@
+"""The share of a worker: some nodes with the edges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine import Adjacency, BlockAdjacency, BlockLayers
+from gnnkit.engine.dropout import derive
+from gnnkit.graph import CSC, Block, Graph, Ids, Split
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Nodes and edges that a worker computes with, the training nodes first."""
+
+    block: Block  # all nodes are computed: num_dst = num_src
+    num_seeds: int  # nodes whose loss is read, the first of the block's
+
+    @classmethod
+    def of(cls, graph: Graph, nodes: Ids, halo: Ids | None = None) -> Share:
+        """Takes some nodes with all edges between these.
+
+        Args:
+            graph: The whole graph.
+            nodes: [num_nodes] ascending global ids. Their training nodes are seeds.
+            halo: [num_halo] further nodes, without seeds. None: there are none.
+        """
+        trains = graph.split[nodes] == Split.TRAIN
+        rest = [nodes[~trains]] if halo is None else [nodes[~trains], halo]
+        return cls(induced(graph.csc, np.concatenate([nodes[trains], *rest])), int(trains.sum()))
+
+    def part(self, chosen: Ids) -> Share:
+        """Takes the nodes at positions [k], ascending, with the edges between these."""
+        block = self.block
+        inner = induced(CSC(block.indptr, block.indices), chosen)
+        assert block.edge_ids is not None
+        assert inner.edge_ids is not None
+        nodes, edge_ids = block.src_nodes[chosen], block.edge_ids[inner.edge_ids]
+        return Share(Block(inner.indptr, inner.indices, nodes, edge_ids), int(np.searchsorted(chosen, self.num_seeds)))
+
+    @property
+    def seeds(self) -> Block:
+        """The rows of the seeds alone, as the last layer computes these."""
+        block, num = self.block, self.num_seeds
+        edges = slice(0, int(block.indptr[num]))
+        return Block(
+            block.indptr[: num + 1],
+            block.indices[edges],
+            block.src_nodes,
+            None if block.edge_ids is None else block.edge_ids[edges],
+            None if block.weight is None else block.weight[edges],
+        )
+
+
+def induced(csc: CSC, nodes: Ids) -> Block:
+    """Takes some nodes with all edges between these, which are in the order of `csc`.
+
+    Args:
+        csc: The edges of the graph.
+        nodes: [num_nodes] distinct nodes.
+    """
+    place = np.full(csc.num_nodes, -1)
+    place[nodes] = np.arange(len(nodes))
+    edges, degree = in_edges(csc, nodes)
+    source = place[csc.indices[edges]]
+    kept = source >= 0
+    row = np.repeat(np.arange(len(nodes)), degree)[kept]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row, minlength=len(nodes)))])
+    return Block(indptr, source[kept], nodes, edges[kept])
+
+
+def in_edges(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
+    """Returns the in-edges of some nodes, node after node, and each node's count."""
+    first, degree = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
+    start = np.cumsum(degree) - degree
+    return np.repeat(first - start, degree) + np.arange(degree.sum()), degree
+
+
+def in_neighbours(csc: CSC, nodes: Ids) -> Ids:  # [num_halo] ascending
+    """Finds the sources of edges into some nodes that are not among these."""
+    is_halo = np.zeros(csc.num_nodes, bool)
+    is_halo[csc.indices[in_edges(csc, nodes)[0]]] = True
+    is_halo[nodes] = False
+    return np.flatnonzero(is_halo)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """The rows and edges of one step, before the strategy says what follows."""
+
+    x: Tensor  # [num_src, width]
+    adjacencies: Sequence[Adjacency]  # one for each layer
+    rows: Tensor  # [k] int64
+    labels: Tensor  # [k] int64
+    row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
+
+
+class HeldShare:
+    """A share in the form that a model computes with. May last for many steps."""
+
+    def __init__(self, share: Share, x: Tensor, layers: BlockLayers, num_layers: int) -> None:
+        """Makes the adjacencies.
+
+        Args:
+            share: Nodes and edges.
+            x: [num_nodes, width] features of the nodes.
+            layers: Makes adjacencies of blocks.
+            num_layers: Layers of the model.
+        """
+        seeds = share.block.src_nodes[: share.num_seeds]
+        self.x, self.rows = x, torch.arange(share.num_seeds, device=x.device)
+        self.labels = torch.tensor(layers.graph.labels[seeds].astype(np.int64), device=x.device)
+        hidden = [BlockAdjacency(layers, share.block, 0)] * (num_layers - 1) if num_layers > 1 else []
+        self._layers = [*hidden, BlockAdjacency(layers, share.seeds, 0)]
+
+    def inputs(self, key: int, row_weights: Tensor | None = None) -> Inputs:
+        """Returns the inputs of a step.
+
+        Args:
+            key: Of the step. All noise derives from the key.
+            row_weights: [num_seeds] factor of each row's loss. None: 1 each.
+        """
+        self._layers = [kept.with_key(derive(key, layer)) for layer, kept in enumerate(self._layers)]
+        return Inputs(self.x, tuple(self._layers), self.rows, self.labels, row_weights)

@@ -1,0 +1,194 @@
+"""The workload of one rank: what each step of an epoch computes with."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import BlockLayers
+from gnnkit.engine.dropout import derive
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.strategy.base import Worker
+from gnnkit.strategy.coverage import partner, weigh
+from gnnkit.strategy.share import HeldShare, Inputs, Share, in_neighbours
+
+
+class Workload(ABC):
+    """The steps of one rank. All ranks have the same number of steps in an epoch."""
+
+    num_steps: int = 1  # of an epoch
+    num_train: int  # training nodes of all ranks, which an epoch reads once
+    num_own: int  # training nodes of this rank
+
+    @abstractmethod
+    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+        """Returns what one step computes with.
+
+        Args:
+            epoch: Number of the epoch.
+            step: Step of the epoch.
+            key: Of the step. All noise derives from the key.
+        """
+
+    def rows_between(self, first: int, last: int) -> int:
+        """Counts the rows that the losses of all ranks read in steps of the run.
+
+        From step `first` up to, and without, step `last`.
+        """
+        return self._rows_before(last) - self._rows_before(first)
+
+    def _rows_before(self, step: int) -> int:
+        return step * self.num_train
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """A rank that reads the whole graph, to build shares."""
+
+    worker: Worker
+    graph: Graph
+    layers: BlockLayers
+    num_layers: int  # of the model
+    local_degrees: bool  # whether a share is a graph of its own
+
+    @classmethod
+    def of(cls, worker: Worker, model: nn.Module, *, local_degrees: bool) -> Reader:
+        """Keeps the graph. The model says `num_layers` and `self_loops`."""
+        assert worker.graph is not None, "needs the whole graph"
+        layers = BlockLayers(worker.graph, model, worker.dtype, worker.device)
+        num_layers: int = model.num_layers  # type: ignore[assignment]
+        return cls(worker, worker.graph, layers, num_layers, local_degrees)
+
+    def owner(self) -> Ids:  # [num_nodes] int32
+        """Finds the rank that owns each node. Collective."""
+        comm = self.worker.comm
+        owner = torch.zeros(self.graph.num_nodes, dtype=torch.int32, device=comm.device)
+        owner[torch.from_numpy(self.worker.owned.astype(np.int64)).to(comm.device)] = comm.rank
+        return comm.all_reduce(owner).cpu().numpy()
+
+    def hold(self, share: Share, x: Tensor | None = None) -> HeldShare:
+        """Makes a share ready to compute with.
+
+        Args:
+            share: Nodes and edges.
+            x: [num_nodes, width] features of the nodes. None: reads them.
+        """
+        x = self.worker.features.rows(share.block.src_nodes) if x is None else x
+        if not self.local_degrees:
+            return HeldShare(share, x, self.layers, self.num_layers)
+        whole = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
+        return HeldShare(whole, x, self.layers.of_part(share.block), self.num_layers)
+
+
+class OneShare(Workload):
+    """One step an epoch over the whole share, which is built once."""
+
+    def __init__(self, reader: Reader, nodes: Ids, *, one_hop: bool) -> None:
+        """Builds the share.
+
+        Args:
+            reader: This rank.
+            nodes: [num_own] nodes of this rank, ascending.
+            one_hop: Whether in-neighbours of these nodes belong to the share.
+        """
+        graph = reader.graph
+        halo = in_neighbours(graph.csc, nodes) if one_hop else None
+        share = Share.of(graph, nodes, halo)
+        self.num_train, self.num_own = int(np.count_nonzero(graph.split == Split.TRAIN)), share.num_seeds
+        self._held = reader.hold(share)
+
+    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+        return self._held.inputs(key)
+
+
+class Clusters(Workload):
+    """Some clusters of the share in each step, with the edges in between.
+
+    Cluster-GCN (Chiang et al., KDD 2019). Clusters are ranges of the rank's node ids.
+    An epoch reads each cluster once, in an order that follows from seed, epoch and
+    rank.
+    """
+
+    def __init__(self, reader: Reader, nodes: Ids, *, clusters: int, per_batch: int) -> None:
+        """Builds the share, of which batches are cut. Collective.
+
+        Args:
+            reader: This rank.
+            nodes: [num_own] nodes of this rank, ascending.
+            clusters: Clusters of each rank.
+            per_batch: Clusters of a batch.
+        """
+        comm = reader.worker.comm
+        self._reader, self._clusters, self._per_batch = reader, clusters, per_batch
+        self.num_steps = -(-clusters // per_batch)
+        self._share = Share.of(reader.graph, nodes)
+        place = np.searchsorted(nodes, self._share.block.src_nodes)
+        self._cluster = place * clusters // max(len(nodes), 1)  # [num_own] of the share's nodes
+        own = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
+        counts = torch.zeros(comm.world_size, clusters, dtype=torch.int64, device=comm.device)
+        counts[comm.rank] = torch.from_numpy(own)
+        self._counts = comm.all_reduce(counts).cpu().numpy()  # training nodes by rank and cluster
+        self.num_train, self.num_own = int(self._counts.sum()), self._share.num_seeds
+        self._x = reader.worker.features.rows(self._share.block.src_nodes)
+        self._rows = functools.lru_cache(maxsize=4)(self._count_rows)
+
+    def chosen(self, epoch: int, rank: int) -> Ids:  # [clusters]
+        """Orders the clusters of a rank by step."""
+        return np.random.default_rng(derive(self._reader.worker.seed, epoch, rank)).permutation(self._clusters)
+
+    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+        order = self.chosen(epoch, self._reader.worker.comm.rank)
+        clusters = order[step * self._per_batch : (step + 1) * self._per_batch]
+        nodes = np.flatnonzero(np.isin(self._cluster, clusters))
+        x = self._x[torch.from_numpy(nodes).to(self._x.device)]
+        return self._reader.hold(self._share.part(nodes), x).inputs(key)
+
+    def _rows_before(self, step: int) -> int:
+        epoch, place = divmod(step, self.num_steps)
+        return epoch * self.num_train + sum(self._rows(epoch)[:place])
+
+    def _count_rows(self, epoch: int) -> list[int]:  # [num_steps]
+        """Counts the rows of all ranks in each step of an epoch."""
+        orders = np.stack([self.chosen(epoch, rank) for rank in range(len(self._counts))])
+        rows = np.take_along_axis(self._counts, orders, axis=1).sum(0)
+        return [int(part.sum()) for part in np.split(rows, range(self._per_batch, len(rows), self._per_batch))]
+
+
+class Covered(Workload):
+    """The rank's own chunk and in each rotation one other, weighted by coverage."""
+
+    def __init__(self, reader: Reader, owner: Ids, *, every: int) -> None:
+        """Keeps the chunks.
+
+        Args:
+            reader: This rank.
+            owner: [num_nodes] rank of each node, whose nodes are a chunk.
+            every: Epochs of a rotation.
+        """
+        self._reader, self._owner, self._every, self._rotation = reader, owner, every, -1
+        trains = reader.graph.split == Split.TRAIN
+        self.num_train = int(np.count_nonzero(trains))
+        self.num_own = int(np.count_nonzero(trains[owner == reader.worker.comm.rank]))
+
+    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+        if epoch // self._every != self._rotation:
+            self._rotation = epoch // self._every
+            self._build(self._rotation)
+        return self._held.inputs(key, self._coverage)
+
+    def _build(self, rotation: int) -> None:
+        worker, graph = self._reader.worker, self._reader.graph
+        rank, num_ranks = worker.comm.rank, worker.comm.world_size
+        other = partner(rank, num_ranks, rotation)
+        halo = None if other == rank else np.flatnonzero(self._owner == other)
+        share = Share.of(graph, np.flatnonzero(self._owner == rank), halo)
+        nodes = share.block.src_nodes
+        degree = graph.csc.indptr[nodes + 1] - graph.csc.indptr[nodes]
+        block, coverage = weigh(share.block, self._owner[nodes], degree, num_ranks - 1)
+        self._held = self._reader.hold(replace(share, block=block))
+        self._coverage = torch.tensor(coverage[: share.num_seeds], dtype=worker.dtype, device=worker.device)
