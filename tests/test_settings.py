@@ -61,6 +61,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.topology": ["split"],
     "comm.timeout": [0, -1, NAN, INF, 1e300],
     "sync.average": ["median"],
+    "sync.exchange": ["models"],
+    "sync.rounds": COUNT,
     "model.hidden": [*COUNT, 2**70],
     "model.num_layers": [*COUNT, 1001],
     "model.heads": [*COUNT, 2**70],

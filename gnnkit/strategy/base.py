@@ -31,6 +31,7 @@ class Worker:
     graph: Graph | None = None  # the whole graph, where the strategy reads it
     sampler: Sampler | None = None  # the configured one, where the strategy draws
     threads: int = 1  # of this rank
+    peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
 
     @property
     def device(self) -> torch.device:

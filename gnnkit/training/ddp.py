@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
-from gnnkit.training.finite import Guard
+from gnnkit.training.finite import Guard, decide_together
 
 
 class StartedRanks(ClusterEnvironment):
@@ -194,8 +194,11 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             if parameter.grad is not None:
                 self._meter.look(parameter.grad)
         self._meter.start = time.perf_counter()
-        if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=self._sync.lockstep):
+        together = decide_together(self._sync, module.strategy)
+        if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=together):
             self._step(module, optimizer)
+        elif self._sync.lockstep and not together:
+            self._abstain(module, optimizer)
         self._meter.end = time.perf_counter()
         return loss
 
@@ -214,6 +217,17 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             optimizer.step()
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
+
+    def _abstain(self, module: Any, optimizer: Optimizer) -> None:
+        """Meets the other ranks as a rank without rows, in a step that is left out."""
+        batch: Batch = module.batch
+        if batch.update == "average":
+            self._sync.average_models(module, batch.weight)
+        elif batch.synchronise:
+            optimizer.zero_grad()
+            self.kept = []
+            chosen = optimizer if batch.update == "synchronise" else self.corrector_of(optimizer)
+            self._sync.step(module, chosen, 0.0)
 
     def _add_kept(self, own: list[Tensor]) -> None:
         """Adds the gradients kept from steps that accumulate, which are then let go."""
