@@ -15,6 +15,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.watch import Watch
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
+from gnnkit.training.until import Until
 
 
 def loggers(folder: Path) -> list[Any]:
@@ -69,6 +70,12 @@ def periodic(job: Job) -> list[Callback]:
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
     at_start = settings.on_nan == "rollback"
     return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
+
+
+def until(job: Job) -> list[Until]:
+    """Makes the callback that ends training once a value gets no better, if asked."""
+    settings = job.settings.trainer
+    return [] if settings.until is None else [Until(settings.until, settings.patience, settings.min_delta)]
 
 
 def guard(job: Job, saved: list[resume.Resume]) -> Guard:

@@ -27,7 +27,9 @@ from gnnkit.model.program import Program
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
+from gnnkit.sync import GradientSync
 from gnnkit.training import resume
+from gnnkit.training.until import LOSS
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
 _WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
@@ -57,7 +59,12 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         settings.dataset.create()
     settings.partition.nodes.create()
     settings.comm.load()
-    settings.sync.create()
+    sync: GradientSync = settings.sync.create()
+    if settings.trainer.until == LOSS and not sync.lockstep:
+        raise UserError(
+            f"trainer.until={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
+            "choose val_accuracy"
+        )
     strategy: ExecutionStrategy = settings.strategy.create()
     settings = _with_sampler(settings, strategy)
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()

@@ -28,6 +28,7 @@ from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 from gnnkit.training.trainer import make_trainer
+from gnnkit.training.until import until
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +77,8 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     measured = accuracies(logits, worker)
     write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    return found | drifts | figures.left_out(guard, worker) | exactness
+    rule = until(fitted.trainer)
+    return found | drifts | figures.left_out(guard, worker) | exactness | {"stopped": rule and rule.stopped}
 
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
@@ -142,6 +144,7 @@ def _fit(
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
+    ended = callbacks.until(job)
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(
         module,
@@ -149,7 +152,8 @@ def _fit(
         meter,
         guard=guard,
         mailbox=mailbox,
-        callbacks=[observer, callbacks.signs(), *callbacks.periodic(job), *resumed, *display],
+        # `until` counts a step before a checkpoint saves the count.
+        callbacks=[observer, callbacks.signs(), *ended, *callbacks.periodic(job), *resumed, *display],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
