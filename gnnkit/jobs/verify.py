@@ -73,6 +73,11 @@ def verify(job: Job, comm: Communicator) -> dict[str, Any]:
         raise UserError(
             f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
         )
+    if not job.strategy().repeatable:
+        raise UserError(
+            f"job=verify needs steps that do not depend on time, unlike strategy={job.settings.strategy.name} with "
+            "these options: set strategy.local_iterations to a number"
+        )
     worker = job.worker(comm, dtype=torch.float64)
     found = _steps(job, job.strategy(), worker)
     if comm.rank != LEADER:

@@ -137,6 +137,7 @@ class ExecutionStrategy(ABC):
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
+    repeatable: bool = True  # False: batches depend on time
     keeps_state: bool = False  # whether `state_dict` differs between ranks
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
@@ -186,6 +187,10 @@ class ExecutionStrategy(ABC):
             measured: The work of this rank in that epoch.
             model: The model, with this rank's parameters.
         """
+
+    def figures(self) -> dict[str, Any]:
+        """Returns further figures of `result.json`. Called at the end."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank between two steps.
