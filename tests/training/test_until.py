@@ -131,6 +131,11 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
     saved = checkpoint.load(tmp_path / "broken/checkpoints/last.json")
     assert saved["until"]["waited"] > 0
     assert bool(saved["step"]) == bool(keys)
+    if until == "train_loss":
+        lines = [json.loads(line) for line in (tmp_path / "whole/workers.jsonl").read_text().splitlines()]
+        for rank, (loss, _) in enumerate(saved["until"]["rows"].tolist()):
+            own = [line for line in lines if (line["rank"], line["epoch"]) == (rank, saved["epoch"])]
+            assert loss == pytest.approx(sum(line["loss"] * line["total"] for line in own[: saved["step"]]), abs=1e-9)
     resume = {"resume": str(tmp_path / "broken")}
     rest = run(tmp_path / "rest", until, model=lambda *widths: BreaksOff(*widths, 10**6), trainer=resume, **keys)
     assert rest["stopped"] == whole["stopped"]
