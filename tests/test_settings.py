@@ -266,7 +266,10 @@ SAMPLED = "strategy=individual_sample"
         (["model.dropout=nan"], "model.dropout=nan must be a number of at least 0 and below 1"),
         (["model=gat", "model.heads=true"], "model.heads=True must be a whole number"),
         (["model=pagerank", "model.damping=2"], "model.damping=2 must be a number of at least 0 and below 1"),
-        (["strategy.local_iterations=0"], "strategy.local_iterations=0 must be auto or a whole number from 1 to 2147483647"),
+        (
+            ["strategy.local_iterations=0"],
+            "strategy.local_iterations=0 must be auto or a whole number from 1 to 2147483647",
+        ),
         (["sync=leader", "sync.average=men"], "sync.average=men must be weighted or mean"),
         (["comm.timeout=.nan"], "comm.timeout=.nan must be a number above 0"),
         (["dataset=synthetic", "dataset.num_nodes=1"], "dataset.num_nodes=1 must be a whole number of at least 2"),
