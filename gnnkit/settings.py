@@ -21,6 +21,7 @@ DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
+Until = Literal["train_loss", "val_accuracy"]
 _KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")
 
 
@@ -92,6 +93,9 @@ class TrainerSettings:
     on_nan: OnNan
     final_average: bool
     evaluation_memory: float  # MiB
+    until: Until | None  # the value that ends training once no better
+    patience: int | None  # looks at that value without a better one
+    min_delta: float | None  # change that counts as better
 
     def __post_init__(self) -> None:
         counts = ("max_epochs", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
@@ -107,6 +111,21 @@ class TrainerSettings:
         one_of("trainer.precision", self.precision, PRECISIONS)
         one_of("trainer.on_nan", self.on_nan, OnNan.__args__)  # type: ignore[attr-defined]
         _path("trainer.resume", self.resume)
+        self._check_until()
+
+    def _check_until(self) -> None:
+        if self.patience is not None:
+            whole("trainer.patience", self.patience, 1, MAX_COUNT)
+        if self.min_delta is not None:
+            real("trainer.min_delta", self.min_delta, 0)
+        if self.until is not None:
+            one_of("trainer.until", self.until, Until.__args__)  # type: ignore[attr-defined]
+            return
+        for name in ("patience", "min_delta"):
+            if getattr(self, name) is not None:
+                raise UserError(
+                    f"trainer.{name}={getattr(self, name)} is of trainer.until, which is null: choose a value"
+                )
 
 
 @dataclass(frozen=True, slots=True)

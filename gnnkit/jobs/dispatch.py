@@ -30,6 +30,7 @@ from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.training import resume
+from gnnkit.training.until import LOSS
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
 _WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
@@ -60,6 +61,11 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings.partition.nodes.create()
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
+    if settings.trainer.until == LOSS and not sync.lockstep:
+        raise UserError(
+            f"trainer.until={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
+            "choose val_accuracy"
+        )
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model

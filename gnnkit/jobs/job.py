@@ -68,6 +68,7 @@ class Job:
             load_graph(self.folder),
             None if settings.sampler is None else settings.sampler.create(),
             settings.threads,
+            tuple(self.prepared.peers[comm.rank]) if shard is None else None,
         )
 
     def widths(self, worker: Worker) -> Widths:

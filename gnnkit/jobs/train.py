@@ -30,6 +30,7 @@ from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 from gnnkit.training.trainer import make_trainer
+from gnnkit.training.until import until
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +87,10 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     module.strategy.close()
     measured = module.evaluation.read(module.model, functools.partial(_measure, job))
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    return found | drifts | figures.left_out(guard, worker) | sync.figures() | exactness | lost.figures(comm)
+    rule = until(fitted.trainer)
+    stopped = {"stopped": rule and rule.stopped}
+    left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
+    return found | drifts | left_out | sync.figures() | exactness | stopped | on_lost
 
 
 def _measure(job: Job, logits: Tensor, worker: Worker) -> dict[str, float]:
@@ -168,6 +172,7 @@ def _fit(
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
+    ended = callbacks.until(job)
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(
         module,
@@ -175,7 +180,8 @@ def _fit(
         meter,
         guard=guard,
         mailbox=mailbox,
-        callbacks=[observer, callbacks.signs(), *callbacks.periodic(job), *resumed, *display],
+        # `until` counts a step before a checkpoint saves the count.
+        callbacks=[observer, callbacks.signs(), *ended, *callbacks.periodic(job), *resumed, *display],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,

@@ -77,6 +77,11 @@ def verify(job: Job, world: Communicator) -> dict[str, Any]:
         raise UserError(
             f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
         )
+    if not job.strategy().repeatable:
+        raise UserError(
+            f"job=verify needs steps that do not depend on time, unlike strategy={job.settings.strategy.name} with "
+            "these options: set strategy.local_iterations to a number"
+        )
     return with_servers(job, world, functools.partial(_verify, job)) or {}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, assign, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.partition.neighbours import neighbours
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.settings import Settings
@@ -36,6 +37,7 @@ class Prepared:
     why: str
     summary: str  # for people
     fingerprint: str  # of the graph
+    peers: list[list[int]]  # of each rank: ranks whose nodes share an edge with its nodes
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,7 +118,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path) -
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
     lines = [*describe(graph, settings, partition.grid), decision.why, f"max/mean: {spelt}"]
-    return Prepared(shape(partition.grid), balance, decision.why, "\n".join(lines), fingerprint(graph))
+    return _prepared(graph, partition, balance, decision.why, lines)
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
@@ -128,7 +130,23 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
     why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
     lines = [*describe(graph, settings, partition.grid), why]
-    return Prepared(shape(partition.grid), balance, why, "\n".join(lines), fingerprint(graph))
+    return _prepared(graph, partition, balance, why, lines)
+
+
+def _prepared(
+    graph: Graph, partition: Partition, balance: dict[str, float], why: str, lines: Sequence[str]
+) -> Prepared:
+    """Describes the data that was cut.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+        balance: Largest over mean of the workers' shares, by name.
+        why: The reason for the layout.
+        lines: The description for people.
+    """
+    grid, peers = shape(partition.grid), neighbours(graph, partition)
+    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), peers)
 
 
 def _without_edges(graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnkit.storage import write_atomically
 
-_NOT_SHOWN = ("per_rank", "why", "layouts", "regions", "peers", "summary", "inexact")
+_NOT_SHOWN = ("per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,6 +31,7 @@ class Worker:
     graph: Graph | None = None  # the whole graph, where the strategy reads it
     sampler: Sampler | None = None  # the configured one, where the strategy draws
     threads: int = 1  # of this rank
+    peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
 
     @property
     def device(self) -> torch.device:
@@ -144,6 +145,7 @@ class ExecutionStrategy(ABC):
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
+    repeatable: bool = True  # False: batches depend on time
     keeps_state: bool = False  # whether `state_dict` differs between ranks
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
@@ -193,6 +195,10 @@ class ExecutionStrategy(ABC):
             measured: The work of this rank in that epoch.
             model: The model, with this rank's parameters.
         """
+
+    def figures(self) -> dict[str, Any]:
+        """Returns further figures of `result.json`. Called at the end."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank between two steps.

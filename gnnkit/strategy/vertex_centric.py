@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine import (
-    Adaptive,
-    Bfloat16,
-    Codec,
-    ForwardPass,
-    LastReceived,
-    Packed,
-    Pipelined,
-    Sampled,
-    Schedule,
-    ShardAdjacency,
-)
+from gnnkit.engine import ForwardPass, ShardAdjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.ranges import MAX_COUNT, one_of, real, share, whole
 from gnnkit.sampler import Sampler
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.strategy.row_exchange import RowExchange
+from gnnkit.strategy.supersteps import Supersteps
 
-_LATER = ("pipelined", "sampled", "adaptive")  # schedules: rows come later, in part, or not at all
-EXCHANGES = ("exact", "quantized", *_LATER, *(f"quantized+{name}" for name in _LATER))
-_READ_BY = {
-    "bits": "quantized",
-    "staleness": "pipelined",
-    "smoothing": "pipelined",
-    "keep": "sampled",
-    "variation": "adaptive",
-    "max_age": "adaptive",
-}
 _DRAWS = 2**32  # tells the key of the exchange from the keys of layers
 
 
@@ -47,8 +27,9 @@ class VertexCentric(ExecutionStrategy):
     Choose this strategy where the graph and its activations fit the workers together
     (dispatch-workload in Lin et al., Proc. IEEE 2023).
 
-    With `local_iterations` = K, K epochs are a superstep. In its first K - 1 epochs a
-    rank exchanges nothing. The rank steps its own parameters with its own mean
+    With `local_iterations` = K, K epochs are a superstep. With `auto` the leader
+    chooses K anew for each superstep, by measured drift and time. In the first K - 1
+    epochs a rank exchanges nothing. The rank steps its own parameters with its own mean
     gradient, and rows last received are constants. The last epoch exchanges rows and
     synchronises gradients. The first forward pass of a run always exchanges rows.
 
@@ -59,7 +40,9 @@ class VertexCentric(ExecutionStrategy):
 
     def __init__(
         self,
-        local_iterations: int = 1,
+        local_iterations: int | Literal["auto"] = 1,
+        max_drift: float | None = None,
+        max_iterations: int | None = None,
         exchange: str = "exact",
         bits: int | None = None,
         staleness: int | None = None,
@@ -68,11 +51,13 @@ class VertexCentric(ExecutionStrategy):
         variation: float | None = None,
         max_age: int | None = None,
     ) -> None:
-        """Keeps the choices. Refuses an option that the exchange does not read.
+        """Keeps the choices. Refuses an option that no chosen value reads.
 
         Args:
-            local_iterations: Epochs of a superstep.
-            exchange: One of `EXCHANGES`.
+            local_iterations: Epochs of a superstep, or auto. Default: 1.
+            max_drift: Relative drift that shortens supersteps under auto. None: 0.05.
+            max_iterations: Epochs of a superstep at most under auto. None: 16.
+            exchange: One of `row_exchange.EXCHANGES`.
             bits: Bits of a number under quantized: 32, 16, 8, 4 or 2. None: 8.
             staleness: Epochs from sending to reading under pipelined. None: 1.
             smoothing: Share of the earlier average under pipelined, in [0, 1). None: 0.
@@ -81,15 +66,9 @@ class VertexCentric(ExecutionStrategy):
                 0.05.
             max_age: Epochs after which adaptive sends a block anyway. None: 10.
         """
-        self.local_iterations = whole("strategy.local_iterations", local_iterations, 1, MAX_COUNT)
-        self.exchange: str = one_of("strategy.exchange", exchange, EXCHANGES)
-        self.bits: int = one_of("strategy.bits", 8 if bits is None else bits, (32, 16, 8, 4, 2))
-        self.staleness = whole("strategy.staleness", 1 if staleness is None else staleness, 0, MAX_COUNT)
-        self.smoothing = share("strategy.smoothing", 0.0 if smoothing is None else smoothing)
-        self.keep = real("strategy.keep", 0.1 if keep is None else keep, 0, 1)
-        self.variation = real("strategy.variation", 0.05 if variation is None else variation, 0)
-        self.max_age = whole("strategy.max_age", 10 if max_age is None else max_age, 1, MAX_COUNT)
-        given = {
+        self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
+        self.drifts = self.supersteps.drifts
+        options = {
             "bits": bits,
             "staleness": staleness,
             "smoothing": smoothing,
@@ -97,43 +76,24 @@ class VertexCentric(ExecutionStrategy):
             "variation": variation,
             "max_age": max_age,
         }
-        self._parts = self.exchange.split("+")
-        self._check_options(given)
-        self.drifts = local_iterations > 1
-        self.keeps_state = self.drifts or "pipelined" in self._parts or "adaptive" in self._parts
+        self.exchange = RowExchange(exchange, options, drifts=self.drifts)
+        self.keeps_state = self.exchange.keeps_state
+        self.repeatable = local_iterations != "auto"
         self.only_synchronises = not self.drifts
 
-    def _check_options(self, given: dict[str, Any]) -> None:
-        for name, value in given.items():
-            if value is not None and _READ_BY[name] not in self._parts:
-                raise UserError(
-                    f"strategy.{name}={value} must be null: only strategy.exchange={_READ_BY[name]} reads the key, and "
-                    f"strategy.exchange={self.exchange} is chosen"
-                )
-        if self.local_iterations > 1 and self._schedule_name is not None:
-            raise UserError(
-                f"strategy.local_iterations={self.local_iterations} goes with strategy.exchange=exact and quantized, "
-                f"not with {self.exchange}: a local iteration exchanges nothing, and {self._schedule_name} rows follow "
-                "from the exchange of every epoch"
-            )
-
-    @property
-    def _schedule_name(self) -> str | None:
-        return next((part for part in self._parts if part in _LATER), None)
-
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        return None if self.drifts or self.exchange != "exact" else self
+        return self if self.exchange.exact and not self.drifts else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        shard = worker.shard
+        shard, self.comm = worker.shard, worker.comm
         self.engine = worker.engine(model)
-        if self._schedule_name is not None and not self.engine.holds_in_edges:
+        if self.exchange.needs_in_edges and not self.engine.holds_in_edges:
             raise UserError(
                 f"partition.grid={self.engine.grid} spreads the in-edges of a node over ranks, and "
-                f"strategy.exchange={self.exchange} needs every in-edge with the owner of its node: "
+                f"strategy.exchange={self.exchange.name} needs every in-edge with the owner of its node: "
                 "use partition.grid=1d, one column and one slice"
             )
-        self.schedule, self.codec = self._make_schedule(), self._make_codec()
+        self.schedule, self.codec = self.exchange.schedule(), self.exchange.codec()
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed = worker.seed
@@ -150,32 +110,26 @@ class VertexCentric(ExecutionStrategy):
         if first == 0:
             yield self._batch(epoch)
 
+    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
+        self.supersteps.end_epoch(epoch, measured, model, self.comm)
+
+    def figures(self) -> dict[str, Any]:
+        return {"supersteps": self.supersteps.lengths}
+
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.schedule is None else self.schedule.state_dict()
+        schedule = {} if self.schedule is None else self.schedule.state_dict()
+        return {"schedule": schedule, "supersteps": self.supersteps.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.supersteps.load_state_dict(state["supersteps"])
         if self.schedule is not None:
-            self.schedule.load_state_dict(state, self.x.device)
+            self.schedule.load_state_dict(state["schedule"], self.x.device)
 
     def close(self) -> None:
         self.engine.close()
 
-    def _make_schedule(self) -> Schedule | None:
-        if self.drifts:
-            return LastReceived()
-        if self._schedule_name == "pipelined":
-            return Pipelined(self.staleness, self.smoothing)
-        if self._schedule_name == "sampled":
-            return Sampled(self.keep)
-        return Adaptive(self.variation, self.max_age) if self._schedule_name == "adaptive" else None
-
-    def _make_codec(self) -> Codec | None:
-        if "quantized" not in self._parts or self.bits == 32:
-            return None
-        return Bfloat16() if self.bits == 16 else Packed(self.bits)
-
     def _batch(self, epoch: int) -> Batch:
-        exchanges = (epoch + 1) % self.local_iterations == 0
+        exchanges = self.supersteps.exchanges(epoch)
         rows, total = self.train_rows, self.num_train if exchanges else len(self.train_rows)
         key = derive(self.seed, epoch)
         forward = ForwardPass(self.schedule, self.codec, derive(key, _DRAWS), exchanges)

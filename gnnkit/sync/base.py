@@ -25,6 +25,7 @@ class GradientSync(ABC):
     """
 
     lockstep: bool = True  # False: a rank steps when ready, and the result depends on time
+    collective: bool = True  # False: a step meets some ranks at most. All ranks take the same steps all the same
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
     drifts: bool = False  # True: workers hold different parameters between steps
@@ -54,14 +55,16 @@ class GradientSync(ABC):
 
     @abstractmethod
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        """Updates the parameters after the backward pass. Collective, if `lockstep`.
+        """Updates the parameters after the backward pass.
+
+        Collective, if `lockstep` and `collective`.
 
         Args:
             module: Its parameters hold this rank's gradients.
             optimizer: The optimiser of these parameters.
             share: This rank's part of the rows that the step's loss reads, which is the
                 weight n_p / sum of n in a weighted mean of the ranks' own mean
-                gradients.
+                gradients. 0 where this rank has no rows, or leaves the step out alone.
         """
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.settings import OnNan
-from gnnkit.strategy import Batch
+from gnnkit.strategy import Batch, ExecutionStrategy
+from gnnkit.sync import GradientSync
 from gnnkit.training import resume
 from gnnkit.training.module import TrainingModule
 
@@ -104,7 +105,8 @@ class Guard(Callback):
             trainer: The trainer of this rank.
             module: The module of this rank.
             own: Whether loss and gradient of this rank are finite.
-            lockstep: Whether ranks step together. Otherwise this rank decides alone.
+            lockstep: Whether all ranks decide together. Otherwise this rank decides
+                alone.
         """
         comm = module.worker.comm
         if not lockstep:
@@ -212,6 +214,19 @@ class Guard(Callback):
             f"finite on {_names([rank for rank, _ in found])}: {where}. The step was not taken, {kept}. "
             "Lower trainer.lr, or see trainer.on_nan"
         )
+
+
+def decide_together(sync: GradientSync, strategy: ExecutionStrategy) -> bool:
+    """Says whether all ranks decide together about a loss that is not finite.
+
+    So they do if all ranks meet in each step that synchronises: in the synchronisation,
+    or in the exchange of rows.
+
+    Args:
+        sync: The gradient synchronisation.
+        strategy: The execution strategy.
+    """
+    return sync.lockstep and (sync.collective or strategy.full_graph)
 
 
 def are_finite(gradients: Sequence[Tensor]) -> bool:

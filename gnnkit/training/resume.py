@@ -23,6 +23,7 @@ from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.until import until
 from gnnkit.training.updates import Updates
 
 Position = tuple[int, int]  # epoch, and step of the epoch that comes next
@@ -80,8 +81,8 @@ def save(
 ) -> None:
     """Saves the state of the run between two steps. The leader writes.
 
-    Collective where ranks hold different states. Raises `UserError` for a state that is
-    not finite, and keeps the checkpoint before.
+    Collective where ranks hold different states, or `trainer.until` is set. Raises
+    `UserError` for a state that is not finite, and keeps the checkpoint before.
 
     Args:
         path: The JSON file of the checkpoint.
@@ -103,7 +104,10 @@ def save(
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
-    """Returns parameters, optimisers, schedules and strategy state of this rank."""
+    """Returns parameters, optimisers, schedules and strategy state of this rank.
+
+    Collective where `trainer.until` is set.
+    """
     return {
         "state_dict": module.state_dict(),
         "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
@@ -111,6 +115,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "strategy": module.strategy.state_dict(),
         "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
         "sync": {} if module.sync is None else module.sync.state_dict(),
+        "until": None if (rule := until(trainer)) is None else rule.gathered(module.worker.comm),
         "shard": fingerprint(module.worker.shard),
     }
 
@@ -144,6 +149,7 @@ _PARTS: dict[str, Any] = {
     "strategy": dict,
     "updates": dict,
     "sync": dict,
+    "until": dict | None,
     "shard": str,
     "workers": list | None,
 }
@@ -191,7 +197,7 @@ class Resume(Callback):
         """Sets parameters, epoch and step, before `trainer.fit`.
 
         Raises `UserError` for a state of other parameters or workers, and for a run
-        that has done all epochs.
+        that has done all epochs, or that `trainer.until` has ended.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
@@ -204,6 +210,8 @@ class Resume(Callback):
         self._check_parameters(module)
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
+        if (rule := until(trainer)) is not None:
+            rule.restore(self.own["until"], module.worker.comm.rank)
         _set_position(trainer, epoch, step, steps)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:

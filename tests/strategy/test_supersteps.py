@@ -114,5 +114,5 @@ def test_evaluation_between_iterations_changes_nothing() -> None:
 
 
 def test_the_number_of_local_iterations_is_checked() -> None:
-    with pytest.raises(ValueError, match="local_iterations=0 must be a whole number from 1"):
+    with pytest.raises(ValueError, match="local_iterations=0 must be auto or a whole number from 1"):
         VertexCentric(local_iterations=0)
