@@ -50,7 +50,7 @@ class Served:
         self._parts: list[tuple[int, list[int]]] = []  # rank of the server, numbers of its parameters
         self._begun = False  # on rank 0
         self._settings: tuple[dict[str, Any], ...] = ()  # of the optimiser, as sent
-        self._read: list[Tensor] = []  # values last read, by part
+        self._read: list[Tensor] = []  # values last read, by part, on rank 0
         if servers == 0 and comm.rank == 0:
             self._beside = Server(mailbox, comm.world_size, rules)
             self._thread = threading.Thread(target=self._beside.run_beside, name=BESIDE, daemon=True)
@@ -202,9 +202,10 @@ class Served:
             self.delays.update(dict(letter.fields["delays"]))
 
     def _write(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
-        """Replaces the parameters, and remembers the values."""
+        """Replaces the parameters. Rank 0 remembers the values."""
         self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
-        self._read = self._cut(parameters)
+        if self.rank == 0 and self._rules.together:
+            self._read = self._cut(parameters)
 
     def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
         with torch.no_grad():

@@ -26,7 +26,7 @@ from gnnkit.training.module import TrainingModule
 
 MAX_ROLLBACKS = 3
 MAX_TOLD = 5  # skipped steps that are printed, all are counted
-_INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places, then the modules of the model
+_UNKNOWN, _INPUT, _LOSS, _BACKWARD, _MODULES = -1, 1, 2, 3, 4  # places, then the modules of the model
 _LATE = 1 << 40  # order of all places after the forward pass
 
 
@@ -49,6 +49,7 @@ class _Place:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
             return f"first in the output of {name or 'the model'}"
         return {
+            _UNKNOWN: "the layer is not looked for, as the ranks do not wait for each other",
             _INPUT: "the input rows are not finite",
             _LOSS: "first in the loss, the output of every layer is finite",
             _BACKWARD: "first in the backward pass, the loss is finite",
@@ -67,7 +68,8 @@ class Guard(Callback):
       ends the run instead.
 
     In a step without synchronisation, the rank alone leaves the step out. `stop` and
-    `rollback` then follow at the next step that synchronises.
+    `rollback` then follow at the next step that synchronises. Ranks that do not wait
+    for each other decide alone, and `rollback` ends the run too.
     """
 
     def __init__(self, on_nan: OnNan = "stop", path: Path | None = None, resumed: str | None = None) -> None:
@@ -142,9 +144,14 @@ class Guard(Callback):
         return False
 
     def _leave_out(self, trainer: L.Trainer, module: TrainingModule, ranks: list[int]) -> bool:
-        """Goes on without this step. Returns False."""
+        """Goes on without this step. Returns False.
+
+        Raises `UserError` under other rules than `skip`, where ranks step alone.
+        """
         if self.on_nan != "skip":
-            raise UserError(self._message(module, [(ranks[0], self._place(trainer, module, True))]))
+            # A second forward pass would exchange rows with ranks that are elsewhere.
+            place = _Place(trainer.global_step + 1, trainer.current_epoch, _LATE, _UNKNOWN)
+            raise UserError(self._message(module, [(ranks[0], place)]))
         self.skipped_steps += 1
         for buffer, before in zip(module.buffers(), self._buffers, strict=True):
             buffer.copy_(before)

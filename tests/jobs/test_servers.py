@@ -122,7 +122,7 @@ def test_a_worker_that_sleeps_longer_than_the_deadline_does_not_end_the_run(tmp_
             sync=sync,
             strategy={"name": "individual_sample", "batch_size": 8},
             sampler={"name": "neighbor", "fanouts": [5]},
-            model=Net(rank=1, seconds=4.0),
+            model=Net(rank=1, seconds=2.5),
             trainer={"max_epochs": 2},
         )
         assert result["epochs"] == 2
@@ -150,6 +150,15 @@ def test_a_rollback_goes_back_at_the_servers_too(tmp_path: Path) -> None:
         assert result["rollbacks"] == 1
         found[name] = test_on_nan.parameters(tmp_path / name)
     torch.testing.assert_close(found["server"], found["all_reduce"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+def test_where_nobody_waits_a_rank_stops_alone_at_a_gradient_that_is_not_finite(tmp_path: Path, strategy: str) -> None:
+    keys: dict[str, Any] = {"sync": SERVER | {"mode": "async"}, "strategy": strategy}
+    if strategy == "individual_sample":
+        keys["sampler"] = {"name": "neighbor", "fanouts": [5]}
+    told = test_on_nan.stopped(tmp_path / "run", test_on_nan.Net([2]), **keys)
+    assert told.startswith("trainer.on_nan=stop: loss or gradient of step 3 (epoch 2) is not finite on rank")
 
 
 def test_a_program_has_no_servers(tmp_path: Path) -> None:
