@@ -124,12 +124,17 @@ class GradientSync(ABC):
             average_parameters(module, comm, weight)
 
 
+def trainable(module: nn.Module) -> list[Parameter]:
+    """Lists the parameters that are trained."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def trained(module: nn.Module) -> list[Parameter]:
     """Lists the parameters that are trained, each with a gradient.
 
     A parameter that no gradient has reached gets zeros.
     """
-    parameters = [p for p in module.parameters() if p.requires_grad]
+    parameters = trainable(module)
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.mailbox import Letter, PeerLost
 from gnnkit.errors import UserError
-from gnnkit.sync.base import gradients, trained
+from gnnkit.sync.base import gradients, trainable, trained
 from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
 from gnnkit.sync.server import REPLY, REQUEST, Server
 from gnnkit.sync.versions import Rules
@@ -79,7 +79,7 @@ class Served:
         Where workers step together, all have the newest parameters, and may have made
         own steps since. Then only rank 0 asks.
         """
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        parameters = trainable(module)
         self._share_out(parameters)
         if self._rules.together and not (self.rank == 0 and self._begun):
             return
@@ -117,7 +117,7 @@ class Served:
             module: The parameters.
             weight: The weight of this worker.
         """
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        parameters = trainable(module)
         self._share_out(parameters)
         weighted = [torch.cat([part * weight, part.new_tensor([weight])]) for part in self._cut(parameters)]
         letters = self._ask({"kind": "sum"}, [{"values": part} for part in weighted])
