@@ -107,6 +107,8 @@ class Watch:
         """Goes on without a worker. Waits for no state of the worker any more."""
         if rank not in self.lost:
             self.lost.add(rank)
+            after = self.states[0].step if self.states else 0
+            print(f"after step {after}: rank {rank} is lost, the run goes on", file=sys.stderr, flush=True)
             for step in sorted(self._waiting):
                 self._count(step)
 

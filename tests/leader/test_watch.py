@@ -128,7 +128,7 @@ STATE = WorkerState(
 )
 
 
-def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path) -> None:
+def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logged: list[float] = []
     watch = Watch(
         3, tmp_path, 1, quiet=True, every=1, log=lambda scalars, step: logged.append(scalars.get("train_loss", 0))
@@ -145,6 +145,7 @@ def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path) -> None
     assert logged == [3, 3]
     watch.lose(2)
     watch.lose(2)
+    assert capsys.readouterr().err == "after step 2: rank 2 is lost, the run goes on\n"
     assert logged == [3, 3, pytest.approx(2 * 6 / 3)], "the loss is the mean over the rows that are there"
     assert [state.rank for state in watch.states] == [0, 1]
     take(0, 4)
