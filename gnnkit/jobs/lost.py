@@ -27,7 +27,7 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
     if not strategy.reads_graph:
         raise UserError(
             f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "
-            "needs every worker: choose strategy=individual_sample or sync.on_lost=stop"
+            "needs every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop"
         )
     if settings.comm.load().in_one_process:
         raise UserError(
