@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,11 @@ from gnnkit.engine.engine import Message
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
+
+
+# Time of one number of an edge in a sum over that of one multiplication in a product.
+# Sums wait for memory.
+EDGE_COST = 8
 
 
 class BlockLayers:
@@ -66,6 +71,16 @@ class BlockLayers:
         return degree + self.gets_loop if self.self_loops else degree
 
     @cached_property
+    def inverse_sqrt_in_degree(self) -> Floats:  # [num_nodes], 0 for degree 0
+        """Factors of destinations in a normalised sum."""
+        return _inverse_sqrt(self.in_degree)
+
+    @cached_property
+    def inverse_sqrt_out_degree(self) -> Floats:  # [num_nodes], 0 for degree 0
+        """Factors of sources in a normalised sum."""
+        return _inverse_sqrt(self.out_degree)
+
+    @cached_property
     def gets_loop(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
         """Nodes without a loop, which get one where the model asks for loops."""
         return ~looped(self.graph.csc)
@@ -102,6 +117,7 @@ class BlockAdjacency(Adjacency):
         self._counts = _counts(layers, block, self._dst)
         self.edges = HeldEdges(CSC(indptr, indices, self._weight(), len(block.src_nodes)), layers.device)
         self.num_edges = self.edges.num_edges
+        self._constants: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""
@@ -161,8 +177,17 @@ class BlockAdjacency(Adjacency):
         if reduce == "max":
             result: Tensor = _Max.apply(x, self._by_source_id)
             return result
-        z = self.edges.sum(x)
-        return z / self._row_weight if reduce == "mean" else z
+        return self.edges.constant_sum(x, self._mean_weight(x.dtype)) if reduce == "mean" else self.edges.sum(x)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        return self.edges.constant_sum(x, self._normal_weight(x.dtype))
+
+    def mean_beside(self, x: Tensor) -> Tensor:
+        return self.edges.sum_beside(x, self._mean_weight(x.dtype))
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        products = in_features * out_features * (self.edges.num_src - self.num_dst)
+        return products < EDGE_COST * self.num_edges * (in_features - out_features)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         z = message(self.edges.of_sources.sum(x), slice(0, x.shape[-1]))
@@ -207,11 +232,50 @@ class BlockAdjacency(Adjacency):
         return np.repeat(np.arange(self.num_dst), np.diff(self.edges.csc.indptr))
 
     @cached_property
-    def _row_weight(self) -> Tensor:  # [num_dst, 1]
-        """The sum of the weights of each row's edges. 1 for rows without edges."""
-        ones = torch.ones(self.edges.num_src, 1, dtype=self._layers.dtype, device=self._layers.device)
-        sums = self.edges.sum(ones)
-        return torch.where(sums == 0, 1, sums)
+    def _shares(self) -> Floats:  # [num_edges]
+        """The part of each edge in the mean of its row.
+
+        Where edges of a row count equally often, the counts do not matter.
+        """
+        indptr, weight = self.edges.csc.indptr, self.edges.csc.weight
+        degree = np.diff(indptr)
+        if weight is None or self._even:
+            return np.repeat(1 / np.maximum(degree, 1), degree)
+        sums = np.zeros(self.num_dst)
+        rows = np.flatnonzero(degree)
+        sums[rows] = np.add.reduceat(weight, indptr[rows], dtype=np.float64)
+        return weight / np.repeat(np.where(sums == 0, 1, sums), degree)
+
+    @property
+    def _even(self) -> bool:
+        """Whether the edges of a row count equally often."""
+        return self._loops is None and self._block.weight is None and self._layers.graph.csc.weight is None
+
+    def _mean_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
+        """Returns the weights of which a sum is a mean."""
+        return self._constant("mean", dtype, lambda: self._shares)
+
+    def _normal_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
+        """Returns the weights of the edges of D_in^-1/2 A D_out^-1/2."""
+        return self._constant("normal", dtype, self._normalized)
+
+    def _normalized(self) -> Floats:  # [num_edges]
+        csc, layers = self.edges.csc, self._layers
+        at_destination = np.repeat(layers.inverse_sqrt_in_degree[self._dst], np.diff(csc.indptr))
+        factor = layers.inverse_sqrt_out_degree[self._block.src_nodes][csc.indices] * at_destination
+        return factor if csc.weight is None else factor * csc.weight
+
+    def _constant(self, name: str, dtype: torch.dtype, make: Callable[[], Floats]) -> Tensor:  # [num_edges, 1]
+        """Returns weights without gradient, made at first use.
+
+        Args:
+            name: Name of the weights.
+            dtype: Type of the weights.
+            make: Makes the weights [num_edges].
+        """
+        if (name, dtype) not in self._constants:
+            self._constants[name, dtype] = torch.from_numpy(make()).to(self._layers.device, dtype)[:, None]
+        return self._constants[name, dtype]
 
     @cached_property
     def _by_source_id(self) -> HeldEdges:
@@ -230,6 +294,10 @@ class BlockAdjacency(Adjacency):
 
     def _ids(self, values: Ids) -> Tensor:  # int64
         return torch.from_numpy(values.astype(np.int64)).to(self._layers.device)
+
+
+def _inverse_sqrt(degree: Floats) -> Floats:
+    return np.where(degree > 0, degree, np.inf) ** -0.5
 
 
 def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
