@@ -20,7 +20,6 @@ from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 
-
 # Time of one number of an edge in a sum over that of one multiplication in a product.
 # Sums wait for memory.
 EDGE_COST = 8
@@ -297,7 +296,7 @@ class BlockAdjacency(Adjacency):
 
 
 def _inverse_sqrt(degree: Floats) -> Floats:
-    return np.where(degree > 0, degree, np.inf) ** -0.5
+    return 1 / np.sqrt(np.where(degree > 0, degree, np.inf))
 
 
 def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]

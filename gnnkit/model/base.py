@@ -73,12 +73,13 @@ class ConvModel(GraphModel):
         self.dropout = share("model.dropout", dropout)
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
-        if index == 0:
-            x = adjacency.dropout(x, self.dropout, training=self.training)
-        else:
-            x = self.activate(x, adjacency)
-        out: Tensor = self.convs[index](x, adjacency)
+        read = self.activate if index else self.drop
+        out: Tensor = self.convs[index](read(x, adjacency), adjacency)
         return out
+
+    def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
+        """Comes before the first convolution: dropout."""
+        return adjacency.dropout(x, self.dropout, training=self.training)
 
     def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
         """Comes before every convolution but the first: an activation, then dropout."""

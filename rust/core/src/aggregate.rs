@@ -246,7 +246,11 @@ impl Aggregator {
         threads: usize,
     ) -> Result<(), Error> {
         if self.position.is_some() {
-            return Err(Error::Transposed);
+            return Err(Error::Direction {
+                function: "sum_beside",
+                name: "x",
+                wanted: "original",
+            });
         }
         self.check_prefix(self.num_destinations(), self.num_sources)?;
         check_length("x", x.len(), self.num_sources.saturating_mul(width))?;
@@ -289,7 +293,11 @@ impl Aggregator {
         threads: usize,
     ) -> Result<(), Error> {
         let Some(position) = &self.position else {
-            return Err(Error::NotTransposed);
+            return Err(Error::Direction {
+                function: "sum_beside_backward",
+                name: "grad",
+                wanted: "transposed",
+            });
         };
         self.check_prefix(self.num_sources, self.num_destinations())?;
         let twice = width.saturating_mul(2);
@@ -609,6 +617,53 @@ mod tests {
                 assert_eq!(all(isa), expected, "{isa:?}, {width} columns, {heads} heads");
             }
         }
+    }
+
+    #[test]
+    fn sums_beside_rows_and_their_gradients_have_the_same_bits_on_all_instruction_sets() {
+        let edges = random(30, &[0, 1, 40, 7, 0, 90, 3]);
+        let (back, weight) = (edges.transpose().unwrap(), values(edges.num_edges()));
+        for width in (0..40).chain([63, 100, 128, 131, 300]) {
+            let (x, grad) = (values(30 * width), values(7 * 2 * width));
+            let mut sum = vec![0.0; 7 * width];
+            edges
+                .weighted_sum(Columns::new(width, 1).unwrap(), &weight, &x, &mut sum, 1)
+                .unwrap();
+            let expected: Vec<f32> = (0..7 * width)
+                .step_by(width.max(1))
+                .flat_map(|row| [&sum[row..row + width], &x[row..row + width]].concat())
+                .collect();
+            let mut gradients = Vec::new();
+            for isa in Isa::available() {
+                let (mut out, mut gradient) = (vec![7.0; 7 * 2 * width], vec![7.0; 30 * width]);
+                edges.sum_beside_on(isa, width, &weight, &x, &mut out, 1).unwrap();
+                assert_eq!(bits(&out), bits(&expected), "{isa:?}, {width} columns");
+                back.sum_beside_backward_on(isa, width, &weight, &grad, &mut gradient, 1)
+                    .unwrap();
+                gradients.push(bits(&gradient));
+            }
+            assert!(gradients.iter().all(|other| *other == gradients[0]), "{width} columns");
+        }
+    }
+
+    #[test]
+    fn sums_beside_rows_need_the_edges_in_one_direction_and_rows_of_destinations() {
+        let edges = random(7, &[1, 2, 3]);
+        let (back, few) = (edges.transpose().unwrap(), random(2, &[1, 2, 3]));
+        let text = |result: Result<(), Error>| result.unwrap_err().to_string();
+        let (weight, x) = (values(6), values(7));
+        assert_eq!(
+            text(back.sum_beside(1, &weight, &x, &mut values(6), 1)),
+            "sum_beside of x needs the original aggregator"
+        );
+        assert_eq!(
+            text(edges.sum_beside_backward(1, &weight, &x, &mut values(7), 1)),
+            "sum_beside_backward of grad needs the transposed aggregator"
+        );
+        assert_eq!(
+            text(few.sum_beside(1, &weight, &x, &mut values(6), 1)),
+            "out: the 3 destinations are not the first of 2 sources"
+        );
     }
 
     #[test]

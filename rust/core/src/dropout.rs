@@ -456,6 +456,31 @@ mod tests {
     }
 
     #[test]
+    fn rectified_rows_follow_the_definition_and_bits_say_which_elements_stay() {
+        let ids = [5, -1, 1 << 40, 0, 5];
+        for width in (0..70).chain([128, 20_000]) {
+            let x: Vec<f64> = (0..ids.len() * width).map(|i| (i % 7) as f64 - 3.0).collect();
+            for (key, p) in [(1, 0.3), (u64::MAX, 0.0), (3, 0.99), (4, 1.0)] {
+                let dropout = Dropout::new(key, p).unwrap();
+                let (mut expected, mut out) = (vec![7.0; x.len()], vec![7.0; x.len()]);
+                dropout.apply(&ids, width, &x, Some(&x), &mut expected, 1).unwrap();
+                let mut kept = vec![7; ids.len() * words(width)];
+                for isa in Isa::available() {
+                    dropout
+                        .rectify_on(isa, &ids, width, &x, &mut out, &mut kept, 3)
+                        .unwrap();
+                    assert_eq!(out, expected, "{isa:?}, {width} columns, p = {p}");
+                }
+                let ones = vec![1.0; x.len()];
+                let scale = 65536.0 / (65536.0 - (65536.0 * p + 0.5).floor());
+                let gradient: Vec<f64> = expected.iter().map(|&y| if y > 0.0 { scale } else { 0.0 }).collect();
+                dropout.rectify_backward(width, &ones, &kept, &mut out, 2).unwrap();
+                assert_eq!(out, gradient, "{width} columns, p = {p}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_probability_is_refused() {
         for p in [-0.1, 1.1, f64::NAN] {
             assert_eq!(
