@@ -240,10 +240,11 @@ class BlockAdjacency(Adjacency):
         degree = np.diff(indptr)
         if weight is None or self._even:
             return np.repeat(1 / np.maximum(degree, 1), degree)
-        sums = np.zeros(self.num_dst)
+        sums = np.ones(self.num_dst)
         rows = np.flatnonzero(degree)
         sums[rows] = np.add.reduceat(weight, indptr[rows], dtype=np.float64)
-        return weight / np.repeat(np.where(sums == 0, 1, sums), degree)
+        shares: Floats = weight / np.repeat(np.where(sums == 0, 1, sums), degree)
+        return shares
 
     @property
     def _even(self) -> bool:
@@ -296,7 +297,8 @@ class BlockAdjacency(Adjacency):
 
 
 def _inverse_sqrt(degree: Floats) -> Floats:
-    return 1 / np.sqrt(np.where(degree > 0, degree, np.inf))
+    factor: Floats = 1 / np.sqrt(np.where(degree > 0, degree, np.inf))
+    return factor
 
 
 def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
