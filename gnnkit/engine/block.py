@@ -113,11 +113,16 @@ class BlockAdjacency(Adjacency):
             rows = np.flatnonzero(layers.gets_loop[self._dst])
             self._loops = AddedLoops.to(rows, np.diff(indptr))
             indptr, indices = self._loops.indptr, self._loops.insert(indices, rows)
-        self._counts = _counts(layers, block, self._dst)
-        self.edges = HeldEdges(CSC(indptr, indices, self._weight(), len(block.src_nodes)), layers.device)
+        self.edges = HeldEdges(CSC(indptr, indices, None, len(block.src_nodes)), layers.device)
         self.num_edges = self.edges.num_edges
         self._constants: dict[tuple[str, torch.dtype], Tensor] = {}
 
+    @cached_property
+    def _counts(self) -> Floats | None:  # [edges of the block]
+        """How often each drawn edge counts. None: once each."""
+        return _counts(self._layers, self._block, self._dst)
+
+    @cached_property
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""
         weight, ids, counts = self._layers.graph.csc.weight, self._block.edge_ids, self._counts
@@ -176,7 +181,8 @@ class BlockAdjacency(Adjacency):
         if reduce == "max":
             result: Tensor = _Max.apply(x, self._by_source_id)
             return result
-        return self.edges.constant_sum(x, self._mean_weight(x.dtype)) if reduce == "mean" else self.edges.sum(x)
+        weights = self._mean_weight(x.dtype) if reduce == "mean" else self._sum_weight(x.dtype)
+        return self.edges.constant_sum(x, weights)
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return self.edges.constant_sum(x, self._normal_weight(x.dtype))
@@ -208,7 +214,7 @@ class BlockAdjacency(Adjacency):
     @cached_property
     def rank_graph(self) -> RankGraph:
         edge_index = torch.stack([self.edges.source_of_edge, self._ids(self._targets)])
-        weight = self.edges.weight(self._layers.dtype)
+        weight = self._sum_weight(self._layers.dtype)
         halo = torch.arange(self.num_dst, self.edges.num_src, device=self._layers.device)
         return RankGraph(edge_index, None if weight is None else weight[:, 0], halo)
 
@@ -236,20 +242,25 @@ class BlockAdjacency(Adjacency):
 
         Where edges of a row count equally often, the counts do not matter.
         """
-        indptr, weight = self.edges.csc.indptr, self.edges.csc.weight
+        indptr = self.edges.csc.indptr
         degree = np.diff(indptr)
-        if weight is None or self._even:
+        if self._even or self._weight is None:
             return np.repeat(1 / np.maximum(degree, 1), degree)
         sums = np.ones(self.num_dst)
         rows = np.flatnonzero(degree)
-        sums[rows] = np.add.reduceat(weight, indptr[rows], dtype=np.float64)
-        shares: Floats = weight / np.repeat(np.where(sums == 0, 1, sums), degree)
+        sums[rows] = np.add.reduceat(self._weight, indptr[rows], dtype=np.float64)
+        shares: Floats = self._weight / np.repeat(np.where(sums == 0, 1, sums), degree)
         return shares
 
     @property
     def _even(self) -> bool:
         """Whether the edges of a row count equally often."""
         return self._loops is None and self._block.weight is None and self._layers.graph.csc.weight is None
+
+    def _sum_weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
+        """Returns the graph's weights times the counts. None: 1 each."""
+        weight = self._weight
+        return None if weight is None else self._constant("sum", dtype, lambda: weight)
 
     def _mean_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
         """Returns the weights of which a sum is a mean."""
@@ -263,7 +274,7 @@ class BlockAdjacency(Adjacency):
         csc, layers = self.edges.csc, self._layers
         at_destination = np.repeat(layers.inverse_sqrt_in_degree[self._dst], np.diff(csc.indptr))
         factor = layers.inverse_sqrt_out_degree[self._block.src_nodes][csc.indices] * at_destination
-        return factor if csc.weight is None else factor * csc.weight
+        return factor if self._weight is None else factor * self._weight
 
     def _constant(self, name: str, dtype: torch.dtype, make: Callable[[], Floats]) -> Tensor:  # [num_edges, 1]
         """Returns weights without gradient, made at first use.
@@ -274,7 +285,7 @@ class BlockAdjacency(Adjacency):
             make: Makes the weights [num_edges].
         """
         if (name, dtype) not in self._constants:
-            self._constants[name, dtype] = torch.from_numpy(make()).to(self._layers.device, dtype)[:, None]
+            self._constants[name, dtype] = self._tensor(make(), dtype)[:, None]
         return self._constants[name, dtype]
 
     @cached_property
@@ -289,8 +300,8 @@ class BlockAdjacency(Adjacency):
         order = np.argsort(self._targets * self._layers.graph.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
-    def _tensor(self, values: Floats) -> Tensor:
-        return torch.tensor(values, dtype=self._layers.dtype, device=self._layers.device)
+    def _tensor(self, values: Floats, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype or self._layers.dtype, device=self._layers.device)
 
     def _ids(self, values: Ids) -> Tensor:  # int64
         return torch.from_numpy(values.astype(np.int64)).to(self._layers.device)
