@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn rectified_rows_follow_the_definition_and_bits_say_which_elements_stay() {
-        let ids = [5, -1, 1 << 40, 0, 5];
+        let ids = [5i64, -1, 1 << 40, 0, 5];
         for width in (0..70).chain([128, 20_000]) {
             let x: Vec<f64> = (0..ids.len() * width).map(|i| (i % 7) as f64 - 3.0).collect();
             for (key, p) in [(1, 0.3), (u64::MAX, 0.0), (3, 0.99), (4, 1.0)] {
