@@ -13,6 +13,7 @@ import torch
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.owners import Bytes, Owners, Sent, as_bytes, swap
+from gnnkit.engine.source_sums import SourceSums
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.partition.shard import Shard
@@ -81,7 +82,7 @@ class Frontier:
             comm: The ranks.
             threads: Threads that draw. Default: 1.
         """
-        self.sampler = copy.copy(_check_sampler(sampler))
+        self.sampler = copy.copy(check_sampler(sampler))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
         _check_shard(shard, comm)
         self.shard, self.owners = shard, owners
@@ -180,7 +181,8 @@ class Frontier:
         return Draws(indptr, received[num_nodes * _COUNT.itemsize :].view(self.edge))
 
 
-def _check_sampler(sampler: Sampler) -> NativeSampler:
+def check_sampler(sampler: Sampler) -> NativeSampler:
+    """Returns a sampler that draws at owners. Raises `UserError` for another one."""
     if not sampler.draws_at_owners:
         raise UserError(
             f"strategy.topology=partitioned: sampler={type(sampler).__name__} draws from more than the in-edges of one "
@@ -224,14 +226,5 @@ def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any
 
 def _out_edges(shard: Shard, owners: Owners, comm: Communicator) -> Ids:  # [num_sources]
     """Counts the out-edges of the held sources in the whole graph. Collective."""
-    held = np.bincount(shard.csc.indices, minlength=len(shard.sources)).astype(np.int64)
-    split = owners.split(shard.sources, comm.world_size)
-    ids = [part.view(np.int64) for part in swap(comm, [as_bytes(part.astype(np.int64)) for part in split.parts()])]
-    parts = np.split(held[split.order], np.cumsum(split.counts)[:-1])
-    counts = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in parts])]
-    total = np.zeros(len(shard.owned), np.int64)
-    places = [np.searchsorted(shard.owned, part) for part in ids]
-    for place, count in zip(places, counts, strict=True):
-        np.add.at(total, place, count)
-    answers = [part.view(np.int64) for part in swap(comm, [as_bytes(total[place]) for place in places])]
-    return split.restored(np.concatenate(answers))
+    sums = SourceSums(shard, owners, comm)
+    return sums.spread(sums.out_edges())

@@ -50,6 +50,12 @@ class Needs:
     trains: bool  # labelled nodes in the training split
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
+    features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
+
+    @property
+    def shares_all(self) -> bool:
+        """Whether ranks read the copy alone. Shards then only say who owns what."""
+        return self.graph and self.features
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
@@ -75,10 +81,13 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         check_trainable(graph)
     partition = assign(graph, settings.partition, settings.workers)
     target = folder / PREPARED
-    prepared = _share(settings, graph, partition, target) if needs.graph else _cut(settings, graph, partition, target)
+    make = _share if needs.shares_all else _cut
+    prepared = make(settings, graph, partition, target)
+    if needs.graph and not needs.features:
+        replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
     if needs.reference:
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
-        reduced = _without_edges(graph) if needs.graph else graph
+        reduced = _without_edges(graph) if needs.shares_all else graph
         next(iter(cut_all(reduced, whole))).save(target / WHOLE)
     return prepared.to_dict()
 
