@@ -256,7 +256,7 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
     found, expected = run("found", **keys), run("expected")
     assert found["train_loss"] == expected["train_loss"]
     assert found["test_accuracy"] == expected["test_accuracy"]
-    assert sum(found["words_fetched"]) > 0 == sum(expected["words_fetched"])
+    assert found["words_fetched"] > 0 == expected["words_fetched"]
     assert max(found["cache_hits"]["rate"]) > 0
     assert found["exact"]
 
