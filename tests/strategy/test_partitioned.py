@@ -36,9 +36,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "labor": lambda: LaborSampler([3, 2]),
     "full": FullSampler,
 }
-TOPOLOGY = Graph(
-    GRAPH.csc, np.empty((GRAPH.num_nodes, 0)), GRAPH.labels, GRAPH.split, GRAPH.edge_features
-)
+TOPOLOGY = Graph(GRAPH.csc, np.empty((GRAPH.num_nodes, 0)), GRAPH.labels, GRAPH.split, GRAPH.edge_features)
 WHOLE = {"shared": GRAPH, "features": TOPOLOGY, "partitioned": None}  # what every rank reads, by mode
 _MODELS = {name: make_model(name) for name in ("gcn", "gat", "gin", "gine", "sage")}
 KEYS: dict[str, dict[str, Any]] = {
