@@ -195,13 +195,14 @@ def test_an_error_on_one_rank_reaches_the_training_thread_of_all() -> None:
         on_ranks(3, work, "partitioned", Broken([3, 2]))
 
 
+@pytest.mark.slow
 def test_the_promises_of_strategies_hold() -> None:
     for sampler in (NeighborSampler([5, 5], threads=1), LaborSampler([3, 3], redraw=True)):
         check_strategy(
             lambda: IndividualSample(batch_size=3, topology="partitioned", cache="lru", cache_rows=5),
-            grids=(Grid(3, 1, 1), Grid(1, 1, 1)),
             sampler=sampler,
         )
+    check_strategy(lambda: IndividualSample(batch_size=3, features="partitioned", cache="exact", cache_rows=5))
 
 
 @pytest.mark.parametrize(
