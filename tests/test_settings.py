@@ -109,7 +109,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.optimizer": ["lbfgs"],
     "trainer.lr": [0, -1, NAN, INF],
     "trainer.weight_decay": [-1, NAN, INF],
-    "trainer.precision": [16, 64.0],
+    "trainer.precision": [16, 64.0, "bf16"],
     "trainer.check_val_every_n_epoch": COUNT,
     "trainer.log_every_n_steps": COUNT,
     "trainer.progress_bar": ["yes", 1],

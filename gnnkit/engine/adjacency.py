@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gnnkit.engine.dropout import derive, dropout
+from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import ForwardPass, Operation
@@ -63,6 +63,22 @@ class Adjacency(ABC):
     def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
         return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
+
+    def mean_beside(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+        """Returns the mean over in-edges, and beside it the destination's own row."""
+        return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        """Says whether a product of rows is cheaper before a sum than after the sum.
+
+        Ranks that share the graph give the same answer, because the rows that they
+        exchange have these columns.
+
+        Args:
+            in_features: Columns before the product.
+            out_features: Columns after the product.
+        """
+        return out_features < in_features
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
@@ -134,6 +150,16 @@ class Adjacency(ABC):
             training: False: returns `x`.
         """
         return dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x
+
+    def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
+        """Applies ReLU, then `dropout`, in one pass.
+
+        Args:
+            x: [num_src, f].
+            p: Probability in [0, 1) that a number is zeroed.
+            training: False: ReLU only.
+        """
+        return relu_dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x.relu()
 
     def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
         """Drops per-edge values, keyed by global edge id.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,10 @@ from gnnkit.engine.engine import Message
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
+
+# Time of one number of an edge in a sum over that of one multiplication in a product.
+# Sums wait for memory.
+EDGE_COST = 8
 
 
 class ById:
@@ -62,6 +66,8 @@ class LayerValues(ABC):
     graph_in_degree: Values  # [num_nodes] without added loops
     in_degree: Values  # [num_nodes] as the model reads the graph
     out_degree: Values  # [num_nodes] as the model reads the graph
+    inverse_sqrt_in_degree: Values  # [num_nodes] factors of destinations in a normalised sum, 0 for degree 0
+    inverse_sqrt_out_degree: Values  # [num_nodes] factors of sources in a normalised sum, 0 for degree 0
     gets_loop: Values  # [num_nodes] bool, nodes without a loop
     mean_edge_features: Values | None  # [num_nodes, edge_width] features of added loops
 
@@ -140,6 +146,14 @@ class BlockLayers(LayerValues):
         return degree + self.gets_loop if self.self_loops else degree
 
     @cached_property
+    def inverse_sqrt_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return inverse_sqrt(self.in_degree)
+
+    @cached_property
+    def inverse_sqrt_out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return inverse_sqrt(self.out_degree)
+
+    @cached_property
     def gets_loop(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]  # [num_nodes]
         return ~looped(self.graph.csc)
 
@@ -171,9 +185,9 @@ class BlockAdjacency(Adjacency):
             rows = np.flatnonzero(layers.gets_loop[self._dst])
             self._loops = AddedLoops.to(rows, np.diff(indptr))
             indptr, indices = self._loops.indptr, self._loops.insert(indices, rows)
-        self._counts = _counts(layers, block, self._dst)
-        self.edges = HeldEdges(CSC(indptr, indices, self._weight(), len(block.src_nodes)), layers.device)
+        self.edges = HeldEdges(CSC(indptr, indices, None, len(block.src_nodes)), layers.device)
         self.num_edges = self.edges.num_edges
+        self._constants: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def with_key(self, key: int) -> BlockAdjacency:
         """Returns the same edges for another layer or step.
@@ -184,6 +198,12 @@ class BlockAdjacency(Adjacency):
         other.key = key
         return other
 
+    @cached_property
+    def _counts(self) -> Floats | None:  # [edges of the block]
+        """How often each drawn edge counts. None: once each."""
+        return _counts(self._layers, self._block, self._dst)
+
+    @cached_property
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""
         weight, ids, counts = self._layers.weight, self._block.edge_ids, self._counts
@@ -242,8 +262,18 @@ class BlockAdjacency(Adjacency):
         if reduce == "max":
             result: Tensor = _Max.apply(x, self._by_source_id)
             return result
-        z = self.edges.sum(x)
-        return z / self._row_weight if reduce == "mean" else z
+        weights = self._mean_weight(x.dtype) if reduce == "mean" else self._sum_weight(x.dtype)
+        return self.edges.constant_sum(x, weights)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        return self.edges.constant_sum(x, self._normal_weight(x.dtype))
+
+    def mean_beside(self, x: Tensor) -> Tensor:
+        return self.edges.sum_beside(x, self._mean_weight(x.dtype))
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        products = in_features * out_features * (self.edges.num_src - self.num_dst)
+        return products < EDGE_COST * self.num_edges * (in_features - out_features)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         z = message(self.edges.of_sources.sum(x), slice(0, x.shape[-1]))
@@ -265,7 +295,7 @@ class BlockAdjacency(Adjacency):
     @cached_property
     def rank_graph(self) -> RankGraph:
         edge_index = torch.stack([self.edges.source_of_edge, self._ids(self._targets)])
-        weight = self.edges.weight(self._layers.dtype)
+        weight = self._sum_weight(self._layers.dtype)
         halo = torch.arange(self.num_dst, self.edges.num_src, device=self._layers.device)
         return RankGraph(edge_index, None if weight is None else weight[:, 0], halo)
 
@@ -288,11 +318,56 @@ class BlockAdjacency(Adjacency):
         return np.repeat(np.arange(self.num_dst), np.diff(self.edges.csc.indptr))
 
     @cached_property
-    def _row_weight(self) -> Tensor:  # [num_dst, 1]
-        """The sum of the weights of each row's edges. 1 for rows without edges."""
-        ones = torch.ones(self.edges.num_src, 1, dtype=self._layers.dtype, device=self._layers.device)
-        sums = self.edges.sum(ones)
-        return torch.where(sums == 0, 1, sums)
+    def _shares(self) -> Floats:  # [num_edges]
+        """The part of each edge in the mean of its row.
+
+        Where edges of a row count equally often, the counts do not matter.
+        """
+        indptr = self.edges.csc.indptr
+        degree = np.diff(indptr)
+        if self._even or self._weight is None:
+            return np.repeat(1 / np.maximum(degree, 1), degree)
+        sums = np.ones(self.num_dst)
+        rows = np.flatnonzero(degree)
+        sums[rows] = np.add.reduceat(self._weight, indptr[rows], dtype=np.float64)
+        shares: Floats = self._weight / np.repeat(np.where(sums == 0, 1, sums), degree)
+        return shares
+
+    @property
+    def _even(self) -> bool:
+        """Whether the edges of a row count equally often."""
+        return self._loops is None and self._block.weight is None and self._layers.weight is None
+
+    def _sum_weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
+        """Returns the graph's weights times the counts. None: 1 each."""
+        weight = self._weight
+        return None if weight is None else self._constant("sum", dtype, lambda: weight)
+
+    def _mean_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
+        """Returns the weights of which a sum is a mean."""
+        return self._constant("mean", dtype, lambda: self._shares)
+
+    def _normal_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
+        """Returns the weights of the edges of D_in^-1/2 A D_out^-1/2."""
+        return self._constant("normal", dtype, self._normalized)
+
+    def _normalized(self) -> Floats:  # [num_edges]
+        csc, layers = self.edges.csc, self._layers
+        at_destination = np.repeat(layers.inverse_sqrt_in_degree[self._dst], np.diff(csc.indptr))
+        factor: Floats = layers.inverse_sqrt_out_degree[self._block.src_nodes][csc.indices] * at_destination
+        return factor if self._weight is None else factor * self._weight
+
+    def _constant(self, name: str, dtype: torch.dtype, make: Callable[[], Floats]) -> Tensor:  # [num_edges, 1]
+        """Returns weights without gradient, made at first use.
+
+        Args:
+            name: Name of the weights.
+            dtype: Type of the weights.
+            make: Makes the weights [num_edges].
+        """
+        if (name, dtype) not in self._constants:
+            self._constants[name, dtype] = self._tensor(make(), dtype)[:, None]
+        return self._constants[name, dtype]
 
     @cached_property
     def _by_source_id(self) -> HeldEdges:
@@ -306,11 +381,17 @@ class BlockAdjacency(Adjacency):
         order = np.argsort(self._targets * self._layers.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
-    def _tensor(self, values: Floats) -> Tensor:
-        return torch.tensor(values, dtype=self._layers.dtype, device=self._layers.device)
+    def _tensor(self, values: Floats, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype or self._layers.dtype, device=self._layers.device)
 
     def _ids(self, values: Ids) -> Tensor:  # int64
         return torch.from_numpy(values.astype(np.int64)).to(self._layers.device)
+
+
+def inverse_sqrt(degree: Floats) -> Floats:
+    """Returns 1 / sqrt(d) for each degree d, and 0 for degree 0."""
+    factor: Floats = 1 / np.sqrt(np.where(degree > 0, degree, np.inf))
+    return factor
 
 
 def _counts(layers: LayerValues, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import ById, LayerValues
+from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
 from gnnkit.engine.cache import Cache
 from gnnkit.engine.owners import Owners, Sent, as_bytes, swap
 from gnnkit.engine.tally import Exchange, Tally
@@ -153,8 +153,10 @@ class FetchedLayers(LayerValues):
         loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))
         self.gets_loop = ById(ids, ~rows["looped"])
         self.graph_in_degree = ById(ids, rows["in_degree"])
-        self.in_degree = ById(ids, rows["in_degree"] + loops)
-        self.out_degree = ById(ids, rows["out_degree"] + loops)
+        in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
+        self.in_degree, self.out_degree = ById(ids, in_degree), ById(ids, out_degree)
+        self.inverse_sqrt_in_degree = ById(ids, inverse_sqrt(in_degree))
+        self.inverse_sqrt_out_degree = ById(ids, inverse_sqrt(out_degree))
         self._in_edges = ById(ids, rows["in_edges"])
         self.weight = _of_edges(edges, "weight", shard.csc.weight)
         self.edge_features = _of_edges(edges, "features", shard.edge_features)

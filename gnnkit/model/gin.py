@@ -17,8 +17,7 @@ from gnnkit.ranges import MAX_WIDTH, whole
 class GINConv(nn.Module):
     """Computes MLP((1 + eps) x + sum of in-edges' x) with a learnt eps.
 
-    The MLP's first product comes before the sum where its rows are narrower. Both are
-    linear.
+    The MLP's first product comes before the sum where this is cheaper. Both are linear.
     """
 
     def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
@@ -28,7 +27,7 @@ class GINConv(nn.Module):
         self.eps = Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        project_first = self.first.out_features < self.first.in_features
+        project_first = adjacency.project_first(self.first.in_features, self.first.out_features)
         h = self.first(x) if project_first else x
         z = (1 + self.eps) * h[: adjacency.num_dst] + adjacency.aggregate(h)
         out: Tensor = self.second(((z if project_first else self.first(z)) + self.bias).relu())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel
@@ -15,7 +17,8 @@ from gnnkit.ranges import MAX_WIDTH, one_of, whole
 class SAGEConv(nn.Module):
     """Computes W_self x + W_neighbour mean(x of in-edges) + b, or the maximum.
 
-    A mean comes after the product where the product has narrower rows.
+    A mean comes after the product where this is cheaper. Otherwise one product serves
+    the means and the own rows.
     """
 
     def __init__(self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean") -> None:
@@ -25,10 +28,13 @@ class SAGEConv(nn.Module):
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        if self.aggregator == "mean" and self.neighbor.out_features < self.neighbor.in_features:
+        if self.aggregator == "max":
+            z = self.neighbor(adjacency.aggregate(x, reduce="max"))
+        elif adjacency.project_first(self.own.in_features, self.own.out_features):
             z = adjacency.aggregate(self.neighbor(x), reduce="mean")
         else:
-            z = self.neighbor(adjacency.aggregate(x, reduce=self.aggregator))
+            weight = torch.cat([self.neighbor.weight, self.own.weight], 1)
+            return F.linear(adjacency.mean_beside(x), weight, self.own.bias)
         out: Tensor = self.own(x[: adjacency.num_dst]) + z
         return out
 
