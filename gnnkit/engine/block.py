@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -26,17 +27,61 @@ from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 EDGE_COST = 8
 
 
-class BlockLayers:
-    """Turns the blocks of a batch into one adjacency for each layer.
+class ById:
+    """Values of some ids, read like an array with a value for every id."""
 
-    Holds values of the whole graph that blocks need, each computed at first use:
-    degrees, loops, and features of loops.
+    def __init__(self, ids: Ids, values: npt.NDArray[Any]) -> None:
+        """Sorts the ids.
+
+        Args:
+            ids: [num_ids] ids in any order. Ids that repeat have equal values.
+            values: [num_ids, ...].
+        """
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._values = ids[order], values[order]
+
+    def __getitem__(self, ids: Ids) -> npt.NDArray[Any]:  # [k] -> [k, ...]
+        return self._values[np.searchsorted(self._ids, ids)]
+
+
+Values = npt.NDArray[Any] | ById  # by global id
+
+
+class LayerValues(ABC):
+    """The values of nodes and edges that blocks need, by global id.
 
     Sums are estimates of the sums over all in-edges: a drawn edge counts as often as
     its block's `weight` says, or else d/s times in a row that drew s of d in-edges. A
     softmax is over the drawn edges, and a maximum too. Degrees are the whole graph's.
     DGL and PyG normalise by the degrees of the block instead.
     """
+
+    num_nodes: int  # of the whole graph
+    num_edges: int  # of the whole graph, without added loops
+    dtype: torch.dtype  # of degrees, weights and features of edges
+    device: torch.device  # of the adjacencies
+    self_loops: bool  # whether nodes without a loop get one
+    weight: Values | None  # [num_edges] None: 1 each
+    edge_features: Values | None  # [num_edges, edge_width]
+    graph_in_degree: Values  # [num_nodes] without added loops
+    in_degree: Values  # [num_nodes] as the model reads the graph
+    out_degree: Values  # [num_nodes] as the model reads the graph
+    inverse_sqrt_in_degree: Values  # [num_nodes] factors of destinations in a normalised sum, 0 for degree 0
+    inverse_sqrt_out_degree: Values  # [num_nodes] factors of sources in a normalised sum, 0 for degree 0
+    gets_loop: Values  # [num_nodes] bool, nodes without a loop
+    mean_edge_features: Values | None  # [num_nodes, edge_width] features of added loops
+
+    @abstractmethod
+    def num_in_edges(self, nodes: Ids) -> Ids:  # [k] -> [k]
+        """Counts the in-edges of nodes in the whole graph."""
+
+    def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
+        """Makes one adjacency for each block, by layer. `key` is the step's."""
+        return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
+
+
+class BlockLayers(LayerValues):
+    """The values of a whole graph at hand, each computed at first use."""
 
     def __init__(self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device) -> None:
         """Keeps the graph.
@@ -48,11 +93,13 @@ class BlockLayers:
             device: Device of the adjacencies.
         """
         self.graph, self.dtype, self.device = graph, dtype, device
+        self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
+        self.weight, self.edge_features = graph.csc.weight, graph.edge_features
         self.self_loops = bool(getattr(model, "self_loops", False))
 
-    def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
-        """Makes one adjacency for each block, by layer. `key` is the step's."""
-        return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
+    def num_in_edges(self, nodes: Ids) -> Ids:
+        indptr, nodes = self.graph.csc.indptr, nodes.astype(np.int64)
+        return indptr[nodes + 1] - indptr[nodes]
 
     def of_part(self, part: Block) -> BlockLayers:
         """Returns the same for a part of the graph that counts as a graph of its own.
@@ -86,39 +133,32 @@ class BlockLayers:
         return whole
 
     @cached_property
-    def graph_in_degree(self) -> Floats:  # [num_nodes]
-        """In-degrees without added loops."""
+    def graph_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
         return self.graph.csc.in_degree()
 
     @cached_property
-    def in_degree(self) -> Floats:  # [num_nodes]
-        """In-degrees as the model reads the graph."""
+    def in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
         return self.graph_in_degree + self.gets_loop if self.self_loops else self.graph_in_degree
 
     @cached_property
-    def out_degree(self) -> Floats:  # [num_nodes]
-        """Out-degrees as the model reads the graph."""
+    def out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
         degree = self.graph.csc.out_degree()
         return degree + self.gets_loop if self.self_loops else degree
 
     @cached_property
-    def inverse_sqrt_in_degree(self) -> Floats:  # [num_nodes], 0 for degree 0
-        """Factors of destinations in a normalised sum."""
-        return _inverse_sqrt(self.in_degree)
+    def inverse_sqrt_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return inverse_sqrt(self.in_degree)
 
     @cached_property
-    def inverse_sqrt_out_degree(self) -> Floats:  # [num_nodes], 0 for degree 0
-        """Factors of sources in a normalised sum."""
-        return _inverse_sqrt(self.out_degree)
+    def inverse_sqrt_out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return inverse_sqrt(self.out_degree)
 
     @cached_property
-    def gets_loop(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
-        """Nodes without a loop, which get one where the model asks for loops."""
+    def gets_loop(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]  # [num_nodes]
         return ~looped(self.graph.csc)
 
     @cached_property
-    def mean_edge_features(self) -> Floats | None:  # [num_nodes, edge_width]
-        """Features of added loops."""
+    def mean_edge_features(self) -> Floats | None:  # type: ignore[override]  # [num_nodes, edge_width]
         return mean_in_edges(self.graph.csc.indptr, self.graph.edge_features)
 
 
@@ -129,11 +169,11 @@ class BlockAdjacency(Adjacency):
     computed.
     """
 
-    def __init__(self, layers: BlockLayers, block: Block, key: int) -> None:
+    def __init__(self, layers: LayerValues, block: Block, key: int) -> None:
         """Adds loops where the model asks for these.
 
         Args:
-            layers: Values of the whole graph.
+            layers: Values of the nodes and edges of the block.
             block: The sampled block.
             key: Key of the layer and step.
         """
@@ -166,7 +206,7 @@ class BlockAdjacency(Adjacency):
     @cached_property
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""
-        weight, ids, counts = self._layers.graph.csc.weight, self._block.edge_ids, self._counts
+        weight, ids, counts = self._layers.weight, self._block.edge_ids, self._counts
         if weight is None or ids is None:
             return None if counts is None else self._with_loops(counts, 1)
         return self._with_loops(weight[ids] if counts is None else weight[ids] * counts, 1)
@@ -202,14 +242,14 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def _held_ids(self) -> Ids:  # [num_edges] int64. The added loop of v has num_edges of the graph + v
-        num_nodes, num_edges = self._layers.graph.num_nodes, self._layers.graph.num_edges
+        num_nodes, num_edges = self._layers.num_nodes, self._layers.num_edges
         ids = self._block.edge_ids
         held = _pair_ids(self._block, self._dst, num_nodes) if ids is None else ids.astype(np.int64)
         return self._with_loops(held, num_edges + self._added.astype(np.int64))
 
     @cached_property
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
-        features, ids = self._layers.graph.edge_features, self._block.edge_ids
+        features, ids = self._layers.edge_features, self._block.edge_ids
         if features is None or ids is None:
             return None
         if self._layers.mean_edge_features is None or self._loops is None:
@@ -296,7 +336,7 @@ class BlockAdjacency(Adjacency):
     @property
     def _even(self) -> bool:
         """Whether the edges of a row count equally often."""
-        return self._loops is None and self._block.weight is None and self._layers.graph.csc.weight is None
+        return self._loops is None and self._block.weight is None and self._layers.weight is None
 
     def _sum_weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
         """Returns the graph's weights times the counts. None: 1 each."""
@@ -314,7 +354,7 @@ class BlockAdjacency(Adjacency):
     def _normalized(self) -> Floats:  # [num_edges]
         csc, layers = self.edges.csc, self._layers
         at_destination = np.repeat(layers.inverse_sqrt_in_degree[self._dst], np.diff(csc.indptr))
-        factor = layers.inverse_sqrt_out_degree[self._block.src_nodes][csc.indices] * at_destination
+        factor: Floats = layers.inverse_sqrt_out_degree[self._block.src_nodes][csc.indices] * at_destination
         return factor if self._weight is None else factor * self._weight
 
     def _constant(self, name: str, dtype: torch.dtype, make: Callable[[], Floats]) -> Tensor:  # [num_edges, 1]
@@ -338,7 +378,7 @@ class BlockAdjacency(Adjacency):
         """
         csc = self.edges.csc
         sources = self._block.src_nodes.astype(np.int64)[csc.indices]
-        order = np.argsort(self._targets * self._layers.graph.num_nodes + sources)
+        order = np.argsort(self._targets * self._layers.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
     def _tensor(self, values: Floats, dtype: torch.dtype | None = None) -> Tensor:
@@ -348,12 +388,13 @@ class BlockAdjacency(Adjacency):
         return torch.from_numpy(values.astype(np.int64)).to(self._layers.device)
 
 
-def _inverse_sqrt(degree: Floats) -> Floats:
+def inverse_sqrt(degree: Floats) -> Floats:
+    """Returns 1 / sqrt(d) for each degree d, and 0 for degree 0."""
     factor: Floats = 1 / np.sqrt(np.where(degree > 0, degree, np.inf))
     return factor
 
 
-def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
+def _counts(layers: LayerValues, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
     """Says how often each drawn edge counts in an estimate of a sum over all in-edges.
 
     None: once each.
@@ -364,8 +405,7 @@ def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [e
             return block.weight
         # Sources need not be neighbours: weights are shares of the whole degree.
         return np.repeat(layers.graph_in_degree[dst], drawn) * block.weight
-    indptr, dst = layers.graph.csc.indptr, dst.astype(np.int64)
-    degree = indptr[dst + 1] - indptr[dst]
+    degree = layers.num_in_edges(dst)
     return None if np.array_equal(drawn, degree) else np.repeat(degree / np.maximum(drawn, 1), drawn)
 
 

@@ -78,7 +78,7 @@ class Job:
         """Returns the widths that the model of this run must fit."""
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
-        return Widths(data.features.shape[1], worker.shard.num_classes, 0 if edges is None else edges.shape[1])
+        return Widths(worker.features.width, worker.shard.num_classes, 0 if edges is None else edges.shape[1])
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""

@@ -19,13 +19,12 @@ from gnnkit.partition.quality import max_over_mean
 from gnnkit.ranges import num_cores
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
-from gnnkit.sampler.batching import Epoch, Schedule, check_costs
+from gnnkit.sampler.batching import Epoch, Schedule, check_costs, draws_key, order_key
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.tables import Tables
 
-_ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
 _MAX_PREFETCH = 2**16
 
 
@@ -148,7 +147,7 @@ class Loader:
     def plan(self, epoch: int) -> Epoch:
         """Cuts the seeds of all ranks into the batches of `epoch`."""
         if self._planned is None or self._planned[0] != epoch:
-            key = _core.derive(_core.derive(wrap(self.seed), epoch), _ORDER)
+            key = order_key(wrap(self.seed), epoch)
             costs = self._seed_costs() if self.schedule.batching == "balanced" else None
             self._planned = (epoch, self.schedule.epoch(key, costs))
         return self._planned[1]
@@ -212,13 +211,12 @@ class Loader:
             epoch: number of the epoch.
             steps: seeds, begins of batches with the end of the last, and first step.
         """
-        key = _core.derive(wrap(self.seed), epoch)
         sampler, features = self._sampler, self.tables.features
         storage.expect_random_reads(features)
         return _core.Loader(
             sampler.reading(self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
-            (*steps, _core.derive(key, _DRAWS)),
+            (*steps, draws_key(wrap(self.seed), epoch)),
             None if features is None else as_bytes("features", features),
             self._allocate,
             self.threads,

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.checks import finite
-from gnnkit.graph import CSC, Floats
+from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading
 
 _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
@@ -57,6 +57,14 @@ class WeightedSampler(NativeSampler):
 
     def reading(self, graph: CSC) -> Reading:
         return Reading(graph, wanted=None if self.alpha == 0 else _out_degree(graph) ** -self.alpha)
+
+    @property
+    def reads_out_edges(self) -> bool:
+        return self.alpha != 0
+
+    def part(self, csc: CSC, rows: Ids, sources: Ids, out_edges: Ids | None) -> Reading:
+        wanted = None if out_edges is None else np.maximum(out_edges.astype(np.float64), 1) ** -self.alpha
+        return Reading(csc, wanted=wanted, rows=rows, sources=sources)
 
 
 def _out_degree(graph: CSC) -> Floats:  # [num_sources]
