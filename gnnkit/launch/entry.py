@@ -15,6 +15,7 @@ from multiprocessing import connection
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.progress import Board, report_on
 from gnnkit.launch.signals import HANDLED, exit_by_signal
 
@@ -47,6 +48,7 @@ def enter(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     os.environ.update(environment)
     report_on(board)
+    keep_freed_memory()
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno())
     with contextlib.suppress(AttributeError, OSError, ValueError):  # where there is no stderr
         faulthandler.enable(sys.__stderr__)  # type: ignore[arg-type]  # shows where native code crashed

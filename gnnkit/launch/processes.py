@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.child import Child, StartMethod
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.group import Group
@@ -59,8 +58,8 @@ def launch(
                 name.format(rank=rank),
                 start_method,
                 StartedRank(rank, world_size, rank, world_size, LOOPBACK, port).variables(),
-                _rank,
-                (function, rank, world_size, listener if rank == 0 else None),
+                function,
+                (rank, world_size, listener if rank == 0 else None),
             )
             for rank in range(world_size)
         ]
@@ -68,12 +67,6 @@ def launch(
         results = group.run()
     lost = {"lost_workers": group.lost} if group.lost else {}
     return (results[0] or {}) | lost
-
-
-def _rank(function: RankFunction, *arguments: Any) -> dict[str, Any] | None:
-    """Runs a rank's function, in memory that is used again."""
-    keep_freed_memory()
-    return function(*arguments)
 
 
 def run_in_child(

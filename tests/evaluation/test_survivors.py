@@ -91,7 +91,9 @@ def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path, las
     assert len(told) == RANKS
     model.last_call = last_call
     found, left = evaluated(model, tmp_path, tmp_path)
-    assert torch.equal(found, expected)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-12), (
+        "chunks differ, and with them the last bits of a product"
+    )
     assert left == told[1:]
 
 
