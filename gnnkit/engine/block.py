@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -22,17 +23,74 @@ from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 
 
-class BlockLayers:
-    """Turns the blocks of a batch into one adjacency for each layer.
+class Layers(ABC):
+    """Values of a graph, or of a part, that the adjacencies of blocks read.
 
-    Holds values of the whole graph that blocks need, each computed at first use:
-    degrees, loops, and features of loops.
+    Blocks number nodes and edges as `csc` does. Each value is computed at first use.
 
     Sums are estimates of the sums over all in-edges: a drawn edge counts as often as
     its block's `weight` says, or else d/s times in a row that drew s of d in-edges. A
     softmax is over the drawn edges, and a maximum too. Degrees are the whole graph's.
     DGL and PyG normalise by the degrees of the block instead.
     """
+
+    csc: CSC
+    edge_features: Floats | None  # [edges of csc, edge_width]
+    num_nodes: int  # of the whole graph
+    num_edges: int  # of the whole graph, without added loops
+
+    def __init__(self, model: object, dtype: torch.dtype, device: torch.device) -> None:
+        """Keeps the arguments.
+
+        Args:
+            model: Its `self_loops` says whether nodes without a loop get one.
+            dtype: Type of degrees, weights and features of edges.
+            device: Device of the adjacencies.
+        """
+        self.dtype, self.device = dtype, device
+        self.self_loops = bool(getattr(model, "self_loops", False))
+
+    @property
+    @abstractmethod
+    def graph_in_degree(self) -> Floats:  # [destinations of csc]
+        """In-degrees without added loops."""
+
+    @property
+    @abstractmethod
+    def graph_out_degree(self) -> Floats:  # [destinations of csc]
+        """Out-degrees without added loops."""
+
+    @property
+    @abstractmethod
+    def gets_loop(self) -> npt.NDArray[np.bool_]:  # [destinations of csc]
+        """Nodes without a loop, which get one where the model asks for loops."""
+
+    @property
+    @abstractmethod
+    def mean_edge_features(self) -> Floats | None:  # [destinations of csc, edge_width]
+        """Features of added loops."""
+
+    @cached_property
+    def in_degree(self) -> Floats:  # [destinations of csc]
+        """In-degrees as the model reads the graph."""
+        return self.graph_in_degree + self.gets_loop if self.self_loops else self.graph_in_degree
+
+    @cached_property
+    def out_degree(self) -> Floats:  # [destinations of csc]
+        """Out-degrees as the model reads the graph."""
+        return self.graph_out_degree + self.gets_loop if self.self_loops else self.graph_out_degree
+
+    def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
+        """Returns the global ids of nodes."""
+        return nodes.astype(np.int64)
+
+    def edge_ids(self, edges: Ids) -> Ids:  # [k] -> [k] int64
+        """Returns the global ids of edges."""
+        return edges.astype(np.int64)
+
+
+class BlockLayers(Layers):
+    """Turns the blocks of a batch into one adjacency for each layer."""
 
     def __init__(self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device) -> None:
         """Keeps the graph.
@@ -43,8 +101,9 @@ class BlockLayers:
             dtype: Type of degrees, weights and features of edges.
             device: Device of the adjacencies.
         """
-        self.graph, self.dtype, self.device = graph, dtype, device
-        self.self_loops = bool(getattr(model, "self_loops", False))
+        super().__init__(model, dtype, device)
+        self.graph, self.csc, self.edge_features = graph, graph.csc, graph.edge_features
+        self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
 
     def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
         """Makes one adjacency for each block, by layer. `key` is the step's."""
@@ -59,7 +118,7 @@ class BlockLayers:
             part: Some nodes, and all edges between these that are to count.
         """
         gets_loop = self.gets_loop  # before the copy, which then has the nodes too
-        own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
+        own, csc, nodes = copy.copy(self), self.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
         loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
@@ -67,8 +126,8 @@ class BlockLayers:
         own.graph_in_degree = self._spread(nodes, incoming)
         own.in_degree = self._spread(nodes, incoming + loops)
         own.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
-        if self.graph.edge_features is not None:
-            mean = mean_in_edges(part.indptr, self.graph.edge_features[part.edge_ids])
+        if self.edge_features is not None:
+            mean = mean_in_edges(part.indptr, self.edge_features[part.edge_ids])
             own.mean_edge_features = None if mean is None else self._spread(nodes, mean)
         return own
 
@@ -77,35 +136,25 @@ class BlockLayers:
 
         Pages that are not written take no memory.
         """
-        whole = np.zeros((self.graph.num_nodes, *values.shape[1:]), values.dtype)
+        whole = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
         whole[nodes] = values
         return whole
 
     @cached_property
-    def graph_in_degree(self) -> Floats:  # [num_nodes]
-        """In-degrees without added loops."""
-        return self.graph.csc.in_degree()
+    def graph_in_degree(self) -> Floats:
+        return self.csc.in_degree()
 
     @cached_property
-    def in_degree(self) -> Floats:  # [num_nodes]
-        """In-degrees as the model reads the graph."""
-        return self.graph_in_degree + self.gets_loop if self.self_loops else self.graph_in_degree
+    def graph_out_degree(self) -> Floats:
+        return self.csc.out_degree()
 
     @cached_property
-    def out_degree(self) -> Floats:  # [num_nodes]
-        """Out-degrees as the model reads the graph."""
-        degree = self.graph.csc.out_degree()
-        return degree + self.gets_loop if self.self_loops else degree
+    def gets_loop(self) -> npt.NDArray[np.bool_]:
+        return ~looped(self.csc)
 
     @cached_property
-    def gets_loop(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
-        """Nodes without a loop, which get one where the model asks for loops."""
-        return ~looped(self.graph.csc)
-
-    @cached_property
-    def mean_edge_features(self) -> Floats | None:  # [num_nodes, edge_width]
-        """Features of added loops."""
-        return mean_in_edges(self.graph.csc.indptr, self.graph.edge_features)
+    def mean_edge_features(self) -> Floats | None:
+        return mean_in_edges(self.csc.indptr, self.edge_features)
 
 
 class BlockAdjacency(Adjacency):
@@ -115,16 +164,16 @@ class BlockAdjacency(Adjacency):
     computed.
     """
 
-    def __init__(self, layers: BlockLayers, block: Block, key: int) -> None:
+    def __init__(self, layers: Layers, block: Block, key: int) -> None:
         """Adds loops where the model asks for these.
 
         Args:
-            layers: Values of the whole graph.
+            layers: Values of the graph.
             block: The sampled block.
             key: Key of the layer and step.
         """
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
-        self._dst = block.src_nodes[: block.num_dst]  # [num_dst] global ids
+        self._dst = block.src_nodes[: block.num_dst]  # [num_dst]
         self._loops: AddedLoops | None = None
         indptr, indices = block.indptr, block.indices
         if layers.self_loops:
@@ -146,7 +195,7 @@ class BlockAdjacency(Adjacency):
 
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""
-        weight, ids, counts = self._layers.graph.csc.weight, self._block.edge_ids, self._counts
+        weight, ids, counts = self._layers.csc.weight, self._block.edge_ids, self._counts
         if weight is None or ids is None:
             return None if counts is None else self._with_loops(counts, 1)
         return self._with_loops(weight[ids] if counts is None else weight[ids] * counts, 1)
@@ -161,12 +210,16 @@ class BlockAdjacency(Adjacency):
         return values if self._loops is None else self._loops.insert(values, of_loops)
 
     @cached_property
-    def _added(self) -> Ids:  # [added loops] global ids of the nodes
+    def _added(self) -> Ids:  # [added loops] nodes
         return self._dst[[]] if self._loops is None else self._dst[self._loops.rows]
 
     @cached_property
+    def _source_ids(self) -> Ids:  # [rows that edges leave] int64 global ids
+        return self._layers.node_ids(self._block.src_nodes)
+
+    @cached_property
     def src_nodes(self) -> Tensor:  # type: ignore[override]
-        return self._ids(self._block.src_nodes)
+        return self._ids(self._source_ids)
 
     @cached_property
     def in_degree(self) -> Tensor:  # type: ignore[override]
@@ -182,14 +235,14 @@ class BlockAdjacency(Adjacency):
 
     @cached_property
     def _held_ids(self) -> Ids:  # [num_edges] int64. The added loop of v has num_edges of the graph + v
-        num_nodes, num_edges = self._layers.graph.num_nodes, self._layers.graph.num_edges
+        num_nodes, num_edges = self._layers.num_nodes, self._layers.num_edges
         ids = self._block.edge_ids
-        held = _pair_ids(self._block, self._dst, num_nodes) if ids is None else ids.astype(np.int64)
-        return self._with_loops(held, num_edges + self._added.astype(np.int64))
+        held = _pair_ids(self._block, self._dst, num_nodes) if ids is None else self._layers.edge_ids(ids)
+        return self._with_loops(held, num_edges + self._layers.node_ids(self._added))
 
     @cached_property
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
-        features, ids = self._layers.graph.edge_features, self._block.edge_ids
+        features, ids = self._layers.edge_features, self._block.edge_ids
         if features is None or ids is None:
             return None
         if self._layers.mean_edge_features is None or self._loops is None:
@@ -262,8 +315,8 @@ class BlockAdjacency(Adjacency):
         parallel edges serves.
         """
         csc = self.edges.csc
-        sources = self._block.src_nodes.astype(np.int64)[csc.indices]
-        order = np.argsort(self._targets * self._layers.graph.num_nodes + sources)
+        sources = self._source_ids[csc.indices]
+        order = np.argsort(self._targets * self._layers.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
     def _tensor(self, values: Floats) -> Tensor:
@@ -273,7 +326,7 @@ class BlockAdjacency(Adjacency):
         return torch.from_numpy(values.astype(np.int64)).to(self._layers.device)
 
 
-def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
+def _counts(layers: Layers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
     """Says how often each drawn edge counts in an estimate of a sum over all in-edges.
 
     None: once each.
@@ -284,7 +337,7 @@ def _counts(layers: BlockLayers, block: Block, dst: Ids) -> Floats | None:  # [e
             return block.weight
         # Sources need not be neighbours: weights are shares of the whole degree.
         return np.repeat(layers.graph_in_degree[dst], drawn) * block.weight
-    indptr, dst = layers.graph.csc.indptr, dst.astype(np.int64)
+    indptr, dst = layers.csc.indptr, dst.astype(np.int64)
     degree = indptr[dst + 1] - indptr[dst]
     return None if np.array_equal(drawn, degree) else np.repeat(degree / np.maximum(drawn, 1), drawn)
 

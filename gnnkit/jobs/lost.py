@@ -24,7 +24,7 @@ from gnnkit.sync import GradientSync
 
 def check(settings: Settings, strategy: ExecutionStrategy) -> None:
     """Raises `UserError` for a run that cannot go on without a worker."""
-    if not strategy.reads_graph:
+    if not strategy.reads_graph or strategy.exchanges:
         raise UserError(
             f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "
             "needs every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -83,7 +83,7 @@ class Sampler(ABC):
             drawn = check_hop(f"{type(self).__name__}.draw", drawn, graph, drawing)
             hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
             known.append(len(numbering.nodes()))
-        return _batch(numbering.nodes().astype(graph.indices.dtype), known, _join(hops, graph), self.redraw)
+        return _batch(numbering.nodes().astype(graph.indices.dtype), known, join_hops(hops, graph), self.redraw)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates the cost of each seed, for batches of equal cost.
@@ -185,6 +185,17 @@ class NativeSampler(Sampler):
         """Collects the arrays of `graph` that the sampler reads."""
         return Reading(graph)
 
+    def reading_of_part(self, part: CSC, rows: Ids, sources: Ids, out_degree: Ids) -> Reading:
+        """Collects the arrays of a part of a graph that the sampler reads.
+
+        Args:
+            part: All in-edges of some nodes, in the order of the whole graph.
+            rows: [num_nodes] global ids of the destinations of `part`.
+            sources: [num_sources] global ids of the sources of `part`.
+            out_degree: [num_sources] out-edges of each source in the whole graph.
+        """
+        return replace(self.reading(part), rows=rows, sources=sources)
+
     def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop of `nodes`.
 
@@ -243,8 +254,8 @@ def wrap(key: int) -> int:
     return whole("key", key) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _join(hops: Sequence[Hop], graph: CSC) -> Hop:
-    """Joins the rows of all hops into one hop."""
+def join_hops(hops: Sequence[Hop], graph: CSC) -> Hop:
+    """Joins the rows of hops of `graph` into one hop."""
     ends = [0, *accumulate(len(hop.sources) for hop in hops)]
     indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
     edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]

@@ -25,8 +25,18 @@ from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.tables import Tables
 
-_ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
 _MAX_PREFETCH = 2**16
+_ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
+
+
+def order_key(seed: int, epoch: int) -> int:
+    """Returns the key that shuffles the seeds of an epoch. `seed` is of the run."""
+    return _core.derive(_core.derive(wrap(seed), epoch), _ORDER)
+
+
+def draws_key(seed: int, epoch: int) -> int:
+    """Returns the key of an epoch. Batch i draws by `derive(key, i)`."""
+    return _core.derive(_core.derive(wrap(seed), epoch), _DRAWS)
 
 
 class Loader:
@@ -148,9 +158,8 @@ class Loader:
     def plan(self, epoch: int) -> Epoch:
         """Cuts the seeds of all ranks into the batches of `epoch`."""
         if self._planned is None or self._planned[0] != epoch:
-            key = _core.derive(_core.derive(wrap(self.seed), epoch), _ORDER)
             costs = self._seed_costs() if self.schedule.batching == "balanced" else None
-            self._planned = (epoch, self.schedule.epoch(key, costs))
+            self._planned = (epoch, self.schedule.epoch(order_key(self.seed, epoch), costs))
         return self._planned[1]
 
     def balance(self, epoch: int) -> float:
@@ -212,13 +221,12 @@ class Loader:
             epoch: number of the epoch.
             steps: seeds, begins of batches with the end of the last, and first step.
         """
-        key = _core.derive(wrap(self.seed), epoch)
         sampler, features = self._sampler, self.tables.features
         storage.expect_random_reads(features)
         return _core.Loader(
             sampler.reading(self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
-            (*steps, _core.derive(key, _DRAWS)),
+            (*steps, draws_key(self.seed, epoch)),
             None if features is None else as_bytes("features", features),
             self._allocate,
             self.threads,

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.checks import finite
-from gnnkit.graph import CSC, Floats
+from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.sampler.base import NativeSampler, Reading
 
 _OUT_DEGREE: WeakKeyDictionary[CSC, Floats] = WeakKeyDictionary()
@@ -56,7 +56,15 @@ class WeightedSampler(NativeSampler):
         return _core.Sampler.weighted(self.fanouts, self.replace, self.redraw, self.importance)
 
     def reading(self, graph: CSC) -> Reading:
-        return Reading(graph, wanted=None if self.alpha == 0 else _out_degree(graph) ** -self.alpha)
+        return Reading(graph, wanted=None if self.alpha == 0 else self._wanted(_out_degree(graph)))
+
+    def reading_of_part(self, part: CSC, rows: Ids, sources: Ids, out_degree: Ids) -> Reading:
+        wanted = None if self.alpha == 0 else self._wanted(np.maximum(out_degree, 1))
+        return Reading(part, wanted, rows=rows, sources=sources)
+
+    def _wanted(self, out_degree: Floats | Ids) -> Floats:  # [num_sources]
+        wanted: Floats = out_degree.astype(np.float64) ** -self.alpha
+        return wanted
 
 
 def _out_degree(graph: CSC) -> Floats:  # [num_sources]

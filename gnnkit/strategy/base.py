@@ -142,6 +142,8 @@ class ExecutionStrategy(ABC):
     samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
+    one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
+    exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations

@@ -68,7 +68,7 @@ def check_strategy(
     model = GCN(WIDTH, CLASSES, hidden=4).double()
     draws = (sampler or NeighborSampler([5, 5], threads=1)) if make().samples else None
     check = _Check(model, draws, make().reads_graph)
-    for grid in grids or (ALONG_NODES if make().reads_graph else LAYOUTS):
+    for grid in grids or (ALONG_NODES if make().reads_graph or make().one_column else LAYOUTS):
         runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
         _check_updates(make(), runs[0].steps, str(grid))
