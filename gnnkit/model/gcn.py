@@ -27,10 +27,11 @@ class GCNConv(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        project_first = self.weight.shape[1] < self.weight.shape[0]
-        h = x @ self.weight if project_first else x
+        weight = self.weight[adjacency.columns]
+        project_first = weight.shape[1] < weight.shape[0]
+        h = x @ weight if project_first else x
         z = adjacency.aggregate_normalized(h)
-        return (z if project_first else z @ self.weight) + self.bias
+        return adjacency.add_columns(z if project_first else z @ weight) + self.bias
 
 
 class GCN(ConvModel):
@@ -41,6 +42,7 @@ class GCN(ConvModel):
     """
 
     self_loops = True
+    reads_columns = True
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.model.base import ConvModel
@@ -25,12 +26,12 @@ class SAGEConv(nn.Module):
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        if self.aggregator == "mean" and self.neighbor.out_features < self.neighbor.in_features:
-            z = adjacency.aggregate(self.neighbor(x), reduce="mean")
+        own, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
+        if self.aggregator == "mean" and neighbor.shape[0] < neighbor.shape[1]:
+            z = adjacency.aggregate(F.linear(x, neighbor), reduce="mean")
         else:
-            z = self.neighbor(adjacency.aggregate(x, reduce=self.aggregator))
-        out: Tensor = self.own(x[: adjacency.num_dst]) + z
-        return out
+            z = F.linear(adjacency.aggregate(x, reduce=self.aggregator), neighbor)
+        return adjacency.add_columns(F.linear(x[: adjacency.num_dst], own) + z) + self.own.bias
 
 
 class GraphSAGE(ConvModel):
@@ -64,4 +65,5 @@ class GraphSAGE(ConvModel):
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         one_of("model.aggregator", aggregator, ("mean", "max"))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
+        self.reads_columns = aggregator == "mean"
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
