@@ -33,8 +33,8 @@ def check_draws(sampler: Sampler) -> NativeSampler:
     Raises `UserError` for other samplers, with the reason.
     """
     name = f"strategy.mode=cooperative: sampler={type(sampler).__name__}"
-    if not isinstance(sampler, NativeSampler):
-        raise UserError(f"{name} is written in Python and reads the whole graph, of which a rank holds its shard")
+    if not isinstance(sampler, NativeSampler) or type(sampler).draw is not NativeSampler.draw:
+        raise UserError(f"{name} draws in Python from the whole graph, and a rank holds a shard")
     if not sampler.by_node:
         raise UserError(f"{name} draws for a node according to other nodes of the batch, which other ranks own")
     if not sampler.draws_edges:
