@@ -1,4 +1,4 @@
-"""Joint-sample mini-batches: ranks make the batches together."""
+"""Joint-sample mini-batches: ranks make batches together."""
 
 from __future__ import annotations
 
@@ -14,19 +14,33 @@ from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches, check_draws
 from gnnkit.strategy.push_pull import PushPullBatches
 
+_MODES = {"cooperative": CooperativeBatches, "push_pull": PushPullBatches}
+
 
 class JointSample(ExecutionStrategy):
-    """Sampled mini-batch training in which ranks share the work of a batch
-    (joint-sample-based in Lin et al., Proc. IEEE 2023).
+    """Sampled mini-batch training without moving features (joint-sample-based in Lin et
+    al., Proc. IEEE 2023).
+
+    Choose this strategy where features are wide, or where no host can hold the graph.
+    A step is that of one rank with the seeds of all ranks.
     """
 
     samples = True
     exchanges = True
 
     def __init__(self, mode: str = "cooperative", batch_size: int = 1024) -> None:
-        self.mode = one_of("strategy.mode", mode, ("cooperative", "push_pull"))
-        self.reads_graph, self.one_column = mode == "push_pull", mode == "cooperative"
+        """Keeps the options.
+
+        Args:
+            mode: "cooperative": owners of nodes draw and compute one batch of all
+                ranks. "push_pull": each rank draws a batch, and all ranks compute layer
+                1 by columns of the features.
+            batch_size: Seeds per worker and step.
+        """
+        self.mode = one_of("strategy.mode", mode, tuple(_MODES))
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)
+        self.reads_graph = mode == "push_pull"
+        self.one_column = not self.reads_graph
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):
@@ -42,8 +56,7 @@ class JointSample(ExecutionStrategy):
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally = Tally()
-        make = CooperativeBatches if self.mode == "cooperative" else PushPullBatches
-        self.sampled: CooperativeBatches | PushPullBatches = make(worker, model, self.batch_size, self.tally)
+        self.sampled = _MODES[self.mode](worker, model, self.batch_size, self.tally)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)

@@ -320,22 +320,3 @@ def test_processes_compute_what_one_process_computes(mode: str, tmp_path: Path) 
     )
     assert result["verified"], result["largest_difference"]
     assert result["reference"] == "one rank with the whole graph"
-
-
-@pytest.mark.slow
-def test_a_run_resumes_and_evaluates_over_the_shards(tmp_path: Path) -> None:
-    def train(name: str, epochs: int, **keys: Any) -> dict[str, Any]:
-        return gnnkit.train(
-            GRAPH,
-            strategy={"name": "joint_sample", "batch_size": 3},
-            sampler={"name": "neighbor", "fanouts": [3, 2]},
-            workers=2,
-            comm="threads",
-            folder=tmp_path / name,
-            trainer={"max_epochs": epochs, **keys},
-        )
-
-    whole = train("whole", 2)
-    train("half", 1)
-    resumed = train("resumed", 2, resume=str(tmp_path / "half"))
-    assert (resumed["train_loss"], resumed["test_accuracy"]) == (whole["train_loss"], whole["test_accuracy"])

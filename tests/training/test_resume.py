@@ -30,6 +30,7 @@ from gnnkit.partition.shard import cut_all
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import GradientSync
@@ -198,6 +199,7 @@ def test_a_chain_of_three_resumed_runs_ends_where_an_unbroken_one_does(tmp_path:
 
 
 SAMPLED = Case(functools.partial(IndividualSample, batch_size=3), "step", 2, epochs=3, steps=1)
+JOINT = {mode: functools.partial(JointSample, mode, batch_size=2) for mode in ("cooperative", "push_pull")}
 
 
 @pytest.mark.slow
@@ -213,6 +215,17 @@ def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does
         for step in steps:
             resumed = functools.partial(train, SAMPLED, resumed=tmp_path / f"{epoch}-{step}.json")
             assert_same(run(resumed, 2), expected, epoch * in_epoch + step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", JOINT)
+def test_batches_made_together_resume_in_mid_epoch_to_the_bit(tmp_path: Path, mode: str) -> None:
+    case = Case(JOINT[mode], "step", 2, epochs=2, steps=1)
+    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    in_epoch = max(expected[0][2]) + 1
+    assert in_epoch >= 2
+    actual = Threads.run(functools.partial(train, case, resumed=tmp_path / "0-1.json"), 2)
+    assert_same(actual, expected, 1)
 
 
 PRESET: dict[str, dict[str, Any]] = {
