@@ -227,6 +227,8 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
     if kinds not in (None, wanted):
         raise UserError(f"sampler.importance={kinds}: a strategy weighs drawn edges itself, leave the key out")
+    if not getattr(sampler, "edge_ids", True):
+        raise UserError("sampler.edge_ids=False: a strategy weighs drawn edges, whose ids it reads, leave the key out")
     weighing = copy.copy(sampler)
     weighing.importance = wanted  # type: ignore[attr-defined]
     return weighing

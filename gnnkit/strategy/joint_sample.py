@@ -14,7 +14,10 @@ from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches, check_draws
 from gnnkit.strategy.push_pull import PushPullBatches
 
-_MODES = {"cooperative": CooperativeBatches, "push_pull": PushPullBatches}
+_MODES: dict[str, type[CooperativeBatches | PushPullBatches]] = {
+    "cooperative": CooperativeBatches,
+    "push_pull": PushPullBatches,
+}
 
 
 class JointSample(ExecutionStrategy):

@@ -38,7 +38,9 @@ from gnnkit.sampler import (
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
+from gnnkit.sync.neighbour import Neighbour
 from gnnkit.testing.graphs import CLASSES, WIDTH
+from gnnkit.training.finite import decide_together
 from tests.models import MODELS
 from tests.strategy.test_individual_sample import GRAPH, Numbered, make_model, step, steps, worker
 
@@ -126,20 +128,22 @@ def test_owners_that_draw_together_compute_every_model_as_one_rank(model: str) -
 
 
 @pytest.mark.parametrize("model", LINEAR)
-@pytest.mark.parametrize("hidden", [2, 4, 7])
+@pytest.mark.parametrize("hidden", [1, 7])  # columns of a rank: 2, 2 and 1. Products come before the sum, or after
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_columns_of_the_first_layer_add_up_to_individual_batches(model: str, hidden: int) -> None:
     torch.manual_seed(1)
     module = MODELS[model](WIDTH, CLASSES, hidden=hidden, dropout=0.3).double()
     samplers: list[Callable[[], Sampler]] = [
-        *DRAWS.values(),
+        DRAWS["redraw"],
+        DRAWS["weighted"],
+        DRAWS["no draw"],
         lambda: BalancedSampler([3, 2]),
         lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
         lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4),
     ]
     for sampler in samplers:
-        work = lambda comm: steps(IndividualSample(batch_size=3), module, worker(comm, sampler()))  # noqa: E731, B023
-        check_equal(together(JointSample("push_pull", 3), module, sampler, 3), sum(Threads.run(work, 3)))
+        work = lambda comm: steps(IndividualSample(batch_size=6), module, worker(comm, sampler()))  # noqa: E731, B023
+        check_equal(together(JointSample("push_pull", 6), module, sampler, 3), sum(Threads.run(work, 3)))
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
@@ -289,6 +293,12 @@ def test_owners_need_all_in_edges_of_their_nodes() -> None:
     own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), shard=shards[0], graph=None)
     with pytest.raises(UserError, match=r"^partition\.grid=2 x 2 x 1: strategy\.mode=cooperative draws"):
         JointSample().setup(own, make_model("gcn"))
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step(mode: str) -> None:
+    assert decide_together(Neighbour(), JointSample(mode))
+    assert not decide_together(Neighbour(), IndividualSample())
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,10 @@ def test_a_run_never_goes_on_without_a_server(tmp_path: Path, strike: Callable[[
     ("keys", "told"),
     [
         ({"strategy": "vertex_centric"}, "strategy=vertex_centric exchanges rows between workers"),
+        (
+            {"strategy": {"name": "joint_sample", "mode": "push_pull"}},
+            "strategy=joint_sample exchanges rows between workers",
+        ),
         ({"strategy": "individual_sample", "comm": "threads"}, "with comm=threads all workers are one process"),
     ],
 )
