@@ -86,6 +86,8 @@ def unpacked(numbers: Ids) -> Block:
 def to_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:
     """Says how rows of the joined blocks go to the ranks of the blocks.
 
+    Both sides have the rows of a block in the order of the block.
+
     Args:
         blocks: [world_size] the block of each rank.
         comm: The ranks.

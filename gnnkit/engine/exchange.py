@@ -17,7 +17,7 @@ from torch.autograd import Function
 from gnnkit.comm import Communicator
 from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.engine.schedule import Passes
-from gnnkit.engine.tally import Exchange
+from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.engine.wire import Wire
 from gnnkit.graph import CSC, Ids
 from gnnkit.partition.traffic import column_shares
@@ -73,6 +73,25 @@ class Demand:
         asked_counts: list[int] = comm.all_to_all(torch.tensor(counts, device=comm.device), ones, ones).tolist()
         ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)
         return cls(ids, counts, comm.all_to_all(ids, counts, asked_counts), asked_counts)
+
+
+def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, list[int]]:
+    """Gives all ranks the rows of all. Collective.
+
+    Args:
+        rows: [num_own, ...] rows of this rank.
+        comm: The ranks.
+        tally: Measures the time.
+
+    Returns:
+        The rows by rank, and the number of rows of each rank.
+    """
+    ones, num_ranks = [1] * comm.world_size, comm.world_size
+    with tally.timed():
+        own = torch.full((num_ranks,), len(rows), device=comm.device)
+        counts: list[int] = comm.all_to_all(own, ones, ones).tolist()
+        repeated = rows.repeat(num_ranks, *[1] * (rows.dim() - 1))
+        return comm.all_to_all(repeated, [len(rows)] * num_ranks, counts), counts
 
 
 class Route:

@@ -11,7 +11,8 @@ from gnnkit.engine import Tally
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
-from gnnkit.strategy.cooperative import CooperativeBatches, check_draws
+from gnnkit.strategy.cooperative import CooperativeBatches
+from gnnkit.strategy.owner_draws import check_draws
 from gnnkit.strategy.push_pull import PushPullBatches
 
 _MODES: dict[str, type[CooperativeBatches | PushPullBatches]] = {

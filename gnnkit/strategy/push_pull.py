@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from gnnkit.engine import Adjacency, BlockAdjacency, TableFeatures, Tally
 from gnnkit.engine.columns import ColumnAdjacency, joined, packed, to_blocks, unpacked
 from gnnkit.engine.dropout import derive
-from gnnkit.engine.exchange import Peers, Route
+from gnnkit.engine.exchange import Peers, Route, from_all
 from gnnkit.engine.schedule import Passes
 from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
 from gnnkit.partition.traffic import column_shares
 from gnnkit.sampler import LoadedBatch
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.cooperative import from_all
 from gnnkit.strategy.sampled import SampledBatches
 
 

@@ -60,7 +60,7 @@ def check_strategy(
     Args:
         make: Makes the strategy.
         grids: Process grids. None: grids of one column for a strategy that reads the
-            whole graph, else one grid of each kind.
+            whole graph or needs `one_column`, else one grid of each kind.
         sampler: Sampler of two hops, for a strategy that `samples`. None: five
             neighbours at every hop.
     """

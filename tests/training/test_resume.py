@@ -51,7 +51,7 @@ IDENTITY = resume.Identity({"seed": 7}, {"workers": 2})
 class Scheduled(L.LightningModule):
     """A network whose learning rate changes with each epoch or each second step."""
 
-    num_layers, self_loops = 2, True
+    num_layers, self_loops, reads_columns = 2, True, True
 
     def __init__(self, interval: str, hidden: int) -> None:
         super().__init__()
