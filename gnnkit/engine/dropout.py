@@ -83,14 +83,14 @@ def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 
     return _words(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
 
-def _lanes(ids: Tensor, width: int, key: int, first: int) -> Tensor:  # [n, width] 0..65535
+def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, width] 0..65535
     """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream.
 
     Args:
         ids: [n] int64, a stream for each.
         width: Elements of a row.
         key: Key of all draws.
-        first: Number j of the first element.
+        first: Number j of the first element. Default: 0.
     """
     skipped = first % 4
     shifts = torch.arange(0, 64, 16, device=ids.device)
