@@ -87,7 +87,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"gnnkit {version('gnnkit')}")
         return 0
     from gnnkit import jobs, settings
+    from gnnkit.launch.allocator import ask_for_large_pages
 
+    ask_for_large_pages()
     composed = config.compose(arguments.overrides, config_dir=arguments.config_dir)
     if arguments.cfg:
         print(jobs.to_yaml(composed), end="")

@@ -108,6 +108,28 @@ class Aggregator:
             threads: Threads that compute.
         """
 
+    def sum_beside(self, weight: _Floats, x: _Floats, out: _Floats, threads: int = 1) -> None:
+        """Computes out[v] = [sum of weight[e] * x[u] | x[v]] over the edges e = u -> v.
+
+        The destinations are the first sources.
+
+        Args:
+            weight: [num_edges]
+            x: [num_sources, f]
+            out: [num_destinations, 2 f]
+            threads: Threads that compute.
+        """
+
+    def sum_beside_backward(self, weight: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
+        """Computes the gradient of `sum_beside`. Only on a transposed aggregator.
+
+        Args:
+            weight: [num_edges] in the order of the original.
+            grad: [num_sources, 2 f]
+            out: [num_destinations, f]
+            threads: Threads that compute.
+        """
+
     def edge_dot(self, x: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
         """Computes out[e, h] = x[u, h] . grad[v, h] for edges e = u -> v.
 
@@ -216,6 +238,34 @@ def dropout(
         out: [num_ids, ...]
         gate: [num_ids, ...] elements with a gate of 0 or less become 0 too. `gate=x` is
             a ReLU first. Default: no gate.
+        threads: Threads that compute.
+    """
+
+def rectify(
+    x: _Floats, ids: _Ids, p: float, key: int, out: _Floats, kept: npt.NDArray[np.uint32], threads: int = 1
+) -> None:
+    """Writes `dropout(x, ids, p, key, out, gate=x)`, and a bit for each element.
+
+    Bit j % 32 of `kept[row, j // 32]` says whether element j of the row is kept.
+
+    Args:
+        x: [num_ids, f]
+        ids: [num_ids] ids of the rows.
+        p: Probability of 0, in steps of 2^-16.
+        key: 0 to 2^64 - 1.
+        out: [num_ids, f]
+        kept: [num_ids, f / 32 rounded up]
+        threads: Threads that compute.
+    """
+
+def rectify_backward(grad: _Floats, kept: npt.NDArray[np.uint32], p: float, out: _Floats, threads: int = 1) -> None:
+    """Writes the gradient of `rectify`: kept elements of `grad`, scaled.
+
+    Args:
+        grad: [num_rows, f]
+        kept: [num_rows, f / 32 rounded up] from `rectify`.
+        p: Probability given to `rectify`.
+        out: [num_rows, f]
         threads: Threads that compute.
     """
 

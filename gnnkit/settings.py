@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 JOBS = ("train", "verify", "plan", "partition")
-PRECISIONS = (32, 64)
+PRECISIONS = (32, 64, "bf16-mixed")
 DEFAULT_WORKERS = 4
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
@@ -82,7 +82,7 @@ class TrainerSettings:
     optimizer: str
     lr: float
     weight_decay: float
-    precision: int  # bits: 32 or 64
+    precision: int | str  # one of PRECISIONS
     check_val_every_n_epoch: int
     log_every_n_steps: int
     progress_bar: bool

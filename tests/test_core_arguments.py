@@ -86,6 +86,14 @@ def rows(random: Random) -> Any:
     return array(random, (8, 2))
 
 
+def wide_rows(random: Random) -> Any:
+    return array(random, (8, 4))
+
+
+def words(random: Random) -> Any:
+    return array(random, (8, 1), dtypes="IIIIIl")
+
+
 def edge_values(random: Random) -> Any:
     return array(random, (NUM_EDGES,), (NUM_EDGES, 2))
 
@@ -194,6 +202,8 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     "even_order": {"costs": costs, "num_workers": number, "batch_size": number, "window": number, "key": number},
     "shuffled_order": {"ids": ids, "key": number},
     "dropout": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "gate": rows},
+    "rectify": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "kept": words, "threads": few},
+    "rectify_backward": {"grad": rows, "kept": words, "p": Random.random, "out": rows, "threads": few},
     "derive": {"key": number, "value": number},
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "water_fill": {"degrees": ids, "budget": number, "least": number, "most": number},
@@ -230,6 +240,8 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
         "transpose": {},
         "sum": {"x": rows, "out": rows, "threads": few},
         "weighted_sum": {"weight": edge_values, "x": rows, "out": rows, "threads": few},
+        "sum_beside": {"weight": edge_values, "x": rows, "out": wide_rows, "threads": few},
+        "sum_beside_backward": {"weight": edge_values, "grad": wide_rows, "out": rows, "threads": few},
         "edge_dot": {"x": rows, "grad": rows, "out": edge_values, "threads": few},
         "max": {"x": rows, "out": rows, "arg": places, "threads": few},
         "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": few},

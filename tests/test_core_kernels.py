@@ -106,6 +106,24 @@ def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads:
     np.testing.assert_allclose(dots, expected, rtol=1e-12, atol=1e-12)
 
 
+@given(degrees=st.lists(st.integers(0, 9), min_size=1, max_size=8), width=st.integers(0, 40), seed=st.integers(0, 99))
+def test_sums_beside_own_rows_and_their_gradients_equal_the_loop(degrees: list[int], width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges, n = from_degrees(np.array(degrees), len(degrees) + 3, rng), len(degrees)
+    weight, x, grad = normal(rng, len(edges.indices)), normal(rng, n + 3, width), normal(rng, n, 2 * width)
+
+    out = on_every_thread_count(lambda o, t: edges.aggregator().sum_beside(weight, x, o, t), (n, 2 * width), np.float64)
+    np.testing.assert_allclose(out[:, :width], reference_sum(edges, weight[:, None], x[:, None])[:, 0], atol=1e-12)
+    np.testing.assert_array_equal(out[:, width:], x[:n])
+
+    expected = np.zeros_like(x)
+    np.add.at(expected, edges.indices, weight[:, None] * grad[edges.targets, :width])
+    expected[:n] += grad[:, width:]
+    transposed = edges.aggregator().transpose()
+    back = on_every_thread_count(lambda o, t: transposed.sum_beside_backward(weight, grad, o, t), x.shape, np.float64)
+    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+
+
 @given(edges=graphs(), width=st.integers(0, 9), seed=st.integers(0, 99))
 def test_a_maximum_goes_to_the_first_edge_that_has_it_and_so_does_its_gradient(
     edges: Edges, width: int, seed: int
@@ -310,6 +328,26 @@ def test_dropout_follows_its_definition(ids: list[int], width: int, p: float, ke
     np.testing.assert_array_equal(out, reference_dropout(x, rows, p, key))
     _core.dropout(x, rows, p, key, out, gate=x)
     np.testing.assert_array_equal(out, reference_dropout(np.maximum(x, 0), rows, p, key))
+
+
+@given(
+    num_rows=st.integers(0, 5),
+    width=st.integers(0, 70),
+    p=st.floats(0, 0.99),
+    key=st.integers(0, 2**64 - 1),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_rectified_rows_and_gradients_are_those_of_relu_and_dropout(
+    num_rows: int, width: int, p: float, key: int, dtype: Any
+) -> None:
+    rng, ids = np.random.default_rng(0), np.arange(num_rows) * 7
+    x, grad = normal(rng, num_rows, width, dtype=dtype), normal(rng, num_rows, width, dtype=dtype)
+    out, kept = np.full_like(x, 7), np.full((num_rows, -(-width // 32)), 7, np.uint32)
+    _core.rectify(x, ids, p, key, out, kept)
+    np.testing.assert_array_equal(out, reference_dropout(np.maximum(x, 0), ids, p, key))
+    back = np.full_like(x, 7)
+    _core.rectify_backward(grad, kept, p, back)
+    np.testing.assert_array_equal(back, np.where(x > 0, reference_dropout(grad, ids, p, key), 0))
 
 
 def test_dropout_does_not_depend_on_where_a_row_is_or_who_computes_it() -> None:

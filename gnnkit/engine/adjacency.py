@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gnnkit.engine.dropout import derive, dropout
+from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import ForwardPass, Operation
@@ -74,6 +74,32 @@ class Adjacency(ABC):
         that is not linear, comes after.
         """
         return z
+
+    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, k]
+        """Computes z W + b, where z and W may have a part of the input's columns.
+
+        Args:
+            z: [num_dst, f] sums over in-edges.
+            weight: [f, k].
+            bias: [k].
+        """
+        return torch.addmm(bias, z, weight)
+
+    def mean_beside(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+        """Returns the mean over in-edges, and beside it the destination's own row."""
+        return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        """Says whether a product of rows is cheaper before a sum than after the sum.
+
+        Ranks that share the graph give the same answer, because the rows that they
+        exchange have these columns.
+
+        Args:
+            in_features: Columns before the product.
+            out_features: Columns after the product.
+        """
+        return out_features < in_features
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]
@@ -145,6 +171,16 @@ class Adjacency(ABC):
             training: False: returns `x`.
         """
         return dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x
+
+    def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
+        """Applies ReLU, then `dropout`, in one pass.
+
+        Args:
+            x: [num_src, f].
+            p: Probability in [0, 1) that a number is zeroed.
+            training: False: ReLU only.
+        """
+        return relu_dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x.relu()
 
     def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:  # [held edges, H]
         """Drops per-edge values, keyed by global edge id.

@@ -56,7 +56,19 @@ class HeldEdges:
 
     def sum(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
         """Sums the sources' rows, times the graph's weights."""
-        result: Tensor = _Sum.apply(x, self)
+        return self.constant_sum(x, self.weight(x.dtype))
+
+    def constant_sum(self, x: Tensor, weight: Tensor | None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums the sources' rows, times weights [num_edges, 1] without gradient."""
+        result: Tensor = _Sum.apply(x, weight, self)
+        return result
+
+    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+        """Computes `constant_sum`, and beside each sum the destination's own row.
+
+        The destinations are the first sources.
+        """
+        result: Tensor = _SumBeside.apply(x, weight, self)
         return result
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
@@ -72,13 +84,24 @@ class HeldEdges:
 
 class _Sum(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, edges: HeldEdges) -> Tensor:
-        ctx.edges = edges
-        return edges.kernels.sum(x, edges.weight(x.dtype))
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: HeldEdges) -> Tensor:
+        ctx.edges, ctx.weight = edges, weight
+        return edges.kernels.sum(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.edges.transposed.sum(grad, ctx.edges.weight(grad.dtype)), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.edges.transposed.sum(grad, ctx.weight), None, None
+
+
+class _SumBeside(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:
+        ctx.edges, ctx.weight = edges, weight
+        return edges.kernels.sum_beside(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.edges.transposed.sum_beside_backward(grad, ctx.weight), None, None
 
 
 class _Spread(Function):

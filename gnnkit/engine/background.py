@@ -7,13 +7,12 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-
-from torch import Tensor
+from typing import Any, TypeVar
 
 from gnnkit.comm import Communicator
 
-Carry = Callable[[Communicator], Tensor]
-_Job = tuple[Carry, Future[Tensor]]
+T = TypeVar("T")
+_Job = tuple[Callable[[Communicator], Any], Future[Any]]
 
 
 class Background:
@@ -34,9 +33,9 @@ class Background:
         self._timeout = comm.timeout
         self._end = weakref.finalize(self, self._jobs.put, None)
 
-    def submit(self, carry: Carry) -> Future[Tensor]:
+    def submit(self, carry: Callable[[Communicator], T]) -> Future[T]:
         """Calls `carry(communicator)` later. The future holds the rows or the error."""
-        future: Future[Tensor] = Future()
+        future: Future[T] = Future()
         self._jobs.put((carry, future))
         return future
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,11 +22,35 @@ from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 
+# Time of one number of an edge in a sum over that of one multiplication in a product.
+# Sums wait for memory.
+EDGE_COST = 8
 
-class Layers(ABC):
-    """Values of a graph, or of a part, that the adjacencies of blocks read.
 
-    Blocks number nodes and edges as `csc` does. Each value is computed at first use.
+class ById:
+    """Values of some ids, read like an array with a value for every id."""
+
+    def __init__(self, ids: Ids, values: npt.NDArray[Any]) -> None:
+        """Sorts the ids.
+
+        Args:
+            ids: [num_ids] ids in any order. Ids that repeat have equal values.
+            values: [num_ids, ...].
+        """
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._values = ids[order], values[order]
+
+    def __getitem__(self, ids: Ids) -> npt.NDArray[Any]:  # [k] -> [k, ...]
+        return self._values[np.searchsorted(self._ids, ids)]
+
+
+Values = npt.NDArray[Any] | ById  # by the numbers of blocks
+
+
+class LayerValues(ABC):
+    """The values of nodes and edges that blocks need, in the numbers of the blocks.
+
+    These numbers are global ids, unless `node_ids` and `edge_ids` say otherwise.
 
     Sums are estimates of the sums over all in-edges: a drawn edge counts as often as
     its block's `weight` says, or else d/s times in a row that drew s of d in-edges. A
@@ -34,51 +58,24 @@ class Layers(ABC):
     DGL and PyG normalise by the degrees of the block instead.
     """
 
-    csc: CSC
-    edge_features: Floats | None  # [edges of csc, edge_width]
     num_nodes: int  # of the whole graph
     num_edges: int  # of the whole graph, without added loops
+    dtype: torch.dtype  # of degrees, weights and features of edges
+    device: torch.device  # of the adjacencies
+    self_loops: bool  # whether nodes without a loop get one
+    weight: Values | None  # [num_edges] None: 1 each
+    edge_features: Values | None  # [num_edges, edge_width]
+    graph_in_degree: Values  # [num_nodes] without added loops
+    in_degree: Values  # [num_nodes] as the model reads the graph
+    out_degree: Values  # [num_nodes] as the model reads the graph
+    inverse_sqrt_in_degree: Values  # [num_nodes] factors of destinations in a normalised sum, 0 for degree 0
+    inverse_sqrt_out_degree: Values  # [num_nodes] factors of sources in a normalised sum, 0 for degree 0
+    gets_loop: Values  # [num_nodes] bool, nodes without a loop
+    mean_edge_features: Values | None  # [num_nodes, edge_width] features of added loops
 
-    def __init__(self, model: object, dtype: torch.dtype, device: torch.device) -> None:
-        """Keeps the arguments.
-
-        Args:
-            model: Its `self_loops` says whether nodes without a loop get one.
-            dtype: Type of degrees, weights and features of edges.
-            device: Device of the adjacencies.
-        """
-        self.dtype, self.device = dtype, device
-        self.self_loops = bool(getattr(model, "self_loops", False))
-
-    @property
     @abstractmethod
-    def graph_in_degree(self) -> Floats:  # [destinations of csc]
-        """In-degrees without added loops."""
-
-    @property
-    @abstractmethod
-    def graph_out_degree(self) -> Floats:  # [destinations of csc]
-        """Out-degrees without added loops."""
-
-    @property
-    @abstractmethod
-    def gets_loop(self) -> npt.NDArray[np.bool_]:  # [destinations of csc]
-        """Nodes without a loop, which get one where the model asks for loops."""
-
-    @property
-    @abstractmethod
-    def mean_edge_features(self) -> Floats | None:  # [destinations of csc, edge_width]
-        """Features of added loops."""
-
-    @cached_property
-    def in_degree(self) -> Floats:  # [destinations of csc]
-        """In-degrees as the model reads the graph."""
-        return self.graph_in_degree + self.gets_loop if self.self_loops else self.graph_in_degree
-
-    @cached_property
-    def out_degree(self) -> Floats:  # [destinations of csc]
-        """Out-degrees as the model reads the graph."""
-        return self.graph_out_degree + self.gets_loop if self.self_loops else self.graph_out_degree
+    def num_in_edges(self, nodes: Ids) -> Ids:  # [k] -> [k]
+        """Counts the in-edges of nodes in the whole graph."""
 
     def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
         """Returns the global ids of nodes."""
@@ -88,9 +85,13 @@ class Layers(ABC):
         """Returns the global ids of edges."""
         return edges.astype(np.int64)
 
+    def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
+        """Makes one adjacency for each block, by layer. `key` is the step's."""
+        return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
 
-class BlockLayers(Layers):
-    """Turns the blocks of a batch into one adjacency for each layer."""
+
+class BlockLayers(LayerValues):
+    """The values of a whole graph at hand, each computed at first use."""
 
     def __init__(self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device) -> None:
         """Keeps the graph.
@@ -101,13 +102,14 @@ class BlockLayers(Layers):
             dtype: Type of degrees, weights and features of edges.
             device: Device of the adjacencies.
         """
-        super().__init__(model, dtype, device)
-        self.graph, self.csc, self.edge_features = graph, graph.csc, graph.edge_features
+        self.graph, self.dtype, self.device = graph, dtype, device
         self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
+        self.weight, self.edge_features = graph.csc.weight, graph.edge_features
+        self.self_loops = bool(getattr(model, "self_loops", False))
 
-    def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
-        """Makes one adjacency for each block, by layer. `key` is the step's."""
-        return tuple(BlockAdjacency(self, block, derive(key, layer)) for layer, block in enumerate(blocks))
+    def num_in_edges(self, nodes: Ids) -> Ids:
+        indptr, nodes = self.graph.csc.indptr, nodes.astype(np.int64)
+        return indptr[nodes + 1] - indptr[nodes]
 
     def of_part(self, part: Block) -> BlockLayers:
         """Returns the same for a part of the graph that counts as a graph of its own.
@@ -118,16 +120,18 @@ class BlockLayers(Layers):
             part: Some nodes, and all edges between these that are to count.
         """
         gets_loop = self.gets_loop  # before the copy, which then has the nodes too
-        own, csc, nodes = copy.copy(self), self.csc, part.src_nodes
+        own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
+        for name in ("inverse_sqrt_in_degree", "inverse_sqrt_out_degree"):
+            own.__dict__.pop(name, None)  # the whole graph's
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
         loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
         incoming = np.bincount(rows, weight, len(nodes)).astype(np.float64)
         own.graph_in_degree = self._spread(nodes, incoming)
         own.in_degree = self._spread(nodes, incoming + loops)
         own.out_degree = self._spread(nodes, np.bincount(part.indices, weight, len(nodes)) + loops)
-        if self.edge_features is not None:
-            mean = mean_in_edges(part.indptr, self.edge_features[part.edge_ids])
+        if self.graph.edge_features is not None:
+            mean = mean_in_edges(part.indptr, self.graph.edge_features[part.edge_ids])
             own.mean_edge_features = None if mean is None else self._spread(nodes, mean)
         return own
 
@@ -141,20 +145,33 @@ class BlockLayers(Layers):
         return whole
 
     @cached_property
-    def graph_in_degree(self) -> Floats:
-        return self.csc.in_degree()
+    def graph_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return self.graph.csc.in_degree()
 
     @cached_property
-    def graph_out_degree(self) -> Floats:
-        return self.csc.out_degree()
+    def in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return self.graph_in_degree + self.gets_loop if self.self_loops else self.graph_in_degree
 
     @cached_property
-    def gets_loop(self) -> npt.NDArray[np.bool_]:
-        return ~looped(self.csc)
+    def out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        degree = self.graph.csc.out_degree()
+        return degree + self.gets_loop if self.self_loops else degree
 
     @cached_property
-    def mean_edge_features(self) -> Floats | None:
-        return mean_in_edges(self.csc.indptr, self.edge_features)
+    def inverse_sqrt_in_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return inverse_sqrt(self.in_degree)
+
+    @cached_property
+    def inverse_sqrt_out_degree(self) -> Floats:  # type: ignore[override]  # [num_nodes]
+        return inverse_sqrt(self.out_degree)
+
+    @cached_property
+    def gets_loop(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]  # [num_nodes]
+        return ~looped(self.graph.csc)
+
+    @cached_property
+    def mean_edge_features(self) -> Floats | None:  # type: ignore[override]  # [num_nodes, edge_width]
+        return mean_in_edges(self.graph.csc.indptr, self.graph.edge_features)
 
 
 class BlockAdjacency(Adjacency):
@@ -164,11 +181,11 @@ class BlockAdjacency(Adjacency):
     computed.
     """
 
-    def __init__(self, layers: Layers, block: Block, key: int) -> None:
+    def __init__(self, layers: LayerValues, block: Block, key: int) -> None:
         """Adds loops where the model asks for these.
 
         Args:
-            layers: Values of the graph.
+            layers: Values of the nodes and edges of the block.
             block: The sampled block.
             key: Key of the layer and step.
         """
@@ -180,9 +197,9 @@ class BlockAdjacency(Adjacency):
             rows = np.flatnonzero(layers.gets_loop[self._dst])
             self._loops = AddedLoops.to(rows, np.diff(indptr))
             indptr, indices = self._loops.indptr, self._loops.insert(indices, rows)
-        self._counts = _counts(layers, block, self._dst)
-        self.edges = HeldEdges(CSC(indptr, indices, self._weight(), len(block.src_nodes)), layers.device)
+        self.edges = HeldEdges(CSC(indptr, indices, None, len(block.src_nodes)), layers.device)
         self.num_edges = self.edges.num_edges
+        self._constants: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def with_key(self, key: int) -> BlockAdjacency:
         """Returns the same edges for another layer or step.
@@ -193,9 +210,15 @@ class BlockAdjacency(Adjacency):
         other.key = key
         return other
 
+    @cached_property
+    def _counts(self) -> Floats | None:  # [edges of the block]
+        """How often each drawn edge counts. None: once each."""
+        return _counts(self._layers, self._block, self._dst)
+
+    @cached_property
     def _weight(self) -> Floats | None:  # [num_edges]
         """Returns the graph's weights times the counts. None: 1 each."""
-        weight, ids, counts = self._layers.csc.weight, self._block.edge_ids, self._counts
+        weight, ids, counts = self._layers.weight, self._block.edge_ids, self._counts
         if weight is None or ids is None:
             return None if counts is None else self._with_loops(counts, 1)
         return self._with_loops(weight[ids] if counts is None else weight[ids] * counts, 1)
@@ -255,8 +278,18 @@ class BlockAdjacency(Adjacency):
         if reduce == "max":
             result: Tensor = _Max.apply(x, self._by_source_id)
             return result
-        z = self.edges.sum(x)
-        return z / self._row_weight if reduce == "mean" else z
+        weights = self._mean_weight(x.dtype) if reduce == "mean" else self._sum_weight(x.dtype)
+        return self.edges.constant_sum(x, weights)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        return self.edges.constant_sum(x, self._normal_weight(x.dtype))
+
+    def mean_beside(self, x: Tensor) -> Tensor:
+        return self.edges.sum_beside(x, self._mean_weight(x.dtype))
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        products = in_features * out_features * (self.edges.num_src - self.num_dst)
+        return products < EDGE_COST * self.num_edges * (in_features - out_features)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         z = message(self.edges.of_sources.sum(x), slice(0, x.shape[-1]))
@@ -278,7 +311,7 @@ class BlockAdjacency(Adjacency):
     @cached_property
     def rank_graph(self) -> RankGraph:
         edge_index = torch.stack([self.edges.source_of_edge, self._ids(self._targets)])
-        weight = self.edges.weight(self._layers.dtype)
+        weight = self._sum_weight(self._layers.dtype)
         halo = torch.arange(self.num_dst, self.edges.num_src, device=self._layers.device)
         return RankGraph(edge_index, None if weight is None else weight[:, 0], halo)
 
@@ -301,11 +334,56 @@ class BlockAdjacency(Adjacency):
         return np.repeat(np.arange(self.num_dst), np.diff(self.edges.csc.indptr))
 
     @cached_property
-    def _row_weight(self) -> Tensor:  # [num_dst, 1]
-        """The sum of the weights of each row's edges. 1 for rows without edges."""
-        ones = torch.ones(self.edges.num_src, 1, dtype=self._layers.dtype, device=self._layers.device)
-        sums = self.edges.sum(ones)
-        return torch.where(sums == 0, 1, sums)
+    def _shares(self) -> Floats:  # [num_edges]
+        """The part of each edge in the mean of its row.
+
+        Where edges of a row count equally often, the counts do not matter.
+        """
+        indptr = self.edges.csc.indptr
+        degree = np.diff(indptr)
+        if self._even or self._weight is None:
+            return np.repeat(1 / np.maximum(degree, 1), degree)
+        sums = np.ones(self.num_dst)
+        rows = np.flatnonzero(degree)
+        sums[rows] = np.add.reduceat(self._weight, indptr[rows], dtype=np.float64)
+        shares: Floats = self._weight / np.repeat(np.where(sums == 0, 1, sums), degree)
+        return shares
+
+    @property
+    def _even(self) -> bool:
+        """Whether the edges of a row count equally often."""
+        return self._loops is None and self._block.weight is None and self._layers.weight is None
+
+    def _sum_weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
+        """Returns the graph's weights times the counts. None: 1 each."""
+        weight = self._weight
+        return None if weight is None else self._constant("sum", dtype, lambda: weight)
+
+    def _mean_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
+        """Returns the weights of which a sum is a mean."""
+        return self._constant("mean", dtype, lambda: self._shares)
+
+    def _normal_weight(self, dtype: torch.dtype) -> Tensor:  # [num_edges, 1]
+        """Returns the weights of the edges of D_in^-1/2 A D_out^-1/2."""
+        return self._constant("normal", dtype, self._normalized)
+
+    def _normalized(self) -> Floats:  # [num_edges]
+        csc, layers = self.edges.csc, self._layers
+        at_destination = np.repeat(layers.inverse_sqrt_in_degree[self._dst], np.diff(csc.indptr))
+        factor: Floats = layers.inverse_sqrt_out_degree[self._block.src_nodes][csc.indices] * at_destination
+        return factor if self._weight is None else factor * self._weight
+
+    def _constant(self, name: str, dtype: torch.dtype, make: Callable[[], Floats]) -> Tensor:  # [num_edges, 1]
+        """Returns weights without gradient, made at first use.
+
+        Args:
+            name: Name of the weights.
+            dtype: Type of the weights.
+            make: Makes the weights [num_edges].
+        """
+        if (name, dtype) not in self._constants:
+            self._constants[name, dtype] = self._tensor(make(), dtype)[:, None]
+        return self._constants[name, dtype]
 
     @cached_property
     def _by_source_id(self) -> HeldEdges:
@@ -319,14 +397,20 @@ class BlockAdjacency(Adjacency):
         order = np.argsort(self._targets * self._layers.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 
-    def _tensor(self, values: Floats) -> Tensor:
-        return torch.tensor(values, dtype=self._layers.dtype, device=self._layers.device)
+    def _tensor(self, values: Floats, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(values, dtype=dtype or self._layers.dtype, device=self._layers.device)
 
     def _ids(self, values: Ids) -> Tensor:  # int64
         return torch.from_numpy(values.astype(np.int64)).to(self._layers.device)
 
 
-def _counts(layers: Layers, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
+def inverse_sqrt(degree: Floats) -> Floats:
+    """Returns 1 / sqrt(d) for each degree d, and 0 for degree 0."""
+    factor: Floats = 1 / np.sqrt(np.where(degree > 0, degree, np.inf))
+    return factor
+
+
+def _counts(layers: LayerValues, block: Block, dst: Ids) -> Floats | None:  # [edges of the block]
     """Says how often each drawn edge counts in an estimate of a sum over all in-edges.
 
     None: once each.
@@ -337,8 +421,7 @@ def _counts(layers: Layers, block: Block, dst: Ids) -> Floats | None:  # [edges 
             return block.weight
         # Sources need not be neighbours: weights are shares of the whole degree.
         return np.repeat(layers.graph_in_degree[dst], drawn) * block.weight
-    indptr, dst = layers.csc.indptr, dst.astype(np.int64)
-    degree = indptr[dst + 1] - indptr[dst]
+    degree = layers.num_in_edges(dst)
     return None if np.array_equal(drawn, degree) else np.repeat(degree / np.maximum(drawn, 1), drawn)
 
 

@@ -37,6 +37,9 @@ class ColumnAdjacency(BlockAdjacency):
     def add_columns(self, z: Tensor) -> Tensor:  # [num_dst, f] -> [rows of this rank's block, f]
         return self._route.collect(z, 0)
 
+    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return self.add_columns(z @ weight) + bias
+
     def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:
         if not training or p == 0:
             return x

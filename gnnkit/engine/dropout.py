@@ -50,6 +50,42 @@ def dropout(x: Tensor, ids: Tensor, p: float, key: int, first: int = 0) -> Tenso
     return result
 
 
+def relu_dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+    """Computes `dropout(x.relu(), ids, p, key)`, in one pass on CPUs.
+
+    Keeps one bit of each element for the backward pass.
+
+    Args:
+        x: [n, f] rows.
+        ids: [n] int64 global id of each row.
+        p: Probability in [0, 1) that a number is zeroed.
+        key: Key of all draws.
+    """
+    if x.device.type != "cpu":
+        return dropout(x.relu(), ids, p, key)
+    result: Tensor = _ReluDropout.apply(x, ids, p, key)
+    return result
+
+
+class _ReluDropout(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+        x = x.detach().contiguous()
+        out, kept = torch.empty_like(x), torch.empty(len(x), -(-x.shape[1] // 32), dtype=torch.uint32)
+        _core.rectify(x.numpy(), ids.numpy(), p, key, out.numpy(), kept.numpy(), threads=torch.get_num_threads())
+        ctx.p = p
+        ctx.save_for_backward(kept)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (kept,) = ctx.saved_tensors
+        grad = grad.contiguous()
+        out = torch.empty_like(grad)
+        _core.rectify_backward(grad.numpy(), kept.numpy(), ctx.p, out.numpy(), threads=torch.get_num_threads())
+        return out, None, None, None
+
+
 class _Dropout(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnkit.engine.adjacency import Reduce
-from gnnkit.engine.block import BlockAdjacency, Layers
+from gnnkit.engine.adjacency import Adjacency, Reduce
+from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
 from gnnkit.engine.exchange import Route
-from gnnkit.graph import CSC, Block, Floats, Ids
+from gnnkit.graph import CSC, Block, Ids
 from gnnkit.partition.shard import Shard
 
 
-class ShardLayers(Layers):
+class ShardLayers(LayerValues):
     """Values of one rank's shard, which holds all in-edges of the owned nodes.
 
     Nodes are numbered anew: the owned ones in ascending order of ids, then the halo by
-    (owner, id). Edges have their positions in the shard.
+    (owner, id). Only owned nodes have values. Edges have their positions in the shard.
     """
 
     def __init__(self, shard: Shard, model: object, dtype: torch.dtype, device: torch.device) -> None:
@@ -34,38 +33,38 @@ class ShardLayers(Layers):
             dtype: Type of degrees, weights and features of edges.
             device: Device of the adjacencies.
         """
-        super().__init__(model, dtype, device)
         self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
-        self.num_owned, away = len(shard.owned), shard.source_cell != shard.cell
-        self.halo, self.halo_owner = shard.sources[away], shard.source_cell[away]  # [num_halo] global id and rank
+        self.dtype, self.device = dtype, device
+        self.self_loops = bool(getattr(model, "self_loops", False))
+        self.num_owned, self.away = len(shard.owned), shard.source_cell != shard.cell  # away: [num_sources] bool
+        self.halo, self.halo_owner = shard.sources[self.away], shard.source_cell[self.away]  # [num_halo] id and rank
+        self.csc = self._renumbered()
+        self.weight, self.edge_features = shard.csc.weight, shard.edge_features
+        self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
+        loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
+        self.graph_in_degree = shard.in_degree
+        self.in_degree, self.out_degree = shard.in_degree + loops, shard.out_degree + loops
+        self.inverse_sqrt_in_degree = inverse_sqrt(self.in_degree)
+        self.inverse_sqrt_out_degree = inverse_sqrt(self.out_degree)
+
+    def _renumbered(self) -> CSC:
+        """Returns the held edges with a row for each owned node."""
+        shard, away = self.shard, self.away
         number = (self.num_owned + np.cumsum(away) - 1).astype(shard.csc.indices.dtype)
         number[~away] = np.searchsorted(shard.owned, shard.sources[~away])
         degree = np.zeros(self.num_owned, np.int64)
         degree[np.searchsorted(shard.owned, shard.targets)] = np.diff(shard.csc.indptr)
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
-        self.csc = CSC(indptr, number[shard.csc.indices], shard.csc.weight, self.num_owned + len(self.halo))
-        self.edge_features = shard.edge_features
+        return CSC(indptr, number[shard.csc.indices], shard.csc.weight, self.num_owned + len(self.halo))
 
     @cached_property
     def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
         """The global ids of all nodes of the shard."""
         return np.concatenate([self.shard.owned, self.halo]).astype(np.int64)
 
-    @property
-    def graph_in_degree(self) -> Floats:
-        return self.shard.in_degree
-
-    @property
-    def graph_out_degree(self) -> Floats:
-        return self.shard.out_degree
-
-    @property
-    def gets_loop(self) -> npt.NDArray[np.bool_]:
-        return ~self.shard.looped
-
-    @property
-    def mean_edge_features(self) -> Floats | None:
-        return self.shard.mean_edge_features
+    def num_in_edges(self, nodes: Ids) -> Ids:
+        indptr, nodes = self.csc.indptr, nodes.astype(np.int64)
+        return indptr[nodes + 1] - indptr[nodes]
 
     def node_ids(self, nodes: Ids) -> Ids:
         return self.nodes[nodes]
@@ -107,6 +106,15 @@ class JointAdjacency(BlockAdjacency):
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         return super().aggregate(self.with_halo(x), reduce=reduce, weight=weight)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        return Adjacency.aggregate_normalized(self, x)  # owners know the degrees of sources
+
+    def mean_beside(self, x: Tensor) -> Tensor:
+        return super().mean_beside(self.with_halo(x))
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        return Adjacency.project_first(self, in_features, out_features)  # the same on all ranks
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         return super().aggregate_messages(self.with_halo(x), message)

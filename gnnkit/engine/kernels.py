@@ -42,6 +42,17 @@ class EdgeKernels(ABC):
         """Computes the sum of weight[e, h] x[u, h] over the edges e = u -> v."""
 
     @abstractmethod
+    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+        """Computes the sum of weight[e, 0] x[u] over the edges, and x[v] beside it.
+
+        The destinations are the first sources.
+        """
+
+    @abstractmethod
+    def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:  # [num_src, 2 f] -> [num_dst, f]
+        """Computes the gradient of `sum_beside`. For a transpose only."""
+
+    @abstractmethod
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:  # [num_src, H, d], [num_dst, H, d] -> [num_edges, H]
         """Computes x[u, h] . grad[v, h] for each edge e = u -> v.
 
@@ -77,6 +88,16 @@ class NativeKernels(EdgeKernels):
             self.native.sum(rows, flat.numpy(), torch.get_num_threads())
         else:
             self.native.weighted_sum(_matrix(weight), rows, flat.numpy(), torch.get_num_threads())
+        return out
+
+    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:
+        out = x.new_empty((self.num_dst, 2 * x.shape[1]))
+        self.native.sum_beside(_matrix(weight), _matrix(x), out.numpy(), torch.get_num_threads())
+        return out
+
+    def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:
+        out = grad.new_empty((self.num_dst, grad.shape[1] // 2))
+        self.native.sum_beside_backward(_matrix(weight), _matrix(grad), out.numpy(), torch.get_num_threads())
         return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
@@ -136,6 +157,15 @@ class TorchKernels(EdgeKernels):
             else x[self.src] * weight[self.order].view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
         )
         return self._segments(rows, "sum", 0)
+
+    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.cat([self.sum(x, weight), x[: self.num_dst]], 1)
+
+    def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:
+        sums, own = grad.chunk(2, 1)
+        out = self.sum(sums, weight)
+        out[: len(own)] += own
+        return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
         out = x.new_empty((self.num_edges, x.shape[1]))

@@ -41,7 +41,7 @@ class Evaluation(ABC):
             memory: MiB that one chunk of nodes may take, where the graph is at hand.
             scratch: A folder that all ranks see, for the rows between two layers.
         """
-        if worker.graph is None:
+        if worker.graph is None or worker.fetches:
             return ShardEvaluation(worker)
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch)
 

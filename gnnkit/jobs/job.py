@@ -19,7 +19,9 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 
 T = TypeVar("T")
-DTYPES = {32: torch.float32, 64: torch.float64}  # by trainer.precision
+# Types of features, parameters and messages by trainer.precision.
+DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
+_PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of products of float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Job:
         settings = self.settings
         progress("reading its shard")
         torch.set_num_threads(settings.threads)
+        torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
         return Worker(
             comm,
             load_shard(self.folder, comm.rank if shard is None else shard),
@@ -75,7 +78,7 @@ class Job:
         """Returns the widths that the model of this run must fit."""
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
-        return Widths(data.features.shape[1], worker.shard.num_classes, 0 if edges is None else edges.shape[1])
+        return Widths(worker.features.width, worker.shard.num_classes, 0 if edges is None else edges.shape[1])
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""

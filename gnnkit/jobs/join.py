@@ -20,6 +20,7 @@ from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.run import connect
 from gnnkit.jobs.say import say
+from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.handshake import agree
@@ -61,6 +62,7 @@ def join(
         raise UserError(f"comm={settings.comm.name} makes its ranks itself, but ranks were started: choose another one")
     if started.by_torchrun:
         die_with_parent()
+    keep_freed_memory()  # before the communicator's threads
     os.environ.update(started.variables())
     comm = connect(settings, started.rank, started.world_size, _listener(started))
     try:

@@ -24,6 +24,11 @@ from gnnkit.sync import GradientSync
 
 def check(settings: Settings, strategy: ExecutionStrategy) -> None:
     """Raises `UserError` for a run that cannot go on without a worker."""
+    if strategy.samples and strategy.fetches:
+        raise UserError(
+            "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
+            "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop"
+        )
     if not strategy.reads_graph or strategy.exchanges:
         raise UserError(
             f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "

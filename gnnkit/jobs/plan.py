@@ -73,7 +73,7 @@ def layout(trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, q
         model: A model that is trained, or a program.
         quality: The measured partition.
     """
-    itemsize = trainer.precision // 8
+    itemsize = DTYPES[trainer.precision].itemsize
     moved, sizes = step_volume(graph, model, quality)
     grid = quality.partition.grid
     parts = _memory(trainer, graph, model, quality, sizes)
@@ -107,7 +107,7 @@ def _memory(
         quality: The measured partition.
         sizes: The sizes of each rank.
     """
-    itemsize = trainer.precision // 8
+    itemsize = DTYPES[trainer.precision].itemsize
     parts = {
         "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each

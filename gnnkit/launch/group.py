@@ -13,6 +13,7 @@ from multiprocessing import connection
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import Child
 from gnnkit.launch.signals import HANDLED, no_interruption, sigterm_as_exit
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
@@ -68,6 +69,7 @@ class Group:
         """Starts the processes and returns the results. Ends all processes always."""
         try:
             with sigterm_as_exit():
+                share_one_arena()
                 self._starter.start()
                 self._started.wait()
                 if self._error is not None:

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.child import Child, StartMethod
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.group import Group
@@ -58,8 +59,8 @@ def launch(
                 name.format(rank=rank),
                 start_method,
                 StartedRank(rank, world_size, rank, world_size, LOOPBACK, port).variables(),
-                function,
-                (rank, world_size, listener if rank == 0 else None),
+                _rank,
+                (function, rank, world_size, listener if rank == 0 else None),
             )
             for rank in range(world_size)
         ]
@@ -67,6 +68,12 @@ def launch(
         results = group.run()
     lost = {"lost_workers": group.lost} if group.lost else {}
     return (results[0] or {}) | lost
+
+
+def _rank(function: RankFunction, *arguments: Any) -> dict[str, Any] | None:
+    """Runs a rank's function, in memory that is used again."""
+    keep_freed_memory()
+    return function(*arguments)
 
 
 def run_in_child(

@@ -5,6 +5,7 @@ Runs once, in a process of its own, before the ranks read.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Sequence
@@ -50,6 +51,12 @@ class Needs:
     trains: bool  # labelled nodes in the training split
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
+    features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
+
+    @property
+    def shares_all(self) -> bool:
+        """Whether ranks read the copy alone. Shards then only say who owns what."""
+        return self.graph and self.features
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
@@ -75,10 +82,13 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         check_trainable(graph)
     partition = assign(graph, settings.partition, settings.workers)
     target = folder / PREPARED
-    prepared = _share(settings, graph, partition, target) if needs.graph else _cut(settings, graph, partition, target)
+    make = _share if needs.shares_all else functools.partial(_cut, compares=needs.features)
+    prepared = make(settings, graph, partition, target)
+    if needs.graph and not needs.features:
+        replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
     if needs.reference:
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
-        reduced = _without_edges(graph) if needs.graph else graph
+        reduced = _without_edges(graph) if needs.shares_all else graph
         next(iter(cut_all(reduced, whole))).save(target / WHOLE)
     return prepared.to_dict()
 
@@ -107,13 +117,26 @@ def load_graph(folder: Path) -> Graph | None:
     return Graph.load(path) if path.exists() else None
 
 
-def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
+def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
+    """Saves the nodes and edges of each rank, and the leader's decision.
+
+    Args:
+        settings: The configuration.
+        graph: The graph.
+        partition: The partition of the graph.
+        target: The folder of the shards.
+        compares: Whether the words of a full-graph step are the reason for the layout.
+    """
+
     def saved(shard: Shard) -> Shard:
         shard.save(target / str(shard.rank))
         return shard
 
     quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
     decision = Decision.of(settings, graph, quality)
+    if not compares:
+        why = f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
+        decision = replace(decision, why=why)
     _coordinate(target.parent, quality, decision)
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())

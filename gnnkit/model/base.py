@@ -53,6 +53,9 @@ class GraphModel(nn.Module):
 class ConvModel(GraphModel):
     """Convolutions with dropout before and an activation between them.
 
+    The activation is the beginning of a layer, not its end, so that one pass over the
+    rows does both.
+
     A subclass sets `convs`, modules of (x, adjacency).
     """
 
@@ -71,9 +74,14 @@ class ConvModel(GraphModel):
         self.dropout = share("model.dropout", dropout)
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
-        out: Tensor = self.convs[index](adjacency.dropout(x, self.dropout, training=self.training), adjacency)
-        return out if index + 1 == self.num_layers else self.activation(out)
+        read = self.activate if index else self.drop
+        out: Tensor = self.convs[index](read(x, adjacency), adjacency)
+        return out
 
-    def activation(self, x: Tensor) -> Tensor:
-        """Comes after every convolution but the last."""
-        return x.relu()
+    def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
+        """Comes before the first convolution: dropout."""
+        return adjacency.dropout(x, self.dropout, training=self.training)
+
+    def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, f]
+        """Comes before every convolution but the first: an activation, then dropout."""
+        return adjacency.relu_dropout(x, self.dropout, training=self.training)

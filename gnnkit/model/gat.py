@@ -117,5 +117,5 @@ class GAT(ConvModel):
             )
         self.convs = nn.ModuleList(convs)
 
-    def activation(self, x: Tensor) -> Tensor:
-        return F.elu(x)
+    def activate(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        return adjacency.dropout(F.elu(x), self.dropout, training=self.training)

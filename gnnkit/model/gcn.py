@@ -17,7 +17,7 @@ from gnnkit.ranges import MAX_WIDTH, whole
 class GCNConv(nn.Module):
     """Computes D_in^-1/2 A D_out^-1/2 X W + b.
 
-    Multiplies by W first where the product has narrower rows, so that fewer words move.
+    Multiplies by W first where this is cheaper.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -28,10 +28,9 @@ class GCNConv(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         weight = self.weight[adjacency.columns]
-        project_first = weight.shape[1] < weight.shape[0]
-        h = x @ weight if project_first else x
-        z = adjacency.aggregate_normalized(h)
-        return adjacency.add_columns(z if project_first else z @ weight) + self.bias
+        if adjacency.project_first(*weight.shape):
+            return adjacency.add_columns(adjacency.aggregate_normalized(x @ weight)) + self.bias
+        return adjacency.product(adjacency.aggregate_normalized(x), weight, self.bias)
 
 
 class GCN(ConvModel):

@@ -18,8 +18,7 @@ from gnnkit.ranges import MAX_WIDTH, whole
 class GINConv(nn.Module):
     """Computes MLP((1 + eps) x + sum of in-edges' x) with a learnt eps.
 
-    The MLP's first product comes before the sum where its rows are narrower. Both are
-    linear.
+    The MLP's first product comes before the sum where this is cheaper. Both are linear.
     """
 
     def __init__(self, in_features: int, hidden: int, out_features: int) -> None:
@@ -30,7 +29,7 @@ class GINConv(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         first = self.first.weight[:, adjacency.columns]
-        project_first = first.shape[0] < first.shape[1]
+        project_first = adjacency.project_first(first.shape[1], first.shape[0])
         h = F.linear(x, first) if project_first else x
         z = (1 + self.eps) * h[: adjacency.num_dst] + adjacency.aggregate(h)
         z = adjacency.add_columns(z if project_first else F.linear(z, first))

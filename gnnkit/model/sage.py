@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,7 +17,8 @@ from gnnkit.ranges import MAX_WIDTH, one_of, whole
 class SAGEConv(nn.Module):
     """Computes W_self x + W_neighbour mean(x of in-edges) + b, or the maximum.
 
-    A mean comes after the product where the product has narrower rows.
+    A mean comes after the product where this is cheaper. Otherwise one product serves
+    the means and the own rows.
     """
 
     def __init__(self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean") -> None:
@@ -27,10 +29,13 @@ class SAGEConv(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         own, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
-        if self.aggregator == "mean" and neighbor.shape[0] < neighbor.shape[1]:
+        if self.aggregator == "max":
+            z = F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
+        elif adjacency.project_first(neighbor.shape[1], neighbor.shape[0]):
             z = adjacency.aggregate(F.linear(x, neighbor), reduce="mean")
         else:
-            z = F.linear(adjacency.aggregate(x, reduce=self.aggregator), neighbor)
+            weight = torch.cat([neighbor, own], 1).t()
+            return adjacency.product(adjacency.mean_beside(x), weight, self.own.bias)
         return adjacency.add_columns(F.linear(x[: adjacency.num_dst], own) + z) + self.own.bias
 
 

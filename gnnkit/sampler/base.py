@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gnnkit import _core, storage
 from gnnkit.checks import MAX_THREADS, int64s, whole
@@ -35,6 +36,14 @@ class Sampler(ABC):
 
     Where this is False, the draws of a node depend on the other nodes of the batch.
     """
+
+    @property
+    def draws_at_owners(self) -> bool:
+        """Whether the owner of a node can draw for the node from its in-edges alone.
+
+        Then the sampler has a method `part`, as `NativeSampler` has.
+        """
+        return False
 
     @property
     def rank_invariant(self) -> bool:
@@ -73,17 +82,12 @@ class Sampler(ABC):
             seeds: [num_seeds] distinct node ids.
             key: any whole number, modulo 2^64.
         """
-        numbering = _core.Numbering(int64s("seeds", seeds), graph.num_nodes)
-        known = [len(seeds)]
-        hops: list[Hop] = []
-        for hop in range(self.num_hops):
-            newest = known[-2] if len(known) > 1 else 0
-            drawing = numbering.nodes()[0 if self.redraw else newest :]
-            drawn = self.draw(graph, drawing.astype(graph.indices.dtype), hop, key=key)
-            drawn = check_hop(f"{type(self).__name__}.draw", drawn, graph, drawing)
-            hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
-            known.append(len(numbering.nodes()))
-        return _batch(numbering.nodes().astype(graph.indices.dtype), known, join_hops(hops, graph), self.redraw)
+
+        def draw(nodes: Ids, hop: int) -> Hop:
+            drawn = self.draw(graph, nodes.astype(graph.indices.dtype), hop, key=key)
+            return check_hop(f"{type(self).__name__}.draw", drawn, graph, nodes)
+
+        return grow(self, int64s("seeds", seeds), graph.num_nodes, graph.indices.dtype, draw)
 
     def costs(self, graph: CSC, seeds: Ids) -> Floats:  # [num_seeds]
         """Estimates the cost of each seed, for batches of equal cost.
@@ -185,16 +189,27 @@ class NativeSampler(Sampler):
         """Collects the arrays of `graph` that the sampler reads."""
         return Reading(graph)
 
-    def reading_of_part(self, part: CSC, rows: Ids, sources: Ids, out_degree: Ids) -> Reading:
-        """Collects the arrays of a part of a graph that the sampler reads.
+    @property
+    def draws_at_owners(self) -> bool:
+        own = type(self).sample is NativeSampler.sample and type(self).draw is NativeSampler.draw
+        return self.by_node and self.draws_edges and own
+
+    @property
+    def reads_out_edges(self) -> bool:
+        """Whether `part` needs the numbers of out-edges of sources."""
+        return False
+
+    def part(self, csc: CSC, rows: Ids, sources: Ids, out_edges: Ids | None) -> Reading:
+        """Collects the arrays of a part of a graph, for `draw` at an owner.
 
         Args:
-            part: All in-edges of some nodes, in the order of the whole graph.
-            rows: [num_nodes] global ids of the destinations of `part`.
-            sources: [num_sources] global ids of the sources of `part`.
-            out_degree: [num_sources] out-edges of each source in the whole graph.
+            csc: All in-edges of some nodes, in the order of the whole graph.
+            rows: [num_nodes] int64 global ids of the destinations.
+            sources: [num_sources] int64 global ids of the sources.
+            out_edges: [num_sources] out-edges in the whole graph. None unless
+                `reads_out_edges`.
         """
-        return replace(self.reading(part), rows=rows, sources=sources)
+        return Reading(csc, rows=rows, sources=sources)
 
     def draw(self, graph: CSC | Reading, nodes: Ids, hop: int, *, key: int) -> Hop:
         """Draws one hop of `nodes`.
@@ -254,15 +269,38 @@ def wrap(key: int) -> int:
     return whole("key", key) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def join_hops(hops: Sequence[Hop], graph: CSC) -> Hop:
-    """Joins the rows of hops of `graph` into one hop."""
+def grow(
+    sampler: Sampler, seeds: Ids, num_nodes: int, dtype: npt.DTypeLike, draw: Callable[[Ids, int], Hop]
+) -> MiniBatch:
+    """Makes a batch, hop by hop. Numbers nodes in the order of discovery.
+
+    Args:
+        sampler: Its number of hops, and whether nodes draw again.
+        seeds: [num_seeds] int64 distinct ids.
+        num_nodes: Nodes of the graph.
+        dtype: Type of ids in the batch.
+        draw: Returns the draws of nodes [k] int64 in a hop, called for hops 0, 1, ...
+    """
+    numbering = _core.Numbering(seeds, num_nodes)
+    known = [len(seeds)]
+    hops: list[Hop] = []
+    for hop in range(sampler.num_hops):
+        newest = known[-2] if len(known) > 1 else 0
+        drawn = draw(numbering.nodes()[0 if sampler.redraw else newest :], hop)
+        hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
+        known.append(len(numbering.nodes()))
+    return _batch(numbering.nodes().astype(dtype), known, join_hops(hops, dtype), sampler.redraw)
+
+
+def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
+    """Joins the rows of hops into one hop, with sources of a type."""
     ends = [0, *accumulate(len(hop.sources) for hop in hops)]
     indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
     edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]
     weight = [hop.weight for hop in hops if hop.weight is not None]
     return Hop(
         np.concatenate(indptr),
-        np.concatenate([np.empty(0, graph.indices.dtype), *(hop.sources for hop in hops)], dtype=graph.indices.dtype),
+        np.concatenate([np.empty(0, dtype), *(hop.sources for hop in hops)], dtype=dtype),
         np.concatenate(edge_ids) if edge_ids else None,
         np.concatenate(weight) if weight else None,
     )

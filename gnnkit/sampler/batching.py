@@ -18,6 +18,19 @@ from gnnkit.graph import CSC, Floats, Ids
 _SIZES = {"batch_size": 2**31 - 1, "world_size": 2**16, "window": 2**16}  # their product fits 63 bits
 
 
+_ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
+
+
+def order_key(seed: int, epoch: int) -> int:
+    """Returns the key of the order of seeds. `seed` is 0 to 2^64 - 1."""
+    return _core.derive(_core.derive(seed, epoch), _ORDER)
+
+
+def draws_key(seed: int, epoch: int) -> int:
+    """Returns the key of all draws of an epoch. Step i draws by `derive(key, i)`."""
+    return _core.derive(_core.derive(seed, epoch), _DRAWS)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
     """The batches of all ranks.

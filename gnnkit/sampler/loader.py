@@ -19,24 +19,13 @@ from gnnkit.partition.quality import max_over_mean
 from gnnkit.ranges import num_cores
 from gnnkit.sampler import frameworks
 from gnnkit.sampler.base import NativeSampler, Sampler, wrap
-from gnnkit.sampler.batching import Epoch, Schedule, check_costs
+from gnnkit.sampler.batching import Epoch, Schedule, check_costs, draws_key, order_key
 from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.tables import Tables
 
 _MAX_PREFETCH = 2**16
-_ORDER, _DRAWS = range(2)  # purposes of an epoch's keys
-
-
-def order_key(seed: int, epoch: int) -> int:
-    """Returns the key that shuffles the seeds of an epoch. `seed` is of the run."""
-    return _core.derive(_core.derive(wrap(seed), epoch), _ORDER)
-
-
-def draws_key(seed: int, epoch: int) -> int:
-    """Returns the key of an epoch. Batch i draws by `derive(key, i)`."""
-    return _core.derive(_core.derive(wrap(seed), epoch), _DRAWS)
 
 
 class Loader:
@@ -158,8 +147,9 @@ class Loader:
     def plan(self, epoch: int) -> Epoch:
         """Cuts the seeds of all ranks into the batches of `epoch`."""
         if self._planned is None or self._planned[0] != epoch:
+            key = order_key(wrap(self.seed), epoch)
             costs = self._seed_costs() if self.schedule.batching == "balanced" else None
-            self._planned = (epoch, self.schedule.epoch(order_key(self.seed, epoch), costs))
+            self._planned = (epoch, self.schedule.epoch(key, costs))
         return self._planned[1]
 
     def balance(self, epoch: int) -> float:
@@ -226,7 +216,7 @@ class Loader:
         return _core.Loader(
             sampler.reading(self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
-            (*steps, draws_key(self.seed, epoch)),
+            (*steps, draws_key(wrap(self.seed), epoch)),
             None if features is None else as_bytes("features", features),
             self._allocate,
             self.threads,

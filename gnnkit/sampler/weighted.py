@@ -56,15 +56,15 @@ class WeightedSampler(NativeSampler):
         return _core.Sampler.weighted(self.fanouts, self.replace, self.redraw, self.importance)
 
     def reading(self, graph: CSC) -> Reading:
-        return Reading(graph, wanted=None if self.alpha == 0 else self._wanted(_out_degree(graph)))
+        return Reading(graph, wanted=None if self.alpha == 0 else _out_degree(graph) ** -self.alpha)
 
-    def reading_of_part(self, part: CSC, rows: Ids, sources: Ids, out_degree: Ids) -> Reading:
-        wanted = None if self.alpha == 0 else self._wanted(np.maximum(out_degree, 1))
-        return Reading(part, wanted, rows=rows, sources=sources)
+    @property
+    def reads_out_edges(self) -> bool:
+        return self.alpha != 0
 
-    def _wanted(self, out_degree: Floats | Ids) -> Floats:  # [num_sources]
-        wanted: Floats = out_degree.astype(np.float64) ** -self.alpha
-        return wanted
+    def part(self, csc: CSC, rows: Ids, sources: Ids, out_edges: Ids | None) -> Reading:
+        wanted = None if out_edges is None else np.maximum(out_edges.astype(np.float64), 1) ** -self.alpha
+        return Reading(csc, wanted=wanted, rows=rows, sources=sources)
 
 
 def _out_degree(graph: CSC) -> Floats:  # [num_sources]

@@ -37,13 +37,21 @@ class Worker:
     def device(self) -> torch.device:
         return self.comm.device
 
+    @property
+    def fetches(self) -> bool:
+        """Whether features of other ranks' nodes are with their owners alone.
+
+        A graph without the features that the shard has is a topology.
+        """
+        return self.graph is None or self.graph.features.shape[1] < self.shard.features.shape[1]
+
     @cached_property
     def features(self) -> FeatureStore:
         """Rows of features by node.
 
-        Of every node where `graph` is given, else of the owned nodes.
+        Of the owned nodes where this rank `fetches`, else of every node.
         """
-        if self.graph is not None:
+        if self.graph is not None and not self.fetches:
             return TableFeatures(self.graph.features, None, self.dtype, self.device)
         return TableFeatures(self.shard.features, self.shard.owned, self.dtype, self.device)
 
@@ -144,6 +152,7 @@ class ExecutionStrategy(ABC):
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
+    fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations

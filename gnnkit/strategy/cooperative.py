@@ -13,8 +13,8 @@ from gnnkit.engine.dropout import derive
 from gnnkit.engine.exchange import from_all
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.sampler.batching import Schedule
-from gnnkit.sampler.loader import draws_key, order_key
+from gnnkit.sampler.base import wrap
+from gnnkit.sampler.batching import Schedule, draws_key, order_key
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.owner_draws import OwnerDraws
 
@@ -58,7 +58,8 @@ class CooperativeBatches:
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Gives the batches of an epoch, from step `first` on. Collective."""
         seed, owned = self._worker.seed, self._worker.owned
-        plan, draws = self._schedule.epoch(order_key(seed, epoch), None), draws_key(seed, epoch)
+        plan = self._schedule.epoch(order_key(wrap(seed), epoch), None)
+        draws = draws_key(wrap(seed), epoch)
         for step in range(first, plan.num_steps):
             seeds = self._seeds[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
             own = np.searchsorted(owned, seeds[np.isin(seeds, owned)])

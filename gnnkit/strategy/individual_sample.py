@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch import nn
 
+from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
+from gnnkit.engine.frontier import check_sampler
+from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
+from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.row_cache import CACHES
 from gnnkit.strategy.sampled import SampledBatches
+
+PLACES = ("shared", "partitioned")
 
 
 class IndividualSample(ExecutionStrategy):
@@ -22,10 +31,13 @@ class IndividualSample(ExecutionStrategy):
     an epoch reach an accuracy sooner. The batches of an epoch cover the training nodes
     once. Native threads sample and gather ahead while the batch before is computed. A
     rank without seeds joins a step with an empty batch.
+
+    With `topology=partitioned` no rank holds more than the owned nodes and their
+    in-edges: owners draw, and send rows. The batches are the same to the bit, whatever
+    the partition.
     """
 
     samples = True
-    reads_graph = True
 
     def __init__(
         self,
@@ -34,6 +46,9 @@ class IndividualSample(ExecutionStrategy):
         window: int = 8,
         prefetch: int = 2,
         topology: str = "shared",
+        features: str | None = None,
+        cache: str = "none",
+        cache_rows: int | None = None,
     ) -> None:
         """Keeps the sizes.
 
@@ -45,12 +60,24 @@ class IndividualSample(ExecutionStrategy):
             window: Steps over which balanced batching evens out.
             prefetch: Batches made ahead.
             topology: "shared": one mapped copy of the graph for all workers of a host.
+                "partitioned": the in-edges of a node are with the owner of the node.
+            features: "shared" or "partitioned", as `topology`. None: as `topology`.
+            cache: Rows of other workers that a worker keeps: one of
+                `row_cache.CACHES`. Only with partitioned features.
+            cache_rows: Rows kept. None: a tenth of the nodes.
         """
         for name, value in (("batch_size", batch_size), ("window", window), ("prefetch", prefetch)):
             whole(f"strategy.{name}", value, 1, MAX_COUNT)
         one_of("strategy.batching", batching, ("plain", "balanced"))
-        one_of("strategy.topology", topology, ("shared",))
+        one_of("strategy.topology", topology, PLACES)
+        features = topology if features is None else one_of("strategy.features", features, PLACES)
+        one_of("strategy.cache", cache, CACHES)
+        _check_places(topology, features, batching)
+        _check_cache(features, cache, cache_rows)
+        self.reads_graph, self.fetches = topology == "shared", features == "partitioned"
+        self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
+        self.cache, self.cache_rows = cache, cache_rows
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -59,19 +86,78 @@ class IndividualSample(ExecutionStrategy):
         alone.batch_size = self.batch_size * world_size
         return alone
 
+    def check(self, sampler: Sampler | None, num_layers: int) -> None:
+        super().check(sampler, num_layers)
+        if sampler is not None and not self.reads_graph:
+            check_sampler(sampler)
+
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally = Tally()
-        self.sampled = SampledBatches(
-            worker,
-            model,
-            batch_size=self.batch_size,
-            batching=self.batching,
-            window=self.window,
-            prefetch=self.prefetch,
-        )
+        self.tally, self._comm = Tally(), worker.comm
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window", "prefetch")}
+        self.sampled: SampledBatches | FetchedBatches
+        if not self.fetches:
+            self.sampled = SampledBatches(worker, model, **sizes)
+            return
+        self._hits = CacheHits(worker.comm)
+        self.sampled = FetchedBatches(worker, model, self.tally, **sizes, cache=self.cache, cache_rows=self.cache_rows)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         return self.sampled.epoch(epoch, first)
+
+    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
+        if isinstance(self.sampled, FetchedBatches):
+            self._hits.add(self.sampled)
+
+    def figures(self) -> dict[str, Any]:
+        return {"cache_hits": self._hits.figures()} if self.fetches else {}
+
+    def close(self) -> None:
+        if isinstance(self.sampled, FetchedBatches):
+            self.sampled.close()
+
+
+class CacheHits:
+    """The rows of other workers that a worker read, and had in its cache."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self._epochs, self._saved = comm, 0, 0
+        self._counts = torch.zeros(2, comm.world_size, dtype=torch.int64, device=comm.device)
+
+    def add(self, batches: FetchedBatches) -> None:
+        """Ends an epoch. Collective."""
+        counts = torch.zeros_like(self._counts)
+        counts[:, self._comm.rank] = torch.tensor([batches.hits, batches.fetched_rows])
+        self._counts, self._width = self._comm.all_reduce(counts), batches.rows.width
+        self._epochs += 1
+
+    def figures(self) -> dict[str, list[float]]:
+        """Returns by rank the share of rows found here, and words saved an epoch."""
+        hits, fetched = self._counts.tolist()
+        rates = [hit / max(hit + miss, 1) for hit, miss in zip(hits, fetched, strict=True)]
+        words = [hit * self._width // max(self._epochs, 1) for hit in hits] if self._epochs else [0] * len(hits)
+        return {"rate": rates, "words_saved": words}
+
+
+def _check_places(topology: str, features: str, batching: str) -> None:
+    if topology == "partitioned" and features == "shared":
+        raise UserError(
+            "strategy.features=shared with strategy.topology=partitioned: features are the larger part of most graphs, "
+            "so a host that holds all features can hold the topology: use strategy.topology=shared"
+        )
+    if topology == "partitioned" and batching == "balanced":
+        raise UserError(
+            "strategy.batching=balanced with strategy.topology=partitioned: the cost of a seed is the size of its "
+            "tree, which reaches into the in-edges of other workers: use strategy.batching=plain"
+        )
+
+
+def _check_cache(features: str, cache: str, cache_rows: int | None) -> None:
+    if features == "shared" and cache != "none":
+        raise UserError(f"strategy.cache={cache} keeps rows of other workers: use strategy.features=partitioned")
+    if cache_rows is not None:
+        whole("strategy.cache_rows", cache_rows, 1, MAX_COUNT)
+        if cache == "none":
+            raise UserError(f"strategy.cache_rows={cache_rows} must be null with strategy.cache=none")

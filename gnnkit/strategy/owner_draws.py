@@ -6,13 +6,14 @@ import copy
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import nn
 
 from gnnkit.engine import Tally
 from gnnkit.engine.exchange import Demand, Peers, Route
 from gnnkit.engine.joint import JointAdjacency, ShardLayers
+from gnnkit.engine.owners import Owners
 from gnnkit.engine.schedule import Passes
+from gnnkit.engine.source_sums import SourceSums
 from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
@@ -72,21 +73,16 @@ class OwnerDraws:
         self._sampler, self._tally, self._comm = sampler, tally, worker.comm
         self._plane = Peers(Wire(worker.comm, range(worker.comm.world_size), tally), Passes())
         nodes = layers.nodes
-        self._reading: Reading = sampler.reading_of_part(
-            layers.csc, nodes[: layers.num_owned], nodes, self._out_edges()
-        )
+        out_edges = self._out_edges() if sampler.reads_out_edges else None
+        self._reading: Reading = sampler.part(layers.csc, nodes[: layers.num_owned], nodes, out_edges)
         self._place = np.full(len(nodes), -1, np.int64)  # row of each node among those of the current batch
 
     def _out_edges(self) -> Ids:  # [num_owned + num_halo] int64
-        """Counts the out-edges in the whole graph of all nodes of the shard."""
-        layers = self.layers
-        held = torch.from_numpy(np.bincount(layers.csc.indices, minlength=len(layers.nodes)))
-        own, away = held.to(self._comm.device)[:, None].double().tensor_split([layers.num_owned])
-        route = Route("gather", Demand.of(layers.halo, layers.halo_owner, self._comm), layers.shard.owned, self._plane)
-        with self._tally.paused():
-            own = own + route.collect_rows(away, 0)
-            out_edges = torch.cat([own, route.spread_rows(own, 0)])[:, 0]
-        return out_edges.long().cpu().numpy()
+        """Counts the out-edges of all nodes of the shard in the whole graph."""
+        layers, comm = self.layers, self._comm
+        sums = SourceSums(layers.shard, Owners.of(layers.shard, comm), comm)
+        own = sums.out_edges()
+        return np.concatenate([own, sums.spread(own)[layers.away]])
 
     def draw(self, seeds: Ids, key: int) -> Drawn:
         """Draws all hops. Collective.
@@ -104,7 +100,7 @@ class OwnerDraws:
             drawing = known[0 if sampler.redraw else newest :]
             drawn = sampler.draw(self._reading, drawing, hop, key=key)
             hops = [drawn] if sampler.redraw else [*hops, drawn]
-            rows, newest = join_hops(hops, self.layers.csc), len(known)
+            rows, newest = join_hops(hops, self.layers.csc.indices.dtype), len(known)
             known, away, route = self._reach(known, rows.sources)
             nodes = np.concatenate([known, away])
             self._place[away] = np.arange(len(known), len(nodes))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
@@ -92,16 +92,21 @@ class Supersteps:
         """Says whether an epoch is the last of its superstep."""
         return (epoch + 1) % self.length == 0 if self.rule is None else epoch >= self.first + self.length - 1
 
-    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module, comm: Communicator) -> None:
+    def end_epoch(
+        self, epoch: int, measured: Measured, model: nn.Module, comm: Communicator, weight: float = 1.0
+    ) -> None:
         """Adapts the length at the end of a superstep. Collective.
 
-        The drift is measured before the epoch that synchronises.
+        The drift is measured before the epoch that synchronises. Where the drift is
+        over the bound, the parameters become the workers' mean, because gradients that
+        are synchronised leave parameters apart.
 
         Args:
             epoch: Number of the epoch.
             measured: The work of this rank in that epoch.
             model: The model, with this rank's parameters.
             comm: The workers.
+            weight: The weight of this rank in a mean of parameters. Default: 1.
         """
         if self.rule is None:
             return
@@ -110,6 +115,8 @@ class Supersteps:
         if self.length == 1 or epoch + 2 == self.first + self.length:
             self.drift = relative_drift(model, comm)
         if self.exchanges(epoch):
+            if self.drift > self.rule.max_drift:
+                _average(model, comm, weight)
             self._decide(epoch, self.rule, comm)
 
     def _decide(self, epoch: int, rule: Rule, comm: Communicator) -> None:
@@ -142,6 +149,13 @@ class Supersteps:
         """Goes on from a state."""
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _average(model: nn.Module, comm: Communicator, weight: float) -> None:
+    """Replaces the parameters by the ranks' weighted mean. Collective."""
+    own = parameters_to_vector(model.parameters()).detach()
+    total = comm.all_reduce(torch.tensor([weight], dtype=own.dtype, device=own.device))
+    vector_to_parameters(comm.all_reduce(own * weight) / total, model.parameters())
 
 
 def relative_drift(model: nn.Module, comm: Communicator) -> float:

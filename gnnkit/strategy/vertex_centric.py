@@ -111,7 +111,7 @@ class VertexCentric(ExecutionStrategy):
             yield self._batch(epoch)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
-        self.supersteps.end_epoch(epoch, measured, model, self.comm)
+        self.supersteps.end_epoch(epoch, measured, model, self.comm, len(self.train_rows))
 
     def figures(self) -> dict[str, Any]:
         return {"supersteps": self.supersteps.lengths}

@@ -56,6 +56,8 @@ def operations(adjacency: BlockAdjacency | OneProcess, x: Tensor) -> dict[str, T
         "messages": adjacency.aggregate_messages(
             x, lambda rows, columns: (rows + features.repeat(1, 2)[:, columns]).relu()
         ),
+        "normalized": adjacency.aggregate_normalized(x),
+        "mean beside own rows": adjacency.mean_beside(x),
         "in_degree": adjacency.in_degree[:, None],
     }
 
@@ -109,6 +111,15 @@ def test_a_drawn_edge_counts_as_often_as_its_row_has_edges() -> None:
     assert total([1, 3]) == (2 * (2 * 1 + 4 * 10), 2 * (1 + 10))  # two of four
     assert total([1, 3], [3.0, 0.5]) == (3 * 2 * 1 + 0.5 * 4 * 10, 3 * 1 + 0.5 * 10)
     assert total(None, [0.25, 0.75]) == (10 * (0.25 * 1 + 0.75 * 10),) * 2  # any nodes, shares of the in-degree
+
+
+def test_a_product_comes_first_where_this_costs_less() -> None:
+    graph = make_graph(60)
+    every_row, _ = of_block(graph, list(range(12)), self_loops=False)
+    assert every_row.project_first(100, 40)
+    assert not every_row.project_first(40, 100)
+    one_row, _ = of_block(graph, [0], self_loops=False)
+    assert not one_row.project_first(100, 99)  # of many sources, for one sum
 
 
 def test_nothing_that_a_model_does_not_ask_for_is_computed() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.engine.dropout import _lanes, dropout
+from gnnkit.engine.dropout import _lanes, dropout, relu_dropout
 from gnnkit.engine.kernels import EdgeKernels, TorchKernels
 from gnnkit.graph import CSC
 
@@ -23,6 +23,11 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
     for a, b in [(native, of_torch), (native.transpose(), of_torch.transpose())]:
         torch.testing.assert_close(a.sum(x), b.sum(x), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(a.sum(x, weight), b.sum(x, weight), rtol=1e-12, atol=1e-12)
+    rows, wide, one = torch.randn(9, 4).double(), torch.randn(9, 8).double(), weight[:, :1]
+    expected = of_torch.sum_beside(rows, one)
+    torch.testing.assert_close(native.sum_beside(rows, one), expected, rtol=1e-12, atol=1e-12)
+    back, expected = (each.transpose().sum_beside_backward(wide, one) for each in (native, of_torch))
+    torch.testing.assert_close(back, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(native.edge_dot(x, grad), of_torch.edge_dot(x, grad), rtol=1e-12, atol=1e-12)
     flat = torch.randint(0, 3, (9, 4)).double()  # with ties
     (values, arg), (same_values, same_arg) = native.max(flat), of_torch.max(flat)
@@ -39,3 +44,12 @@ def test_dropout_of_torch_keeps_what_the_native_one_keeps(p: float) -> None:
     key = 2**64 - 3
     dropped = dropout(torch.ones(3, 13, dtype=torch.float64), ids, p, key)
     assert torch.equal(dropped != 0, _lanes(ids, 13, key) >= int(65536 * p + 0.5))
+
+
+@pytest.mark.parametrize("width", [0, 1, 31, 32, 33, 100])
+def test_relu_and_dropout_in_one_pass_are_those_in_two(width: int) -> None:
+    x, ids = torch.randn(7, width, requires_grad=True), torch.arange(7) * 3
+    at_once, in_turn = relu_dropout(x, ids, 0.3, 5), dropout(x.relu(), ids, 0.3, 5)
+    assert torch.equal(at_once, in_turn)
+    slopes = [torch.autograd.grad(z.sin().sum(), x)[0] for z in (at_once, in_turn)]
+    assert torch.equal(*slopes)

@@ -100,6 +100,22 @@ def test_processes_threads_and_one_process_train_the_same_model(tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_products_in_bfloat16_converge_with_parameters_of_32_bits(tmp_path: Path) -> None:
+    def trained(precision: int | str) -> tuple[dict[str, Any], Any]:
+        chosen = {"precision": precision, "max_epochs": 40}
+        keys: dict[str, Any] = {"workers": 2, "comm": "threads", "model": {"name": "sage", "hidden": 64}}
+        result, folder = train(tmp_path, f"run{precision}", trainer=chosen, **keys)
+        return result, checkpoint.load(folder / "checkpoints/last.json")["state_dict"]
+
+    (exact, _), (rounded, parameters) = trained(32), trained("bf16-mixed")
+    assert rounded["test_accuracy"] == pytest.approx(exact["test_accuracy"], abs=0.1)
+    assert rounded["train_loss"] == pytest.approx(exact["train_loss"], rel=0.2)
+    assert {value.dtype for value in parameters.values()} == {torch.float32}
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        assert rounded["train_loss"] != exact["train_loss"]
+
+
+@pytest.mark.slow
 def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
     rows = np.arange(3)
     graph = Graph(

@@ -107,6 +107,18 @@ def test_relative_drift_is_the_largest_distance_over_the_norm_of_the_mean() -> N
     assert Threads.run(measured, 3) == pytest.approx([4 / 5] * 3, abs=1e-15)
 
 
+@pytest.mark.parametrize(("bound", "expected"), [(0.1, [1.75, 1.75, 1.75]), (10.0, [0.0, 1.0, 2.0])])
+def test_workers_that_drift_too_far_take_the_mean_of_their_parameters(bound: float, expected: list[float]) -> None:
+    def work(comm: Communicator) -> float:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(model.weight, float(comm.rank))
+        Supersteps("auto", bound, 16).end_epoch(0, FAST, model, comm, weight=float(comm.rank + comm.rank // 2))
+        return float(model.weight.detach())
+
+    found = Threads.run(work, 3)
+    assert found == pytest.approx(expected)
+
+
 def test_a_fixed_length_reads_no_bounds() -> None:
     for name in ("max_drift", "max_iterations"):
         with pytest.raises(UserError, match=f"strategy.{name}=2 must be null: only strategy.local_iterations=auto"):

@@ -184,7 +184,6 @@ def test_empty_batches_isolated_seeds_and_batches_of_one_are_no_special_case(mod
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
         ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
         ({"batching": "even"}, r"^strategy\.batching=even is not known: there are: balanced, plain"),
-        ({"topology": "partitioned"}, r"^strategy\.topology=partitioned is not known: there are: shared"),
     ],
 )
 def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:

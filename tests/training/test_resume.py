@@ -130,6 +130,7 @@ def train(
         for callback in again:
             callback.place(trainer, module)
         trainer.fit(module)
+        strategy.close()
         sync.close()
     values = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
     return values.clone(), trainer.global_step, batches.numbers
@@ -226,6 +227,23 @@ def test_batches_made_together_resume_in_mid_epoch_to_the_bit(tmp_path: Path, mo
     assert in_epoch >= 2
     actual = Threads.run(functools.partial(train, case, resumed=tmp_path / "0-1.json"), 2)
     assert_same(actual, expected, 1)
+
+
+PARTITIONED = Case(
+    functools.partial(IndividualSample, batch_size=3, topology="partitioned", cache="lru"), "step", 2, epochs=3, steps=1
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [Threads.run, run_gloo], ids=["threads", "gloo"])
+def test_a_run_that_fetches_rows_resumes_within_an_epoch_with_the_bits_of_a_shared_graph(
+    tmp_path: Path, run: Callable[..., list[Any]]
+) -> None:
+    expected = Threads.run(functools.partial(train, SAMPLED), 2)
+    in_epoch = max(expected[0][2]) + 1
+    assert_same(run(functools.partial(train, PARTITIONED, folder=tmp_path), 2), expected, 0)
+    resumed = functools.partial(train, PARTITIONED, resumed=tmp_path / "1-2.json")
+    assert_same(run(resumed, 2), expected, in_epoch + 2)
 
 
 PRESET: dict[str, dict[str, Any]] = {

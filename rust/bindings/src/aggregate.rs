@@ -5,7 +5,7 @@ use gnnkit_core::{Csc, Error, Float};
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, Slice, count};
+use crate::arg::{Arg, Ids, Slice, count, refuse};
 use crate::array::{Input, Output, is_double, same_rows, width};
 use crate::graph::num_threads;
 use crate::user_error;
@@ -65,6 +65,36 @@ impl Aggregator {
             weighted_sum::<f64>(&self.0, weight, x, out, threads)
         } else {
             weighted_sum::<f32>(&self.0, weight, x, out, threads)
+        }
+    }
+
+    #[pyo3(signature = (weight, x, out, threads=None))]
+    fn sum_beside(
+        &self,
+        weight: Arg<'_, '_>,
+        x: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
+        if is_double("x", x)? {
+            sum_beside::<f64>(&self.0, weight, x, out, threads)
+        } else {
+            sum_beside::<f32>(&self.0, weight, x, out, threads)
+        }
+    }
+
+    #[pyo3(signature = (weight, grad, out, threads=None))]
+    fn sum_beside_backward(
+        &self,
+        weight: Arg<'_, '_>,
+        grad: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
+        if is_double("grad", grad)? {
+            sum_beside_backward::<f64>(&self.0, weight, grad, out, threads)
+        } else {
+            sum_beside_backward::<f32>(&self.0, weight, grad, out, threads)
         }
     }
 
@@ -148,6 +178,57 @@ fn weighted_sum<T: Float + Element>(
     let (weight, x, out) = (weight.as_slice()?, x.as_slice()?, out.as_slice()?);
     py.detach(|| edges.weighted_sum(columns, weight, x, out, threads))
         .map_err(user_error)
+}
+
+fn sum_beside<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    weight: Arg<'_, '_>,
+    x: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
+) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
+    let (py, weight) = (x.py(), Input::<T>::new("weight", weight)?);
+    let (x, mut out) = (Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    out.apart_from(&x)?;
+    out.apart_from(&weight)?;
+    let columns = width("x", x.shape())?;
+    twice(("out", out.shape()), ("x", columns))?;
+    let (weight, x, out) = (weight.as_slice()?, x.as_slice()?, out.as_slice()?);
+    py.detach(|| edges.sum_beside(columns, weight, x, out, threads))
+        .map_err(user_error)
+}
+
+fn sum_beside_backward<T: Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    weight: Arg<'_, '_>,
+    grad: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
+) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
+    let (py, weight) = (grad.py(), Input::<T>::new("weight", weight)?);
+    let (grad, mut out) = (Input::<T>::new("grad", grad)?, Output::<T>::new("out", out)?);
+    out.apart_from(&grad)?;
+    out.apart_from(&weight)?;
+    let columns = width("out", out.shape())?;
+    twice(("grad", grad.shape()), ("out", columns))?;
+    let (weight, grad, out) = (weight.as_slice()?, grad.as_slice()?, out.as_slice()?);
+    py.detach(|| edges.sum_beside_backward(columns, weight, grad, out, threads))
+        .map_err(user_error)
+}
+
+/// Checks that rows of `wide` have twice the columns of `narrow`.
+fn twice(wide: (&str, &[usize]), narrow: (&str, usize)) -> PyResult<()> {
+    let columns = width(wide.0, wide.1)?;
+    if columns == narrow.1.saturating_mul(2) {
+        return Ok(());
+    }
+    let (name, half) = narrow;
+    Err(refuse(
+        wide.0,
+        format_args!("has {columns} columns, twice the {half} of {name} expected"),
+    ))
 }
 
 fn edge_dot<T: Float + Element>(

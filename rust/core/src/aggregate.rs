@@ -16,7 +16,7 @@ mod reduce;
 mod rows;
 
 use dot::EdgeDot;
-use reduce::{InOrder, Max, Placed, Sum, Unit};
+use reduce::{Apart, Beside, InOrder, Max, Placed, Sum, Unit};
 use rows::{Reduce, Rows, Split, plan};
 
 /// Number of edges between prefetching a row of x and using the row. 16 to 32 were
@@ -222,6 +222,104 @@ impl Aggregator {
         Ok(())
     }
 
+    /// Writes [destinations, 2 width] rows: `out[v] = [sum of weight[e] * x[u] | x[v]]`
+    /// over the edges e = u -> v. The destinations are the first sources. So one product
+    /// serves a layer that reads a node's neighbours and the node itself.
+    pub fn sum_beside<T: Float>(
+        &self,
+        width: usize,
+        weight: &[T],
+        x: &[T],
+        out: &mut [T],
+        threads: usize,
+    ) -> Result<(), Error> {
+        self.sum_beside_on(Isa::best(), width, weight, x, out, threads)
+    }
+
+    fn sum_beside_on<T: Float>(
+        &self,
+        isa: Isa,
+        width: usize,
+        weight: &[T],
+        x: &[T],
+        out: &mut [T],
+        threads: usize,
+    ) -> Result<(), Error> {
+        if self.position.is_some() {
+            return Err(Error::Direction {
+                function: "sum_beside",
+                name: "x",
+                wanted: "original",
+            });
+        }
+        self.check_prefix(self.num_destinations(), self.num_sources)?;
+        check_length("x", x.len(), self.num_sources.saturating_mul(width))?;
+        check_length("weight", weight.len(), self.num_edges())?;
+        let twice = width.saturating_mul(2);
+        check_length("out", out.len(), self.num_destinations().saturating_mul(twice))?;
+        let scale = InOrder { weight, heads: 1 };
+        let reduce = Sum {
+            edges: self,
+            x,
+            width,
+            scale,
+        };
+        let reduce = Beside { sum: reduce };
+        self.for_strided_rows(isa, Columns::new(width, 1)?, twice, &reduce, out, threads);
+        Ok(())
+    }
+
+    /// The gradient of [`Self::sum_beside`], by the transpose of the edges: `out[u] =
+    /// b[u] + sum of weight[e] * a[v]` where `grad[v] = [a[v] | b[v]]`. Rows of `out`
+    /// beyond those of `grad` have no b.
+    pub fn sum_beside_backward<T: Float>(
+        &self,
+        width: usize,
+        weight: &[T],
+        grad: &[T],
+        out: &mut [T],
+        threads: usize,
+    ) -> Result<(), Error> {
+        self.sum_beside_backward_on(Isa::best(), width, weight, grad, out, threads)
+    }
+
+    fn sum_beside_backward_on<T: Float>(
+        &self,
+        isa: Isa,
+        width: usize,
+        weight: &[T],
+        grad: &[T],
+        out: &mut [T],
+        threads: usize,
+    ) -> Result<(), Error> {
+        let Some(position) = &self.position else {
+            return Err(Error::Direction {
+                function: "sum_beside_backward",
+                name: "grad",
+                wanted: "transposed",
+            });
+        };
+        self.check_prefix(self.num_sources, self.num_destinations())?;
+        let twice = width.saturating_mul(2);
+        check_length("grad", grad.len(), self.num_sources.saturating_mul(twice))?;
+        check_length("weight", weight.len(), self.num_edges())?;
+        check_length("out", out.len(), self.num_destinations().saturating_mul(width))?;
+        let scale = Placed {
+            weight,
+            heads: 1,
+            position,
+        };
+        let reduce = Sum {
+            edges: self,
+            x: grad,
+            width: twice,
+            scale,
+        };
+        let reduce = Apart { sum: reduce };
+        self.for_rows(isa, Columns::new(width, 1)?, &reduce, out, threads);
+        Ok(())
+    }
+
     /// `out[e, h] = x[u, h] . grad[v, h]` over the edges e = u -> v: the gradient of
     /// the weights of [`Self::weighted_sum`].
     pub fn edge_dot<T: Float>(
@@ -378,15 +476,38 @@ impl Aggregator {
         )
     }
 
+    /// That rows of the destinations are among the first of the sources.
+    fn check_prefix(&self, num_destinations: usize, num_sources: usize) -> Result<(), Error> {
+        if num_destinations <= num_sources {
+            return Ok(());
+        }
+        Err(Error::NotPrefix {
+            num_destinations,
+            num_sources,
+        })
+    }
+
     fn for_rows<R: Reduce>(&self, isa: Isa, columns: Columns, reduce: &R, out: R::Out<'_>, threads: usize) {
-        let width = columns.width;
+        self.for_strided_rows(isa, columns, columns.width, reduce, out, threads);
+    }
+
+    /// As `for_rows`, where rows of `out` begin every `stride` items.
+    fn for_strided_rows<R: Reduce>(
+        &self,
+        isa: Isa,
+        columns: Columns,
+        stride: usize,
+        reduce: &R,
+        out: R::Out<'_>,
+        threads: usize,
+    ) {
         let panels = &plan::<R::Item>(columns, isa);
-        let tasks = self.tasks(width, threads, |row| row * width, out);
+        let tasks = self.tasks(columns.width, threads, |row| row * stride, out);
         pool::for_each(threads, tasks, |(rows, out)| {
             isa.run(Rows {
                 reduce,
                 panels,
-                width,
+                stride,
                 rows,
                 out,
             });
@@ -496,6 +617,53 @@ mod tests {
                 assert_eq!(all(isa), expected, "{isa:?}, {width} columns, {heads} heads");
             }
         }
+    }
+
+    #[test]
+    fn sums_beside_rows_and_their_gradients_have_the_same_bits_on_all_instruction_sets() {
+        let edges = random(30, &[0, 1, 40, 7, 0, 90, 3]);
+        let (back, weight) = (edges.transpose().unwrap(), values(edges.num_edges()));
+        for width in (0..40).chain([63, 100, 128, 131, 300]) {
+            let (x, grad) = (values(30 * width), values(7 * 2 * width));
+            let mut sum = vec![0.0; 7 * width];
+            edges
+                .weighted_sum(Columns::new(width, 1).unwrap(), &weight, &x, &mut sum, 1)
+                .unwrap();
+            let expected: Vec<f32> = (0..7 * width)
+                .step_by(width.max(1))
+                .flat_map(|row| [&sum[row..row + width], &x[row..row + width]].concat())
+                .collect();
+            let mut gradients = Vec::new();
+            for isa in Isa::available() {
+                let (mut out, mut gradient) = (vec![7.0; 7 * 2 * width], vec![7.0; 30 * width]);
+                edges.sum_beside_on(isa, width, &weight, &x, &mut out, 1).unwrap();
+                assert_eq!(bits(&out), bits(&expected), "{isa:?}, {width} columns");
+                back.sum_beside_backward_on(isa, width, &weight, &grad, &mut gradient, 1)
+                    .unwrap();
+                gradients.push(bits(&gradient));
+            }
+            assert!(gradients.iter().all(|other| *other == gradients[0]), "{width} columns");
+        }
+    }
+
+    #[test]
+    fn sums_beside_rows_need_the_edges_in_one_direction_and_rows_of_destinations() {
+        let edges = random(7, &[1, 2, 3]);
+        let (back, few) = (edges.transpose().unwrap(), random(2, &[1, 2, 3]));
+        let text = |result: Result<(), Error>| result.unwrap_err().to_string();
+        let (weight, x) = (values(6), values(7));
+        assert_eq!(
+            text(back.sum_beside(1, &weight, &x, &mut values(6), 1)),
+            "sum_beside of x needs the original aggregator"
+        );
+        assert_eq!(
+            text(edges.sum_beside_backward(1, &weight, &x, &mut values(7), 1)),
+            "sum_beside_backward of grad needs the transposed aggregator"
+        );
+        assert_eq!(
+            text(few.sum_beside(1, &weight, &x, &mut values(6), 1)),
+            "out: the 3 destinations are not the first of 2 sources"
+        );
     }
 
     #[test]

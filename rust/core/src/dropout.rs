@@ -18,6 +18,8 @@ use crate::{Error, Float, pool};
 
 /// Lanes of a word.
 const LANES: usize = 4;
+/// Columns whose choices are bits of one word.
+const BITS: usize = 32;
 /// Values of a lane.
 const LANE_VALUES: u32 = 1 << 16;
 /// Fewer elements than this are not worth a second thread.
@@ -65,6 +67,88 @@ impl Dropout {
         Ok(())
     }
 
+    /// Writes ReLU and then dropout of `x` [ids, width] to `out`. Bit j % 32 of
+    /// `kept[row, j / 32]` says whether element j of the row is kept: [ids, words of a
+    /// row], see [`words`].
+    pub fn rectify<T: Float, I: Id>(
+        self,
+        ids: &[I],
+        width: usize,
+        x: &[T],
+        out: &mut [T],
+        kept: &mut [u32],
+        threads: usize,
+    ) -> Result<(), Error> {
+        self.rectify_on(Isa::best(), ids, width, x, out, kept, threads)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn rectify_on<T: Float, I: Id>(
+        self,
+        isa: Isa,
+        ids: &[I],
+        width: usize,
+        x: &[T],
+        out: &mut [T],
+        kept: &mut [u32],
+        threads: usize,
+    ) -> Result<(), Error> {
+        check_rectified(ids.len(), width, [("x", x.len()), ("out", out.len())], kept.len())?;
+        if width == 0 {
+            return Ok(());
+        }
+        let rows = (TASK_ELEMENTS / width).max(1);
+        let outs = out.chunks_mut(rows * width).zip(kept.chunks_mut(rows * words(width)));
+        let ins = ids.chunks(rows).zip(x.chunks(rows * width));
+        pool::for_each(threads, ins.zip(outs).collect(), |((ids, x), (out, kept))| {
+            isa.run(Rectify {
+                dropout: self,
+                scale: self.scale(),
+                ids,
+                width,
+                x,
+                out,
+                kept,
+            });
+        });
+        Ok(())
+    }
+
+    /// Writes the gradient of [`Self::rectify`] to `out`: kept elements of `grad`
+    /// [rows, width], scaled.
+    pub fn rectify_backward<T: Float>(
+        self,
+        width: usize,
+        grad: &[T],
+        kept: &[u32],
+        out: &mut [T],
+        threads: usize,
+    ) -> Result<(), Error> {
+        let rows = grad.len().checked_div(width).unwrap_or(0);
+        check_rectified(rows, width, [("grad", grad.len()), ("out", out.len())], kept.len())?;
+        if width == 0 {
+            return Ok(());
+        }
+        let rows = (TASK_ELEMENTS / width).max(1);
+        let ins = grad.chunks(rows * width).zip(kept.chunks(rows * words(width)));
+        let tasks = ins.zip(out.chunks_mut(rows * width)).collect();
+        pool::for_each(threads, tasks, |((grad, kept), out)| {
+            Isa::best().run(Unrectify {
+                scale: self.scale(),
+                width,
+                grad,
+                kept,
+                out,
+            });
+        });
+        Ok(())
+    }
+
+    /// The factor of kept elements. Infinite where none is kept, and never used then.
+    fn scale<T: Float>(self) -> T {
+        T::of(f64::from(LANE_VALUES) / f64::from(LANE_VALUES - self.threshold))
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn apply_on<T: Float, I: Id>(
         self,
@@ -78,7 +162,7 @@ impl Dropout {
     ) {
         // Nothing is at most NaN: no gate costs nothing.
         let (gate, limit) = gate.map_or((x, T::NAN), |gate| (gate, T::ZERO));
-        let scale = T::of(f64::from(LANE_VALUES) / f64::from(LANE_VALUES - self.threshold));
+        let scale = self.scale();
         let rows = (TASK_ELEMENTS / width).max(1);
         let tasks = out.chunks_mut(rows * width).enumerate().collect();
         pool::for_each(threads, tasks, |(task, out): (usize, &mut [T])| {
@@ -201,6 +285,124 @@ impl<T: Float, I: Id> Rows<'_, T, I> {
     }
 }
 
+/// Words that hold a bit for each of `width` columns.
+pub fn words(width: usize) -> usize {
+    width.div_ceil(BITS)
+}
+
+fn check_rectified(rows: usize, width: usize, all: [(&'static str, usize); 2], kept: usize) -> Result<(), Error> {
+    for (name, actual) in all {
+        check_length(name, actual, rows.saturating_mul(width))?;
+    }
+    check_length("kept", kept, rows.saturating_mul(words(width)))
+}
+
+/// ReLU and dropout of some rows.
+struct Rectify<'a, T, I> {
+    dropout: Dropout,
+    scale: T,
+    ids: &'a [I],
+    width: usize,
+    x: &'a [T],
+    out: &'a mut [T],
+    kept: &'a mut [u32],
+}
+
+impl<T: Float, I: Id> Kernel for Rectify<'_, T, I> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: Isa) {
+        let words = words(self.width);
+        let (threshold, scale) = (self.dropout.threshold, self.scale);
+        let rows = self
+            .x
+            .chunks_exact(self.width)
+            .zip(self.out.chunks_exact_mut(self.width));
+        for (((x, out), kept), id) in rows.zip(self.kept.chunks_exact_mut(words)).zip(self.ids) {
+            let stream = Stream::new(derive(self.dropout.key, id.signed() as u64));
+            let parts = x.chunks(BITS).zip(out.chunks_mut(BITS)).zip(kept);
+            for (word, ((x, out), kept)) in parts.enumerate() {
+                let lanes = lanes_of::<BITS>(&stream, word * BITS);
+                let (values, bits) = rectified(&padded(x), &lanes, threshold, scale);
+                *kept = bits;
+                copy_first(&values, out);
+            }
+        }
+    }
+}
+
+/// The gradient of some rows.
+struct Unrectify<'a, T> {
+    scale: T,
+    width: usize,
+    grad: &'a [T],
+    kept: &'a [u32],
+    out: &'a mut [T],
+}
+
+impl<T: Float> Kernel for Unrectify<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: Isa) {
+        let rows = self
+            .grad
+            .chunks_exact(self.width)
+            .zip(self.out.chunks_exact_mut(self.width));
+        for ((grad, out), kept) in rows.zip(self.kept.chunks_exact(words(self.width))) {
+            for ((grad, out), &bits) in grad.chunks(BITS).zip(out.chunks_mut(BITS)).zip(kept) {
+                copy_first(&chosen(&padded(grad), bits, self.scale), out);
+            }
+        }
+    }
+}
+
+/// The kept ones of 32 elements, scaled, and a bit for each. By value, so that the
+/// compiler knows the result apart from x.
+#[inline(always)]
+fn rectified<T: Float>(x: &[T; BITS], lanes: &[u16; BITS], threshold: u32, scale: T) -> ([T; BITS], u32) {
+    let (mut out, mut bits) = ([T::ZERO; BITS], 0);
+    for column in 0..BITS {
+        let dropped = (u32::from(lanes[column]) < threshold) | (x[column] <= T::ZERO);
+        out[column] = select_unpredictable(dropped, T::ZERO, x[column] * scale);
+        bits |= u32::from(!dropped) << column;
+    }
+    (out, bits)
+}
+
+/// The elements of which `bits` has a bit, scaled. 0 for all others.
+#[inline(always)]
+fn chosen<T: Float>(grad: &[T; BITS], bits: u32, scale: T) -> [T; BITS] {
+    let mut out = [T::ZERO; BITS];
+    for column in 0..BITS {
+        out[column] = select_unpredictable(bits >> column & 1 == 0, T::ZERO, grad[column] * scale);
+    }
+    out
+}
+
+/// `items`, at most 32, and zeros after them.
+#[inline(always)]
+fn padded<T: Float>(items: &[T]) -> [T; BITS] {
+    match items.try_into() {
+        Ok(whole) => whole,
+        Err(_) => {
+            let mut padded = [T::ZERO; BITS];
+            padded[..items.len()].copy_from_slice(items);
+            padded
+        }
+    }
+}
+
+/// Writes the first elements of `values` to `out`.
+#[inline(always)]
+fn copy_first<T: Float>(values: &[T; BITS], out: &mut [T]) {
+    match <&mut [T; BITS]>::try_from(&mut *out) {
+        Ok(whole) => *whole = *values,
+        Err(_) => out.copy_from_slice(&values[..out.len()]),
+    }
+}
+
 /// The lanes of the columns from `column` on, a multiple of `LANES`.
 #[inline(always)]
 fn lanes_of<const D: usize>(stream: &Stream, column: usize) -> [u16; D] {
@@ -249,6 +451,31 @@ mod tests {
                     dropout.apply(&ids, width, &x, None, &mut out, threads).unwrap();
                     assert_eq!(out, expected, "{threads} threads, {width} columns");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rectified_rows_follow_the_definition_and_bits_say_which_elements_stay() {
+        let ids = [5i64, -1, 1 << 40, 0, 5];
+        for width in (0..70).chain([128, 20_000]) {
+            let x: Vec<f64> = (0..ids.len() * width).map(|i| (i % 7) as f64 - 3.0).collect();
+            for (key, p) in [(1, 0.3), (u64::MAX, 0.0), (3, 0.99), (4, 1.0)] {
+                let dropout = Dropout::new(key, p).unwrap();
+                let (mut expected, mut out) = (vec![7.0; x.len()], vec![7.0; x.len()]);
+                dropout.apply(&ids, width, &x, Some(&x), &mut expected, 1).unwrap();
+                let mut kept = vec![7; ids.len() * words(width)];
+                for isa in Isa::available() {
+                    dropout
+                        .rectify_on(isa, &ids, width, &x, &mut out, &mut kept, 3)
+                        .unwrap();
+                    assert_eq!(out, expected, "{isa:?}, {width} columns, p = {p}");
+                }
+                let ones = vec![1.0; x.len()];
+                let scale = 65536.0 / (65536.0 - (65536.0 * p + 0.5).floor());
+                let gradient: Vec<f64> = expected.iter().map(|&y| if y > 0.0 { scale } else { 0.0 }).collect();
+                dropout.rectify_backward(width, &ones, &kept, &mut out, 2).unwrap();
+                assert_eq!(out, gradient, "{width} columns, p = {p}");
             }
         }
     }

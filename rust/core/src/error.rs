@@ -92,6 +92,24 @@ pub enum Error {
     /// Only the edges in their own order have dot products.
     #[error("edge_dot of a transposed aggregator: call it on the original one, with x and grad exchanged")]
     Transposed,
+    /// A result and its gradient need the edges in opposite directions.
+    #[error("{function} of {name} needs the {wanted} aggregator")]
+    Direction {
+        /// The function that was called.
+        function: &'static str,
+        /// Its rows.
+        name: &'static str,
+        /// original or transposed.
+        wanted: &'static str,
+    },
+    /// Destinations must be among the sources to have a row of their own.
+    #[error("out: the {num_destinations} destinations are not the first of {num_sources} sources")]
+    NotPrefix {
+        /// Destinations of the edges.
+        num_destinations: usize,
+        /// Sources of the edges.
+        num_sources: usize,
+    },
     /// The edges of a node are not a range of the edges that there are.
     #[error("indptr[{node}..={}] = {start}, {end} is not a range of {num_edges} edges", node + 1)]
     EdgeRange {

@@ -3,7 +3,7 @@
 use super::rows::{Pass, Reduce};
 use super::{AHEAD, Aggregator};
 use crate::Float;
-use crate::isa::{at_mut, prefetch};
+use crate::isa::{at, at_mut, prefetch};
 
 /// The factor of an edge.
 pub(super) trait Scale<T>: Sync {
@@ -77,13 +77,11 @@ pub(super) struct Sum<'a, T, S> {
     pub(super) scale: S,
 }
 
-impl<T: Float, S: Scale<T>> Reduce for Sum<'_, T, S> {
-    type Item = T;
-    type Out<'o> = &'o mut [T];
-
+impl<T: Float, S: Scale<T>> Sum<'_, T, S> {
+    /// Adds the in-edges of `row` to `sums`, which is returned by value, so that it
+    /// stays in registers.
     #[inline(always)]
-    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
-        let mut sums = [[T::ZERO; D]; K];
+    fn add<const D: usize, const K: usize>(&self, row: usize, pass: Pass, mut sums: [[T; D]; K]) -> [[T; D]; K] {
         for edge in self.edges.edges(row) {
             let x: &[[T; D]; K] = self.edges.row(self.x, self.width, edge, pass.start);
             for (head, (sums, x)) in sums.iter_mut().zip(x).enumerate() {
@@ -93,7 +91,55 @@ impl<T: Float, S: Scale<T>> Reduce for Sum<'_, T, S> {
                 }
             }
         }
-        *at_mut(out, at) = sums;
+        sums
+    }
+}
+
+impl<T: Float, S: Scale<T>> Reduce for Sum<'_, T, S> {
+    type Item = T;
+    type Out<'o> = &'o mut [T];
+
+    #[inline(always)]
+    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
+        *at_mut(out, at) = self.add(row, pass, [[T::ZERO; D]; K]);
+    }
+}
+
+/// The sum of a row, and beside it the row of the same number in x.
+pub(super) struct Beside<'a, T, S> {
+    pub(super) sum: Sum<'a, T, S>,
+}
+
+impl<T: Float, S: Scale<T>> Reduce for Beside<'_, T, S> {
+    type Item = T;
+    type Out<'o> = &'o mut [T];
+
+    #[inline(always)]
+    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
+        let Sum { x, width, .. } = self.sum;
+        *at_mut(out, place) = self.sum.add(row, pass, [[T::ZERO; D]; K]);
+        *at_mut::<T, D, K>(out, place + width) = *at(x, row * width + pass.start);
+    }
+}
+
+/// The gradient of [`Beside`], whose `sum` reads the first halves of the rows of x.
+pub(super) struct Apart<'a, T, S> {
+    pub(super) sum: Sum<'a, T, S>,
+}
+
+impl<T: Float, S: Scale<T>> Reduce for Apart<'_, T, S> {
+    type Item = T;
+    type Out<'o> = &'o mut [T];
+
+    #[inline(always)]
+    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
+        let Sum { edges, x, width, .. } = self.sum;
+        let own = if row < edges.num_sources() {
+            *at(x, row * width + width / 2 + pass.start)
+        } else {
+            [[T::ZERO; D]; K]
+        };
+        *at_mut(out, place) = self.sum.add(row, pass, own);
     }
 }
 

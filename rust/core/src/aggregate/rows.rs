@@ -127,7 +127,7 @@ pub(super) trait Reduce: Sync {
 pub(super) struct Rows<'a, 'o, R: Reduce> {
     pub(super) reduce: &'a R,
     pub(super) panels: &'a [Vec<Pass>],
-    pub(super) width: usize,
+    pub(super) stride: usize, // items of `out` from a row to the next
     pub(super) rows: Range<usize>,
     pub(super) out: R::Out<'o>,
 }
@@ -150,7 +150,7 @@ impl<R: Reduce> Kernel for Rows<'_, '_, R> {
 impl<R: Reduce> Rows<'_, '_, R> {
     #[inline(always)]
     fn write(&mut self, row: usize, pass: Pass) {
-        let at = (row - self.rows.start) * self.width + pass.start;
+        let at = (row - self.rows.start) * self.stride + pass.start;
         let (reduce, out) = (self.reduce, &mut self.out);
         match (pass.each, pass.heads) {
             (1, _) => reduce.write::<1, 1>(row, pass, out, at),

@@ -1,0 +1,71 @@
+"""The loop of a process that takes training steps, and the clock of their parts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from serve import Case
+
+PARTS = ("sample", "gather", "forward", "backward", "rest")
+NUM_CLASSES, DROPOUT, LR = 47, 0.5, 1e-3
+WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    case: Case
+    hidden: int
+    dropout: float
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns before the first layer and after each."""
+        layers = len(self.case.fanouts)
+        return [self.case.load("features").shape[1], *[self.hidden] * (layers - 1), NUM_CLASSES]
+
+    def labels(self) -> np.ndarray:  # [num_nodes] int64
+        num_nodes = len(self.case.load("features"))
+        return self.case.cached("labels", lambda: np.random.default_rng(0).integers(0, NUM_CLASSES, num_nodes))
+
+
+class Clock:
+    """Adds up the seconds of each part."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[part] += time.perf_counter() - begin
+
+
+Step = Callable[[int, Clock], None]  # of the number of a batch
+Maker = Callable[[Job], Step]
+
+
+def serve_steps(makers: Mapping[str, Maker], versions: str) -> None:
+    """Says what it offers, then answers requests until stdin ends."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    print(json.dumps({"methods": list(makers), "versions": versions}), file=answers, flush=True)
+    made: dict[str, Step] = {}  # a model and its optimiser go on in the next round
+    for line in sys.stdin:
+        request = json.loads(line)
+        case = Case(Path(request["folder"]), tuple(request["fanouts"]), request["threads"])
+        name, first = request["method"], request["first"]
+        if name not in made:
+            made[name] = makers[name](Job(case, request["hidden"], request["dropout"]))
+            first -= WARM_UP
+        clocks = []
+        for number in range(first, request["first"] + request["count"]):
+            clocks.append(Clock())
+            made[name](number, clocks[-1])
+        print(json.dumps({"parts": [clock.seconds for clock in clocks[-request["count"] :]]}), file=answers, flush=True)

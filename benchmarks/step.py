@@ -1,0 +1,143 @@
+"""A step of mini-batch training beside PyG and DGL, and the parts of its time.
+
+    uv run python benchmarks/step.py [--dgl ENV/bin/python]
+    uv run python benchmarks/step.py --nodes 1e5 --edges 1e6 --threads 1
+
+GraphSAGE with the mean, Adam and dropout on an R-MAT with 100 random features a node
+and 47 classes, 1,024 seeds a batch. `big` has 3 layers of 256 columns and fanouts
+[15, 10, 5], `small` 2 layers of 64 and [10, 10]. PyG's steps are on batches that
+gnnkit samples, because its loader needs pyg-lib: sampling and gathering are ours, and
+making its `Data` is not counted. `tuned` sets the allocator by environment, as any user
+can. gnnkit's own ranks set theirs. Steps go by turns, and the fastest one of each
+counts. In a job a thread samples and gathers ahead, so the last table has the seconds
+of whole jobs of 1 and 2 workers, and the share of an epoch that waits for batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import peers
+
+HERE = Path(__file__).parent / "peer"
+PARTS = ("sample", "gather", "forward", "backward", "rest")
+TUNED = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "big": {"hidden": 256, "fanouts": [15, 10, 5]},
+    "small": {"hidden": 64, "fanouts": [10, 10]},
+}
+MILLISECONDS = 1e3
+
+
+@dataclass(frozen=True)
+class Contender:
+    label: str
+    program: str
+    method: str = "step"
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+OURS = {"STEP_ALLOCATOR": "ranks", "THP_MEM_ALLOC_ENABLE": "1"}
+PYG = "step, PyG and trim_to_layer"
+CONTENDERS = [
+    Contender("gnnkit", "gnnkit", environment=OURS),
+    Contender("gnnkit, products in bfloat16", "gnnkit", "step, bf16 products", OURS),
+    Contender("gnnkit, allocator as it is", "gnnkit"),
+    Contender("PyG and trim_to_layer", "gnnkit", PYG),
+    Contender("PyG and trim_to_layer, tuned", "gnnkit", PYG, TUNED),
+    Contender("DGL", "dgl"),
+    Contender("DGL, tuned", "dgl", environment=TUNED),
+]
+
+
+def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[str, Any]) -> None:
+    """Prints the fastest step of each contender."""
+    pythons = {"gnnkit": sys.executable, "dgl": options.dgl}
+    contenders = [each for each in CONTENDERS if pythons[each.program] and options.only in each.label]
+    best: dict[str, dict[str, float]] = {}
+    with ExitStack() as stack:
+        started = {}
+        for each in contenders:
+            environment = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
+            command = [pythons[each.program], str(HERE / f"step_{each.program}_peer.py")]
+            peer = peers.Peer(command, environment | each.environment)
+            stack.callback(peer.process.wait)
+            stack.callback(peer.process.stdin.close)
+            started[each.label] = peer
+        for turn in range(options.rounds):
+            for each in contenders:
+                request = {"folder": str(folder), "threads": threads, "dropout": options.dropout, **case}
+                answer = started[each.label].ask(
+                    method=each.method, first=turn * options.steps + 2, count=options.steps, **request
+                )
+                fastest = min(answer["parts"], key=lambda parts: sum(parts.values()))
+                if each.label not in best or sum(fastest.values()) < sum(best[each.label].values()):
+                    best[each.label] = fastest
+    ours = sum(best[contenders[0].label].values())
+    for label, parts in best.items():
+        total = sum(parts.values())
+        columns = " ".join(f"{MILLISECONDS * parts[part]:9.2f}" for part in PARTS)
+        print(f"  {label:32} {MILLISECONDS * total:9.2f} {columns} {total / ours:7.2f}x", flush=True)
+
+
+def run_job(nodes: int, edges: int, workers: int, case: dict[str, Any]) -> None:
+    """Prints the seconds of an epoch of a job, and the share that waits."""
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = [
+            *("strategy=individual_sample", "model=sage", "partition=1d", f"workers={workers}", "threads=1"),
+            *("dataset=synthetic", "dataset.kind=rmat", f"dataset.num_nodes={nodes}", f"dataset.num_edges={edges}"),
+            *("dataset.width=100", "dataset.num_classes=47", f"sampler.fanouts={case['fanouts']}"),
+            *(f"model.hidden={case['hidden']}", f"model.num_layers={len(case['fanouts'])}"),
+            *("trainer.max_epochs=2", "trainer.checkpoint=false", f"output={folder}/run"),
+        ]
+        subprocess.run([sys.executable, "-m", "gnnkit", *overrides], check=True, stdout=subprocess.DEVNULL)
+        result = json.loads((Path(folder) / "run/result.json").read_text())
+    seconds, waits = result["seconds_per_epoch"], result["wait_share"]
+    print(f"  {workers} workers: {seconds:8.2f} s an epoch, {waits:6.1%} waiting for batches", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dgl", metavar="PYTHON")
+    parser.add_argument("--nodes", type=float, default=2_449_029)
+    parser.add_argument("--edges", type=float, default=61_859_140, help="drawn, before the reverse ones are added")
+    parser.add_argument("--configurations", nargs="+", default=list(CONFIGURATIONS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=3, help="of a round")
+    parser.add_argument("--only", default="", metavar="TEXT", help="contenders whose name has it")
+    parser.add_argument("--no-jobs", action="store_true", help="leave the whole jobs out")
+    parser.add_argument("--job-nodes", type=float, default=1e5)
+    parser.add_argument("--folder", type=Path, help="keep the graph here; default: a temporary folder")
+    options = parser.parse_args()
+    peers.GRAPHS["step"] = (int(options.nodes), int(options.edges))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)) / f"step-{options.nodes:.0f}-{options.edges:.0f}"
+        peers.write_graph(folder, "step")
+        for threads in options.threads:
+            for name in options.configurations:
+                print(f"\n{name}, {threads} threads; milliseconds")
+                print(f"  {'':32} {'step':>9} " + " ".join(f"{part:>9}" for part in PARTS) + f" {'ours':>8}")
+                measure(options, folder, threads, CONFIGURATIONS[name])
+    if not options.no_jobs:
+        for name in options.configurations:
+            print(f"\n{name}, jobs on an R-MAT of {options.job_nodes:.0f} nodes, 1 thread a worker")
+            for workers in (1, 2):
+                run_job(int(options.job_nodes), 10 * int(options.job_nodes), workers, CONFIGURATIONS[name])
+
+
+if __name__ == "__main__":
+    main()

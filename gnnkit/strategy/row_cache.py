@@ -1,0 +1,98 @@
+"""The configured choice of the rows of other ranks that a rank keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.cache import Cache
+from gnnkit.engine.fetched import Fetched, OwnedRows
+from gnnkit.engine.owners import Sent, to_all
+from gnnkit.engine.source_sums import SourceSums
+from gnnkit.graph import Floats, Ids, Split
+
+CACHES = ("none", "degree", "lru", "vip", "exact")
+_SCORE = np.dtype([("id", np.int64), ("score", np.float64)])
+
+
+class RowCache:
+    """One value of `strategy.cache`.
+
+    - degree: the nodes with most out-edges
+    - lru: the nodes read last
+    - vip: the nodes most likely in a batch (SALIENT++, MLSys 2023)
+    - exact: the nodes read most often in the epoch, whose draws are made ahead, so that
+      an epoch draws twice
+    """
+
+    def __init__(self, name: str, num_rows: int | None, rows: OwnedRows, comm: Communicator) -> None:
+        """Begins empty.
+
+        Args:
+            name: One of `CACHES`.
+            num_rows: Rows kept. None: a tenth of the nodes.
+            rows: The rows of the owned nodes.
+            comm: The ranks.
+        """
+        self.name, self._owned, self._comm = name, rows, comm
+        self.num_rows = 0 if name == "none" else rows.shard.num_nodes // 10 if num_rows is None else num_rows
+        self.rows = Cache(self.num_rows, rows.row, keeps_latest=name == "lru")
+
+    @property
+    def counts_ahead(self) -> bool:
+        """Whether the rows follow from the draws of an epoch."""
+        return self.name == "exact"
+
+    def begin(self, fanouts: list[int], share: float) -> tuple[Fetched, Sent] | None:
+        """Fetches rows that stay for the whole run. Collective.
+
+        Args:
+            fanouts: [num_hops] draws per node from the seeds outward.
+            share: Probability that a training node is a seed of one rank in one step.
+
+        Returns:
+            What was fetched, if anything was.
+        """
+        if self.name not in ("degree", "vip"):
+            return None
+        shard = self._owned.shard
+        sums = SourceSums(shard, self._owned.owners, self._comm)
+        train = (shard.split == Split.TRAIN) * share
+        scores = sums.out_edges().astype(np.float64) if self.name == "degree" else sums.inclusion(fanouts, train)
+        sent = Sent.nothing(self._comm.world_size)
+        return self._keep(self._best(scores), self._comm, sent)
+
+    def keep_most_read(self, needed: Ids, comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
+        """Keeps the rows that an epoch reads most often, twice at least. Collective.
+
+        Args:
+            needed: [num_reads] global ids of all rows that the epoch reads.
+            comm: The ranks.
+            sent: Counts the messages.
+        """
+        away = needed[self._owned.owners.rank_of[needed] != comm.rank]
+        nodes, counts = np.unique(away, return_counts=True)
+        order = np.lexsort((nodes, -counts))[: self.num_rows]
+        return self._keep(nodes[order[counts[order] > 1]], comm, sent)
+
+    def _keep(self, nodes: Ids, comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
+        fetched = self._owned.fetch(nodes, self.rows, comm, sent)
+        self.rows.fill(nodes, fetched.rows)
+        return fetched, sent
+
+    def _best(self, scores: Floats) -> Ids:  # at most [num_rows]
+        """Returns other ranks' nodes with the highest scores. Collective.
+
+        Args:
+            scores: [num_owned] of the owned nodes. A node with 0 is never needed.
+        """
+        own = np.empty(len(scores), _SCORE)
+        own["id"], own["score"] = self._owned.shard.owned, scores
+        parts = to_all(self._comm, self._top(own))
+        return self._top(
+            np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [own[:0]])
+        )["id"]
+
+    def _top(self, scored: np.ndarray) -> np.ndarray:
+        wanted = scored[scored["score"] > 0]
+        return wanted[np.lexsort((wanted["id"], -wanted["score"]))[: self.num_rows]]

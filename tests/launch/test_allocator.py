@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+ROUNDS, BYTES = 10, 40 << 20  # other arenas than the main one map what is above 32 MiB
+SCRIPT = """
+    import json
+    import resource
+    import threading
+    import torch
+    from gnnkit.launch.processes import launch
+
+    def use(num_bytes):
+        torch.empty(num_bytes, dtype=torch.uint8).fill_(1)
+
+    def faults(num_bytes):
+        for _ in range(10):  # small ends of the first seven stay apart, in caches of glibc
+            use(num_bytes)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range({rounds}):
+            use(num_bytes)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    def count(rank, world_size, listener):
+        found = {{"main": faults({num_bytes})}}
+        thread = threading.Thread(target=lambda: found.update(thread=faults({num_bytes})))
+        thread.start()
+        thread.join()
+        return found
+
+    print(json.dumps(launch(count, 1)))
+    """
+
+
+def faults_of_a_rank(**environment: str) -> Any:
+    """Counts page faults while a rank uses and frees the same memory repeatedly.
+
+    In a process of its own, because threads of other tests have left arenas.
+    """
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT).format(rounds=ROUNDS, num_bytes=BYTES)]
+    environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "0", **environment}
+    return json.loads(subprocess.check_output(command, env=environment, timeout=60))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+@pytest.mark.parametrize("name", ["main", "thread"])
+def test_a_rank_uses_freed_memory_again_in_each_thread(name: str) -> None:
+    assert faults_of_a_rank()[name] < BYTES // resource.getpagesize() // 10
+
+
+def test_an_allocator_that_the_user_has_set_up_stays() -> None:
+    set_up = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+    assert faults_of_a_rank(**set_up)["main"] > ROUNDS * BYTES // resource.getpagesize() // 2

@@ -1,0 +1,287 @@
+"""Individual samples of a graph that no rank holds: same bits, words as predicted."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Split
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.row_cache import CACHES
+from gnnkit.testing.strategy import check_strategy
+from tests.engine.test_frontier import GRAPH, PARTITIONS
+from tests.strategy.test_individual_sample import make_model, step
+
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "neighbor": lambda: NeighborSampler([3, 2]),
+    "neighbor, replaced and redrawn": lambda: NeighborSampler([3, 2], replace=True, redraw=True),
+    "nothing": lambda: NeighborSampler([0, 0]),
+    "weighted": lambda: WeightedSampler([3, 2], alpha=0.5),
+    "labor": lambda: LaborSampler([3, 2]),
+    "full": FullSampler,
+}
+TOPOLOGY = Graph(GRAPH.csc, np.empty((GRAPH.num_nodes, 0)), GRAPH.labels, GRAPH.split, GRAPH.edge_features)
+WHOLE = {"shared": GRAPH, "features": TOPOLOGY, "partitioned": None}  # what every rank reads, by mode
+_MODELS = {name: make_model(name) for name in ("gcn", "gat", "gin", "gine", "sage")}
+KEYS: dict[str, dict[str, Any]] = {
+    "shared": {},
+    "features": {"features": "partitioned"},
+    "partitioned": {"topology": "partitioned"},
+}
+
+
+def on_ranks(
+    ranks: int, work: Callable[[Worker], Any], mode: str, sampler: Sampler, partition: str = "random"
+) -> list[Any]:
+    owner = PARTITIONS[partition](ranks).astype(np.int32)
+    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
+
+    def on_rank(comm: Communicator) -> Any:
+        own = copy.deepcopy(sampler)
+        return work(Worker(comm, shards[comm.rank], torch.float64, 3, WHOLE[mode], own))
+
+    return Threads.run(on_rank, ranks, timeout=20)
+
+
+def made(name: str) -> nn.Module:
+    """A model of the rank's own. Ranks are threads, and torch has one generator."""
+    return copy.deepcopy(_MODELS[name])
+
+
+def train(worker: Worker, mode: str, model: str = "sage", epochs: int = 1, **keys: Any) -> Tensor:
+    """Loss and gradient of every batch, [num_batches, 1 + num_parameters]."""
+    module, strategy = made(model), IndividualSample(**{"batch_size": 4} | KEYS[mode] | keys)
+    strategy.check(worker.sampler, 2)
+    strategy.setup(worker, module)
+    try:
+        return torch.stack([step(batch, module) for epoch in range(epochs) for batch in strategy.batches(epoch)])
+    finally:
+        strategy.close()
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, two in zip(found, expected, strict=True):
+        assert torch.equal(one, two), "bits differ"
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("mode", ["partitioned", "features"])
+def test_losses_and_gradients_have_the_bits_of_a_shared_graph(name: str, mode: str) -> None:
+    for ranks, partition in ((1, "random"), (2, "contiguous"), (4, "one owns nothing")):
+        expected = on_ranks(ranks, functools.partial(train, mode="shared"), "shared", SAMPLERS[name]())
+        found = on_ranks(ranks, functools.partial(train, mode=mode), mode, SAMPLERS[name](), partition)
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat", "gin", "gine", "sage"])
+def test_every_model_gets_the_degrees_loops_and_edges_of_the_whole_graph(model: str) -> None:
+    sampler = NeighborSampler([3, 2])
+    expected = on_ranks(3, functools.partial(train, mode="shared", model=model), "shared", sampler)
+    found = on_ranks(3, functools.partial(train, mode="partitioned", model=model), "partitioned", sampler)
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case(size: int) -> None:
+    """With 16 seeds a batch, one step has all seeds, and ranks 1 to 3 have none."""
+    expected = on_ranks(4, functools.partial(train, mode="shared", batch_size=size), "shared", FullSampler())
+    found = on_ranks(4, functools.partial(train, mode="partitioned", batch_size=size), "partitioned", FullSampler())
+    assert_same(found, expected)
+
+
+def words(worker: Worker, mode: str, epochs: int = 2, **keys: Any) -> dict[str, Any]:
+    """What some epochs move, and what their batches read."""
+    strategy = IndividualSample(**{"batch_size": 4} | KEYS[mode] | keys)
+    strategy.setup(worker, made("sage"))
+    owned, remote = worker.shard.owned, 0
+    for epoch in range(epochs):
+        for batch in strategy.batches(epoch):
+            remote += int((~np.isin(batch.adjacencies[0].src_nodes.numpy(), owned)).sum())
+        strategy.end_epoch(epoch, None, made("sage"))  # type: ignore[arg-type]
+    strategy.close()
+    assert isinstance(strategy.sampled, FetchedBatches)
+    width = strategy.sampled.rows.width
+    hits = strategy.figures()["cache_hits"]
+    return {
+        "fetched": strategy.tally.total("fetch") / width,
+        "remote": remote,
+        "saved": hits["words_saved"][worker.comm.rank] * epochs / width,
+        "rate": hits["rate"][worker.comm.rank],
+        "bytes": strategy.tally.bytes_sent,
+    }
+
+
+@pytest.mark.parametrize("mode", ["partitioned", "features"])
+def test_words_fetched_are_the_distinct_rows_of_other_ranks(mode: str) -> None:
+    for found in on_ranks(3, functools.partial(words, mode=mode), mode, NeighborSampler([3, 2])):
+        assert found["fetched"] == found["remote"] > 0
+        assert found["saved"] == found["rate"] == 0
+        assert found["bytes"] > 0
+    (alone,) = on_ranks(1, functools.partial(words, mode=mode), mode, NeighborSampler([3, 2]))
+    assert alone["fetched"] == alone["remote"] == alone["bytes"] == 0
+
+
+@pytest.mark.parametrize("cache", [name for name in CACHES if name != "none"])
+@pytest.mark.parametrize("mode", ["partitioned", "features"])
+def test_a_cache_changes_words_and_nothing_else(cache: str, mode: str) -> None:
+    sampler, keys = NeighborSampler([3, 2]), {"cache": cache, "cache_rows": 8}
+    plain = on_ranks(3, functools.partial(train, mode=mode, epochs=2), mode, sampler)
+    assert_same(on_ranks(3, functools.partial(train, mode=mode, epochs=2, **keys), mode, sampler), plain)
+    for found in on_ranks(3, functools.partial(words, mode=mode, **keys), mode, sampler):
+        filled = found["fetched"] + found["saved"] - found["remote"]
+        assert found["saved"] > 0
+        assert 0 < found["rate"] < 1
+        assert 0 <= filled <= 8 * (2 if cache == "exact" else 1), "rows fetched ahead"
+        if cache in ("lru", "exact"):
+            assert found["fetched"] <= found["remote"]
+
+
+def test_a_cache_of_all_rows_fetches_each_row_once() -> None:
+    keys = {"cache": "lru", "cache_rows": GRAPH.num_nodes, "epochs": 4}
+    for found in on_ranks(3, functools.partial(words, mode="partitioned", **keys), "partitioned", FullSampler()):
+        assert found["fetched"] <= GRAPH.num_nodes < found["remote"]
+
+
+@pytest.mark.parametrize("cache", ["none", "lru", "exact"])
+def test_an_epoch_goes_on_from_any_step_to_the_bit(cache: str) -> None:
+    def work(worker: Worker) -> None:
+        module, strategy = made("gcn"), IndividualSample(batch_size=2, topology="partitioned", cache=cache)
+        strategy.setup(worker, module)
+        whole = [step(batch, module) for batch in strategy.batches(1)]
+        broken = strategy.batches(1)
+        next(broken)
+        broken.close()  # batches made ahead are dropped, on all ranks alike
+        for first in (0, 1, len(whole) - 1, len(whole)):
+            again = [step(batch, module) for batch in strategy.batches(1, first)]
+            assert_same(again, whole[first:])
+        strategy.close()
+
+    on_ranks(3, work, "partitioned", NeighborSampler([3, 2]))
+
+
+def test_an_error_on_one_rank_reaches_the_training_thread_of_all() -> None:
+    class Broken(NeighborSampler):
+        def native(self) -> Any:
+            if self.fails:
+                raise RuntimeError("no draws today")
+            return super().native()
+
+        fails = False
+
+    def work(worker: Worker) -> None:
+        strategy = IndividualSample(batch_size=4, topology="partitioned")
+        strategy.setup(worker, made("sage"))
+        assert isinstance(strategy.sampled, FetchedBatches)
+        strategy.sampled.draw._frontier.sampler.fails = worker.comm.rank == 1  # type: ignore[attr-defined]
+        list(strategy.batches(0))
+
+    with pytest.raises(RuntimeError, match="no draws today"):
+        on_ranks(3, work, "partitioned", Broken([3, 2]))
+
+
+@pytest.mark.slow
+def test_the_promises_of_strategies_hold() -> None:
+    for sampler in (NeighborSampler([5, 5], threads=1), LaborSampler([3, 3], redraw=True)):
+        check_strategy(
+            lambda: IndividualSample(batch_size=3, topology="partitioned", cache="lru", cache_rows=5),
+            sampler=sampler,
+        )
+    check_strategy(lambda: IndividualSample(batch_size=3, features="partitioned", cache="exact", cache_rows=5))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"topology": "split"}, r"^strategy\.topology=split is not known: there are: partitioned, shared"),
+        ({"features": "split"}, r"^strategy\.features=split is not known"),
+        ({"topology": "partitioned", "features": "shared"}, r"^strategy\.features=shared with strategy\.topology=part"),
+        ({"topology": "partitioned", "batching": "balanced"}, r"^strategy\.batching=balanced with"),
+        ({"cache": "lru"}, r"^strategy\.cache=lru keeps rows of other workers: use strategy\.features=partitioned"),
+        ({"features": "partitioned", "cache": "fifo"}, r"^strategy\.cache=fifo is not known"),
+        ({"features": "partitioned", "cache_rows": 4}, r"^strategy\.cache_rows=4 must be null with strategy\.cache="),
+        ({"features": "partitioned", "cache": "lru", "cache_rows": 0}, r"^strategy\.cache_rows=0 must be"),
+    ],
+)
+def test_bad_choices_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        IndividualSample(**keys)
+
+
+def test_a_sampler_that_reads_other_nodes_is_refused_before_ranks_start() -> None:
+    strategy = IndividualSample(topology="partitioned")
+    with pytest.raises(UserError, match="sampler=BalancedSampler draws from more than the in-edges of one node"):
+        strategy.check(BalancedSampler([3, 2]), 2)
+    IndividualSample(features="partitioned").check(BalancedSampler([3, 2]), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("comm", "keys", "nodes"),
+    [
+        ("gloo", {"topology": "partitioned", "cache": "lru"}, "random"),
+        ("threads", {"topology": "partitioned", "cache": "vip"}, "hash"),
+        ("threads", {"features": "partitioned", "cache": "exact"}, "contiguous"),
+    ],
+)
+def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys: dict[str, Any], nodes: str) -> None:
+    def run(name: str, **more: Any) -> Any:
+        return gnnkit.train(
+            GRAPH,
+            strategy={"name": "individual_sample", "batch_size": 3} | more,
+            model="gcn",
+            comm=comm,
+            workers=3,
+            trainer={"max_epochs": 3},
+            overrides=["sampler.fanouts=[4,4]", f"partition={nodes}"],
+            folder=tmp_path / name,
+        )
+
+    found, expected = run("found", **keys), run("expected")
+    assert found["train_loss"] == expected["train_loss"]
+    assert found["test_accuracy"] == expected["test_accuracy"]
+    assert found["words_fetched"] > 0 == expected["words_fetched"]
+    assert max(found["cache_hits"]["rate"]) > 0
+    assert found["exact"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{"topology": "partitioned"}, {"features": "partitioned"}], ids=["both", "features"])
+def test_whole_runs_are_verified(tmp_path: Path, keys: dict[str, Any]) -> None:
+    result = gnnkit.train(
+        GRAPH,
+        strategy={"name": "individual_sample", "batch_size": 3} | keys,
+        model="sage",
+        comm="gloo",
+        workers=3,
+        overrides=["job=verify", "sampler.fanouts=[4,4]"],
+        folder=tmp_path / "run",
+    )
+    assert result["verified"], dict(result)
+    assert result["reference"].startswith("one rank")
+
+
+def test_a_strategy_says_which_data_it_reads() -> None:
+    shared, mixed = IndividualSample(), IndividualSample(features="partitioned")
+    apart: ExecutionStrategy = IndividualSample(topology="partitioned")
+    assert [(each.reads_graph, each.fetches) for each in (shared, mixed, apart)] == [
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
+    assert (GRAPH.split == Split.TRAIN).any()
