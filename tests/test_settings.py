@@ -64,6 +64,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.variation": [-1, NAN, INF],
     "strategy.max_age": COUNT,
     "strategy.batch_size": [*COUNT, 2**40],
+    "strategy.mode": ["pull"],
     "strategy.batching": ["even"],
     "strategy.window": COUNT,
     "strategy.prefetch": COUNT,
@@ -317,6 +318,14 @@ SAMPLED = "strategy=individual_sample"
         (
             ["strategy=preset_workload", "strategy.correction=llcg"],
             "strategy.average=gradients does not go with strategy.correction=llcg: correcting steps follow an average",
+        ),
+        (
+            ["strategy=joint_sample", "partition=2d"],
+            "partition.grid=2d: strategy=joint_sample has no process grid, use 1d",
+        ),
+        (
+            ["strategy=joint_sample", "sampler=balanced"],
+            "strategy.mode=cooperative: sampler=BalancedSampler draws for a node according to other nodes",
         ),
         ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
     ],

@@ -41,6 +41,7 @@ class Adjacency(ABC):
     num_edges: int  # held edges, by which the leader counts a rank's work
     edge_features: Tensor | None  # [held edges, edge_width]
     key: int  # of this layer and step: all noise derives from it
+    columns: slice = slice(None)  # of the layer's input, which `x` holds. All, but for models that read columns
 
     @abstractmethod
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
@@ -63,6 +64,26 @@ class Adjacency(ABC):
     def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
         return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
+
+    def add_columns(self, z: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, f]
+        """Adds up products of the ranks' columns. Collective where ranks have columns.
+
+        A layer that is linear before the sum over in-edges may hold a part of its
+        input's columns. Such a layer multiplies `x` with the rows `columns` of its
+        weight, aggregates, and passes the product on to this method. A bias, and all
+        that is not linear, comes after.
+        """
+        return z
+
+    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, k]
+        """Computes z W + b, where z and W may have a part of the input's columns.
+
+        Args:
+            z: [num_dst, f] sums over in-edges.
+            weight: [f, k].
+            bias: [k].
+        """
+        return torch.addmm(bias, z, weight)
 
     def mean_beside(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
         """Returns the mean over in-edges, and beside it the destination's own row."""

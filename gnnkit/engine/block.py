@@ -44,11 +44,13 @@ class ById:
         return self._values[np.searchsorted(self._ids, ids)]
 
 
-Values = npt.NDArray[Any] | ById  # by global id
+Values = npt.NDArray[Any] | ById  # by the numbers of blocks
 
 
 class LayerValues(ABC):
-    """The values of nodes and edges that blocks need, by global id.
+    """The values of nodes and edges that blocks need, in the numbers of the blocks.
+
+    These numbers are global ids, unless `node_ids` and `edge_ids` say otherwise.
 
     Sums are estimates of the sums over all in-edges: a drawn edge counts as often as
     its block's `weight` says, or else d/s times in a row that drew s of d in-edges. A
@@ -74,6 +76,14 @@ class LayerValues(ABC):
     @abstractmethod
     def num_in_edges(self, nodes: Ids) -> Ids:  # [k] -> [k]
         """Counts the in-edges of nodes in the whole graph."""
+
+    def node_ids(self, nodes: Ids) -> Ids:  # [k] -> [k] int64
+        """Returns the global ids of nodes."""
+        return nodes.astype(np.int64)
+
+    def edge_ids(self, edges: Ids) -> Ids:  # [k] -> [k] int64
+        """Returns the global ids of edges."""
+        return edges.astype(np.int64)
 
     def layers(self, blocks: Sequence[Block], key: int) -> tuple[BlockAdjacency, ...]:
         """Makes one adjacency for each block, by layer. `key` is the step's."""
@@ -112,6 +122,8 @@ class BlockLayers(LayerValues):
         gets_loop = self.gets_loop  # before the copy, which then has the nodes too
         own, csc, nodes = copy.copy(self), self.graph.csc, part.src_nodes
         weight = np.ones(len(part.indices)) if csc.weight is None else csc.weight[part.edge_ids]
+        for name in ("inverse_sqrt_in_degree", "inverse_sqrt_out_degree"):
+            own.__dict__.pop(name, None)  # the whole graph's
         rows = np.repeat(np.arange(part.num_dst), np.diff(part.indptr))
         loops = gets_loop[nodes].astype(np.float64) if self.self_loops else np.zeros(len(nodes))
         incoming = np.bincount(rows, weight, len(nodes)).astype(np.float64)
@@ -128,7 +140,7 @@ class BlockLayers(LayerValues):
 
         Pages that are not written take no memory.
         """
-        whole = np.zeros((self.graph.num_nodes, *values.shape[1:]), values.dtype)
+        whole = np.zeros((self.num_nodes, *values.shape[1:]), values.dtype)
         whole[nodes] = values
         return whole
 
@@ -178,7 +190,7 @@ class BlockAdjacency(Adjacency):
             key: Key of the layer and step.
         """
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
-        self._dst = block.src_nodes[: block.num_dst]  # [num_dst] global ids
+        self._dst = block.src_nodes[: block.num_dst]  # [num_dst]
         self._loops: AddedLoops | None = None
         indptr, indices = block.indptr, block.indices
         if layers.self_loops:
@@ -221,12 +233,16 @@ class BlockAdjacency(Adjacency):
         return values if self._loops is None else self._loops.insert(values, of_loops)
 
     @cached_property
-    def _added(self) -> Ids:  # [added loops] global ids of the nodes
+    def _added(self) -> Ids:  # [added loops] nodes
         return self._dst[[]] if self._loops is None else self._dst[self._loops.rows]
 
     @cached_property
+    def _source_ids(self) -> Ids:  # [rows that edges leave] int64 global ids
+        return self._layers.node_ids(self._block.src_nodes)
+
+    @cached_property
     def src_nodes(self) -> Tensor:  # type: ignore[override]
-        return self._ids(self._block.src_nodes)
+        return self._ids(self._source_ids)
 
     @cached_property
     def in_degree(self) -> Tensor:  # type: ignore[override]
@@ -244,8 +260,8 @@ class BlockAdjacency(Adjacency):
     def _held_ids(self) -> Ids:  # [num_edges] int64. The added loop of v has num_edges of the graph + v
         num_nodes, num_edges = self._layers.num_nodes, self._layers.num_edges
         ids = self._block.edge_ids
-        held = _pair_ids(self._block, self._dst, num_nodes) if ids is None else ids.astype(np.int64)
-        return self._with_loops(held, num_edges + self._added.astype(np.int64))
+        held = _pair_ids(self._block, self._dst, num_nodes) if ids is None else self._layers.edge_ids(ids)
+        return self._with_loops(held, num_edges + self._layers.node_ids(self._added))
 
     @cached_property
     def edge_features(self) -> Tensor | None:  # type: ignore[override]
@@ -377,7 +393,7 @@ class BlockAdjacency(Adjacency):
         parallel edges serves.
         """
         csc = self.edges.csc
-        sources = self._block.src_nodes.astype(np.int64)[csc.indices]
+        sources = self._source_ids[csc.indices]
         order = np.argsort(self._targets * self._layers.num_nodes + sources)
         return HeldEdges(CSC(csc.indptr, csc.indices[order], None, csc.num_sources), self._layers.device)
 

@@ -34,18 +34,19 @@ def derive(key: int, *values: int) -> int:
     return key
 
 
-def dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+def dropout(x: Tensor, ids: Tensor, p: float, key: int, first: int = 0) -> Tensor:
     """Zeroes numbers of `x`, and scales the others to the same mean.
 
-    A hash of (key, ids[r], j) says whether element j of row r stays.
+    A hash of (key, ids[r], first + j) says whether element j of row r stays.
 
     Args:
         x: [n, f] rows.
         ids: [n] int64 global id of each row.
         p: Probability in [0, 1) that a number is zeroed.
         key: Key of all draws.
+        first: Column of the whole rows at which `x` begins. Default: 0.
     """
-    result: Tensor = _Dropout.apply(x, ids, p, key)
+    result: Tensor = _Dropout.apply(x, ids, p, key, first)
     return result
 
 
@@ -87,23 +88,23 @@ class _ReluDropout(Function):
 
 class _Dropout(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
-        ctx.ids, ctx.p, ctx.key = ids, p, key
-        return _drop(x.detach(), ids, p, key)
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
+        ctx.ids, ctx.p, ctx.key, ctx.first = ids, p, key, first
+        return _drop(x.detach(), ids, p, key, first)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _drop(grad, ctx.ids, ctx.p, ctx.key), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _drop(grad, ctx.ids, ctx.p, ctx.key, ctx.first), None, None, None, None
 
 
-def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
-    if x.device.type == "cpu":
+def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
+    if x.device.type == "cpu" and first == 0:
         x = x.contiguous()
         out = torch.empty_like(x)
         _core.dropout(x.numpy(), ids.numpy(), p, key, out.numpy(), threads=torch.get_num_threads())
         return out
     threshold = int(65536 * p + 0.5)
-    kept = _lanes(ids, math.prod(x.shape[1:]), key).view_as(x) >= threshold
+    kept = _lanes(ids, math.prod(x.shape[1:]), key, first).view_as(x) >= threshold
     return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
 
 
@@ -118,16 +119,25 @@ def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 
     return _words(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
 
-def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
-    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream."""
+def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, width] 0..65535
+    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream.
+
+    Args:
+        ids: [n] int64, a stream for each.
+        width: Elements of a row.
+        key: Key of all draws.
+        first: Number j of the first element. Default: 0.
+    """
+    skipped = first % 4
     shifts = torch.arange(0, 64, 16, device=ids.device)
-    return ((_words(ids, width, key)[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
+    words = _words(ids, skipped + width, key, first // 4)
+    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, skipped : skipped + width]
 
 
-def _words(ids: Tensor, width: int, key: int) -> Tensor:  # [n, ceil(width / 4)] int64
-    """Draws 64 bits for every four elements of a row."""
+def _words(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
+    """Draws 64 bits for every four elements of a row, from word `first` on."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
-    counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
+    counter = torch.arange(first + 1, first + (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
     return _mix_tensor(rows[:, None] + counter)
 
 

@@ -18,7 +18,7 @@ from torch.autograd import Function
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.exchange import Peers, Route, Slicing
+from gnnkit.engine.exchange import Demand, Peers, Route, Slicing
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import Passes
 from gnnkit.engine.tally import Tally
@@ -52,8 +52,10 @@ class Engine:
         plane, cell = self._peers(comm)
         self._wire = plane.wire
         self.slicing = Slicing(len(shard.owned), cell) if cell else None
-        self.sources = Route("gather", shard.sources, shard.source_cell, shard.cell_nodes, plane)
-        self.targets = Route("reduce", shard.targets, shard.target_cell, shard.cell_nodes, plane)
+        asked = Demand.of(shard.sources, shard.source_cell, plane.comm)
+        self.sources = Route("gather", asked, shard.cell_nodes, plane)
+        held = Demand.of(shard.targets, shard.target_cell, plane.comm)
+        self.targets = Route("reduce", held, shard.cell_nodes, plane)
         self.edges = HeldEdges(shard.csc, self.device)
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from gnnkit.comm import Communicator
 from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.engine.schedule import Passes
-from gnnkit.engine.tally import Exchange
+from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.engine.wire import Wire
 from gnnkit.graph import CSC, Ids
 from gnnkit.partition.traffic import column_shares
@@ -50,6 +50,50 @@ class Peers:
         return self.passes.receive(self.wire, rows, send, recv, exchange, ids)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """The rows that one rank asks for, and the rows that others ask this rank for."""
+
+    ids: Tensor  # [num_rows] int64 global ids that this rank asks for, by (cell, id)
+    counts: list[int]  # of `ids`, for each cell
+    asked: Tensor  # [rows asked for] int64 global ids that cells ask this rank for, by cell
+    asked_counts: list[int]  # of `asked`, for each cell
+
+    @classmethod
+    def of(cls, rows: Ids, row_cell: Ids, comm: Communicator) -> Demand:
+        """Tells every owner which of its rows are asked for. Collective.
+
+        Args:
+            rows: [num_rows] global ids, by (cell, id).
+            row_cell: [num_rows] cell that owns each of `rows`.
+            comm: The ranks of the same slice, one of each cell.
+        """
+        counts: list[int] = np.bincount(row_cell, minlength=comm.world_size).tolist()
+        ones = [1] * comm.world_size
+        asked_counts: list[int] = comm.all_to_all(torch.tensor(counts, device=comm.device), ones, ones).tolist()
+        ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)
+        return cls(ids, counts, comm.all_to_all(ids, counts, asked_counts), asked_counts)
+
+
+def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, list[int]]:
+    """Gives all ranks the rows of all. Collective.
+
+    Args:
+        rows: [num_own, ...] rows of this rank.
+        comm: The ranks.
+        tally: Measures the time.
+
+    Returns:
+        The rows by rank, and the number of rows of each rank.
+    """
+    ones, num_ranks = [1] * comm.world_size, comm.world_size
+    with tally.timed():
+        own = torch.full((num_ranks,), len(rows), device=comm.device)
+        counts: list[int] = comm.all_to_all(own, ones, ones).tolist()
+        repeated = rows.repeat(num_ranks, *[1] * (rows.dim() - 1))
+        return comm.all_to_all(repeated, [len(rows)] * num_ranks, counts), counts
+
+
 class Route:
     """The way of rows between owners and the ranks that hold edges at these rows.
 
@@ -58,30 +102,22 @@ class Route:
     transpose.
     """
 
-    def __init__(
-        self, kind: Literal["gather", "reduce"], rows: Ids, row_cell: Ids, cell_nodes: Ids, plane: Peers
-    ) -> None:
-        """Finds out which cells ask for which rows.
+    def __init__(self, kind: Literal["gather", "reduce"], demand: Demand, cell_nodes: Ids, plane: Peers) -> None:
+        """Finds the rows that are asked for. Collective.
 
         Args:
             kind: "gather" where `spread` comes first, "reduce" where `collect` does.
-            rows: [num_rows] global ids at which this rank holds edges.
-            row_cell: [num_rows] cell that owns each of `rows`.
+            demand: The rows at which this rank holds edges, and the rows asked for.
             cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
             plane: The ranks of the same slice, one of each cell.
         """
         self.kind, self.plane = kind, plane
         comm = plane.comm
-        self.held_counts = np.bincount(row_cell, minlength=comm.world_size).tolist()
-        ones = [1] * comm.world_size
-        counts = comm.all_to_all(torch.tensor(self.held_counts, device=comm.device), ones, ones)
-        self.owned_counts: list[int] = counts.tolist()
-        self.held_ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)  # [num_rows] global ids
-        asked = comm.all_to_all(self.held_ids, self.held_counts, self.owned_counts)
+        self.held_counts, self.owned_counts = demand.counts, demand.asked_counts
+        self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [rows asked for] global ids
         order = np.argsort(cell_nodes, kind="stable")
-        positions = order[np.searchsorted(cell_nodes, asked.cpu().numpy(), sorter=order)]
+        positions = order[np.searchsorted(cell_nodes, demand.asked.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(comm.device)  # [rows asked for] position of each in `cell_nodes`
-        self.sent_ids = asked  # [rows asked for] global ids
         senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
         self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
         away = sum(self.held_counts) - self.held_counts[comm.rank]

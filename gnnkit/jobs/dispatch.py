@@ -78,7 +78,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
         resume.load(settings.trainer.resume)  # the ranks read it again
-    if (strategy.reads_graph or strategy.fetches) and settings.partition.grid != "1d":
+    if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
         raise UserError(
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
         )

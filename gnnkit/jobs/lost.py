@@ -29,7 +29,7 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
             "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
             "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop"
         )
-    if not strategy.reads_graph:
+    if not strategy.reads_graph or strategy.exchanges:
         raise UserError(
             f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "
             "needs every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop"

@@ -22,6 +22,7 @@ class GraphModel(nn.Module):
     """
 
     num_layers: int
+    reads_columns = False  # True: layer 0 reads `adjacency.columns`, and so may hold a part of its input's columns
     self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
 
     @abstractmethod

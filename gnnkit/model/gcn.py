@@ -27,9 +27,10 @@ class GCNConv(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        if adjacency.project_first(*self.weight.shape):
-            return adjacency.aggregate_normalized(x @ self.weight) + self.bias
-        return torch.addmm(self.bias, adjacency.aggregate_normalized(x), self.weight)
+        weight = self.weight[adjacency.columns]
+        if adjacency.project_first(*weight.shape):
+            return adjacency.add_columns(adjacency.aggregate_normalized(x @ weight)) + self.bias
+        return adjacency.product(adjacency.aggregate_normalized(x), weight, self.bias)
 
 
 class GCN(ConvModel):
@@ -40,6 +41,7 @@ class GCN(ConvModel):
     """
 
     self_loops = True
+    reads_columns = True
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
@@ -27,10 +28,12 @@ class GINConv(nn.Module):
         self.eps = Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        project_first = adjacency.project_first(self.first.in_features, self.first.out_features)
-        h = self.first(x) if project_first else x
+        first = self.first.weight[:, adjacency.columns]
+        project_first = adjacency.project_first(first.shape[1], first.shape[0])
+        h = F.linear(x, first) if project_first else x
         z = (1 + self.eps) * h[: adjacency.num_dst] + adjacency.aggregate(h)
-        out: Tensor = self.second(((z if project_first else self.first(z)) + self.bias).relu())
+        z = adjacency.add_columns(z if project_first else F.linear(z, first))
+        out: Tensor = self.second((z + self.bias).relu())
         return out
 
 
@@ -58,6 +61,8 @@ class GIN(ConvModel):
     Its MLPs have one hidden layer and no batch normalisation.
     """
 
+    reads_columns = True
+
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
     ) -> None:
@@ -83,6 +88,8 @@ class GIN(ConvModel):
 
 class GINE(GIN):
     """GIN whose messages carry edge features (Hu et al., ICLR 2020)."""
+
+    reads_columns = False  # messages pass a ReLU before the sum
 
     def __init__(
         self,

@@ -28,15 +28,15 @@ class SAGEConv(nn.Module):
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        own, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
         if self.aggregator == "max":
-            z = self.neighbor(adjacency.aggregate(x, reduce="max"))
-        elif adjacency.project_first(self.own.in_features, self.own.out_features):
-            z = adjacency.aggregate(self.neighbor(x), reduce="mean")
+            z = F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
+        elif adjacency.project_first(neighbor.shape[1], neighbor.shape[0]):
+            z = adjacency.aggregate(F.linear(x, neighbor), reduce="mean")
         else:
-            weight = torch.cat([self.neighbor.weight, self.own.weight], 1)
-            return F.linear(adjacency.mean_beside(x), weight, self.own.bias)
-        out: Tensor = self.own(x[: adjacency.num_dst]) + z
-        return out
+            weight = torch.cat([neighbor, own], 1).t()
+            return adjacency.product(adjacency.mean_beside(x), weight, self.own.bias)
+        return adjacency.add_columns(F.linear(x[: adjacency.num_dst], own) + z) + self.own.bias
 
 
 class GraphSAGE(ConvModel):
@@ -70,4 +70,5 @@ class GraphSAGE(ConvModel):
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         one_of("model.aggregator", aggregator, ("mean", "max"))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
+        self.reads_columns = aggregator == "mean"
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))

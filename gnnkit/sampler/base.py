@@ -289,11 +289,11 @@ def grow(
         drawn = draw(numbering.nodes()[0 if sampler.redraw else newest :], hop)
         hops.append(Hop(drawn.indptr, numbering.add(drawn.sources), drawn.edge_ids, drawn.weight))
         known.append(len(numbering.nodes()))
-    return _batch(numbering.nodes().astype(dtype), known, _join(hops, dtype), sampler.redraw)
+    return _batch(numbering.nodes().astype(dtype), known, join_hops(hops, dtype), sampler.redraw)
 
 
-def _join(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
-    """Joins the rows of all hops into one hop."""
+def join_hops(hops: Sequence[Hop], dtype: npt.DTypeLike) -> Hop:
+    """Joins the rows of hops into one hop, with sources of a type."""
     ends = [0, *accumulate(len(hop.sources) for hop in hops)]
     indptr = [np.zeros(1, np.int64), *(hop.indptr[1:] + end for hop, end in zip(hops, ends, strict=False))]
     edge_ids = [hop.edge_ids for hop in hops if hop.edge_ids is not None]

@@ -150,6 +150,8 @@ class ExecutionStrategy(ABC):
     samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
+    one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
+    exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
     fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
@@ -234,6 +236,8 @@ def weighing_sums(sampler: Sampler) -> Sampler:
     wanted = "sum" if getattr(sampler, "draws_edges", True) else "mean"
     if kinds not in (None, wanted):
         raise UserError(f"sampler.importance={kinds}: a strategy weighs drawn edges itself, leave the key out")
+    if not getattr(sampler, "edge_ids", True):
+        raise UserError("sampler.edge_ids=False: a strategy weighs drawn edges, whose ids it reads, leave the key out")
     weighing = copy.copy(sampler)
     weighing.importance = wanted  # type: ignore[attr-defined]
     return weighing

@@ -75,6 +75,7 @@ class IndividualSample(ExecutionStrategy):
         _check_places(topology, features, batching)
         _check_cache(features, cache, cache_rows)
         self.reads_graph, self.fetches = topology == "shared", features == "partitioned"
+        self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
 

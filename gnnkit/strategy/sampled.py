@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers
+from gnnkit.engine import Adjacency, BlockLayers
 from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
@@ -23,6 +24,8 @@ class SampledBatches:
     The batches of all ranks cover the training nodes once in an epoch. A rank without
     seeds joins a step with an empty batch.
     """
+
+    gathers: ClassVar[bool] = True  # whether a batch brings the features of its nodes
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class SampledBatches:
             weighing_sums(worker.sampler),
             np.flatnonzero(self.graph.split == Split.TRAIN),
             batch_size,
-            features=worker.features.table,
+            features=worker.features.table if self.gathers else None,
             rank=worker.comm.rank,
             world_size=worker.comm.world_size,
             batching=batching,
@@ -84,7 +87,11 @@ class SampledBatches:
 
     def _batch(self, loaded: LoadedBatch, key: int, total: int) -> Batch:
         worker = self.worker
-        x = torch.from_numpy(np.asarray(loaded.x)).to(worker.device, worker.dtype)
+        x, adjacencies = self._inputs(loaded, key)
         labels = torch.tensor(self.graph.labels[loaded.seeds].astype(np.int64), device=worker.device)
-        rows = torch.arange(len(loaded.seeds), device=worker.device)
-        return Batch(x, self.layers.layers(loaded.blocks, key), rows, labels, total)
+        return Batch(x, adjacencies, torch.arange(len(loaded.seeds), device=worker.device), labels, total)
+
+    def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
+        """Returns the rows of the first layer's sources, and an adjacency by layer."""
+        x = torch.from_numpy(np.asarray(loaded.x)).to(self.worker.device, self.worker.dtype)
+        return x, self.layers.layers(loaded.blocks, key)

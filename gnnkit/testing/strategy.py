@@ -60,7 +60,7 @@ def check_strategy(
     Args:
         make: Makes the strategy.
         grids: Process grids. None: grids of one column for a strategy that reads the
-            whole graph or fetches rows, else one grid of each kind.
+            whole graph, needs `one_column` or fetches rows, else one grid of each kind.
         sampler: Sampler of two hops, for a strategy that `samples`. None: five
             neighbours at every hop.
     """
@@ -68,7 +68,8 @@ def check_strategy(
     model = GCN(WIDTH, CLASSES, hidden=4).double()
     draws = (sampler or NeighborSampler([5, 5], threads=1)) if make().samples else None
     check = _Check(model, draws, make().reads_graph)
-    for grid in grids or (ALONG_NODES if make().reads_graph or make().fetches else LAYOUTS):
+    along_nodes = make().reads_graph or make().one_column or make().fetches
+    for grid in grids or (ALONG_NODES if along_nodes else LAYOUTS):
         runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
         _check_updates(make(), runs[0].steps, str(grid))

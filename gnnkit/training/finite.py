@@ -226,7 +226,7 @@ def decide_together(sync: GradientSync, strategy: ExecutionStrategy) -> bool:
         sync: The gradient synchronisation.
         strategy: The execution strategy.
     """
-    return sync.lockstep and (sync.collective or strategy.full_graph)
+    return sync.lockstep and (sync.collective or strategy.full_graph or strategy.exchanges)
 
 
 def are_finite(gradients: Sequence[Tensor]) -> bool:

@@ -23,6 +23,7 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency, BlockLayers
+from gnnkit.engine.block import inverse_sqrt
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.evaluation import accuracies as measured_accuracies
@@ -618,6 +619,17 @@ def test_a_sampler_is_needed_by_llcg_alone() -> None:
     with pytest.raises(UserError, match="sampler is missing"):
         PresetWorkload(**LLCG).check(None, 2)
     PresetWorkload(**LLCG).check(NeighborSampler([3, 3]), 2)
+
+
+def test_a_part_has_its_own_factors_after_the_whole_graphs_were_read() -> None:
+    share = Share.of(GRAPH, np.flatnonzero(OWNERS[3] == 1))
+    layers = BlockLayers(GRAPH, make_model(), torch.float64, torch.device("cpu"))
+    whole = layers.inverse_sqrt_in_degree, layers.inverse_sqrt_out_degree
+    part = layers.of_part(share.block)
+    factors = part.inverse_sqrt_in_degree, part.inverse_sqrt_out_degree
+    for factor, degree, other in zip(factors, (part.in_degree, part.out_degree), whole, strict=True):
+        np.testing.assert_array_equal(factor, inverse_sqrt(degree))
+        assert not np.array_equal(factor, other)
 
 
 def test_a_part_of_the_graph_has_degrees_of_its_own() -> None:

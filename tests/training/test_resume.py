@@ -30,6 +30,7 @@ from gnnkit.partition.shard import cut_all
 from gnnkit.sampler import NeighborSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import GradientSync
@@ -50,7 +51,7 @@ IDENTITY = resume.Identity({"seed": 7}, {"workers": 2})
 class Scheduled(L.LightningModule):
     """A network whose learning rate changes with each epoch or each second step."""
 
-    num_layers, self_loops = 2, True
+    num_layers, self_loops, reads_columns = 2, True, True
 
     def __init__(self, interval: str, hidden: int) -> None:
         super().__init__()
@@ -199,6 +200,7 @@ def test_a_chain_of_three_resumed_runs_ends_where_an_unbroken_one_does(tmp_path:
 
 
 SAMPLED = Case(functools.partial(IndividualSample, batch_size=3), "step", 2, epochs=3, steps=1)
+JOINT = {mode: functools.partial(JointSample, mode, batch_size=2) for mode in ("cooperative", "push_pull")}
 
 
 @pytest.mark.slow
@@ -214,6 +216,17 @@ def test_a_run_resumed_from_any_step_of_an_epoch_ends_where_an_unbroken_one_does
         for step in steps:
             resumed = functools.partial(train, SAMPLED, resumed=tmp_path / f"{epoch}-{step}.json")
             assert_same(run(resumed, 2), expected, epoch * in_epoch + step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", JOINT)
+def test_batches_made_together_resume_in_mid_epoch_to_the_bit(tmp_path: Path, mode: str) -> None:
+    case = Case(JOINT[mode], "step", 2, epochs=2, steps=1)
+    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    in_epoch = max(expected[0][2]) + 1
+    assert in_epoch >= 2
+    actual = Threads.run(functools.partial(train, case, resumed=tmp_path / "0-1.json"), 2)
+    assert_same(actual, expected, 1)
 
 
 PARTITIONED = Case(

@@ -1,0 +1,102 @@
+"""Blocks of all ranks, of whose input rows each rank holds some columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.block import BlockAdjacency, BlockLayers
+from gnnkit.engine.dropout import dropout
+from gnnkit.engine.exchange import Demand, Route
+from gnnkit.graph import Block, Ids
+
+
+class ColumnAdjacency(BlockAdjacency):
+    """The first blocks of all ranks, joined. `x` has some columns of all their rows.
+
+    The products of a linear layer go to the rank of each block, and are added up there.
+    """
+
+    def __init__(self, layers: BlockLayers, block: Block, route: Route, columns: slice, key: int) -> None:
+        """Adds loops where the model asks for these.
+
+        Args:
+            layers: Values of the whole graph.
+            block: The joined blocks.
+            route: From the ranks that hold columns to the ranks of the blocks.
+            columns: Columns of the input that this rank holds.
+            key: Key of the layer and step.
+        """
+        super().__init__(layers, block, key)
+        self.columns, self._route = columns, route
+
+    def add_columns(self, z: Tensor) -> Tensor:  # [num_dst, f] -> [rows of this rank's block, f]
+        return self._route.collect(z, 0)
+
+    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return self.add_columns(z @ weight) + bias
+
+    def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:
+        if not training or p == 0:
+            return x
+        return dropout(x, self.src_nodes[: len(x)], p, self.key, self.columns.start)
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Joins blocks that share no row. Destinations of all blocks come first."""
+    first_dst = np.cumsum([0, *(block.num_dst for block in blocks)])  # place of each block's destinations
+    first_rest = first_dst[-1] + np.cumsum([0, *(len(block.src_nodes) - block.num_dst for block in blocks)])
+    first_edge = np.cumsum([0, *(len(block.indices) for block in blocks)])
+    indptr, indices = [np.zeros(1, np.int64)], []
+    for i, block in enumerate(blocks):
+        rows, is_dst = block.indices.astype(np.int64), block.indices < block.num_dst
+        indices.append(rows + np.where(is_dst, first_dst[i], first_rest[i] - block.num_dst))
+        indptr.append(block.indptr[1:] + first_edge[i])
+    nodes = [block.src_nodes[: block.num_dst] for block in blocks] + [b.src_nodes[b.num_dst :] for b in blocks]
+    ids = [block.edge_ids for block in blocks if block.edge_ids is not None]
+    weight = [block.weight for block in blocks if block.weight is not None]
+    return Block(
+        np.concatenate(indptr),
+        np.concatenate(indices),
+        np.concatenate(nodes),
+        np.concatenate(ids) if ids else None,
+        np.concatenate(weight) if weight else None,
+    )
+
+
+def packed(block: Block, device: torch.device) -> Tensor:  # [num_numbers] int64
+    """Writes a block as one array, for `unpacked`."""
+    parts = [block.indptr, block.indices, block.src_nodes]
+    parts += [] if block.edge_ids is None else [block.edge_ids]
+    parts += [] if block.weight is None else [block.weight.astype(np.float64).view(np.int64)]
+    head = [block.num_dst, len(block.src_nodes), block.edge_ids is not None, block.weight is not None]
+    return torch.from_numpy(np.concatenate([np.array(head, np.int64), *parts], dtype=np.int64)).to(device)
+
+
+def unpacked(numbers: Ids) -> Block:
+    """Reads a block that `packed` has written. `numbers` is [num_numbers] int64."""
+    num_dst, num_src, has_ids, has_weight = numbers[:4].tolist()
+    num_edges = int(numbers[4 + num_dst])
+    sizes = [num_dst + 1, num_edges, num_src, num_edges * has_ids, num_edges * has_weight]
+    indptr, indices, nodes, ids, weight, _ = np.split(numbers[4:], np.cumsum(sizes))
+    return Block(indptr, indices, nodes, ids if has_ids else None, weight.view(np.float64) if has_weight else None)
+
+
+def to_blocks(blocks: Sequence[Block], comm: Communicator) -> Demand:
+    """Says how rows of the joined blocks go to the ranks of the blocks.
+
+    Both sides have the rows of a block in the order of the block.
+
+    Args:
+        blocks: [world_size] the block of each rank.
+        comm: The ranks.
+    """
+    dst = [torch.from_numpy(block.src_nodes[: block.num_dst].astype(np.int64)) for block in blocks]
+    own = dst[comm.rank].repeat(comm.world_size).to(comm.device)
+    return Demand(
+        torch.cat(dst).to(comm.device), [len(ids) for ids in dst], own, [len(dst[comm.rank])] * comm.world_size
+    )

@@ -1,0 +1,133 @@
+"""Blocks that ranks sample together: each rank holds the in-edges of its own nodes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine.adjacency import Adjacency, Reduce
+from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
+from gnnkit.engine.dropout import derive
+from gnnkit.engine.engine import Message
+from gnnkit.engine.exchange import Route
+from gnnkit.graph import CSC, Block, Ids
+from gnnkit.partition.shard import Shard
+
+
+class ShardLayers(LayerValues):
+    """Values of one rank's shard, which holds all in-edges of the owned nodes.
+
+    Nodes are numbered anew: the owned ones in ascending order of ids, then the halo by
+    (owner, id). Only owned nodes have values. Edges have their positions in the shard.
+    """
+
+    def __init__(self, shard: Shard, model: object, dtype: torch.dtype, device: torch.device) -> None:
+        """Renumbers the edges of a shard of a grid with one column and one slice.
+
+        Args:
+            shard: This rank's shard.
+            model: Its `self_loops` says whether nodes without a loop get one.
+            dtype: Type of degrees, weights and features of edges.
+            device: Device of the adjacencies.
+        """
+        self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
+        self.dtype, self.device = dtype, device
+        self.self_loops = bool(getattr(model, "self_loops", False))
+        self.num_owned, self.away = len(shard.owned), shard.source_cell != shard.cell  # away: [num_sources] bool
+        self.halo, self.halo_owner = shard.sources[self.away], shard.source_cell[self.away]  # [num_halo] id and rank
+        self.csc = self._renumbered()
+        self.weight, self.edge_features = shard.csc.weight, shard.edge_features
+        self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
+        loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
+        self.graph_in_degree = shard.in_degree
+        self.in_degree, self.out_degree = shard.in_degree + loops, shard.out_degree + loops
+        self.inverse_sqrt_in_degree = inverse_sqrt(self.in_degree)
+        self.inverse_sqrt_out_degree = inverse_sqrt(self.out_degree)
+
+    def _renumbered(self) -> CSC:
+        """Returns the held edges with a row for each owned node."""
+        shard, away = self.shard, self.away
+        number = (self.num_owned + np.cumsum(away) - 1).astype(shard.csc.indices.dtype)
+        number[~away] = np.searchsorted(shard.owned, shard.sources[~away])
+        degree = np.zeros(self.num_owned, np.int64)
+        degree[np.searchsorted(shard.owned, shard.targets)] = np.diff(shard.csc.indptr)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        return CSC(indptr, number[shard.csc.indices], shard.csc.weight, self.num_owned + len(self.halo))
+
+    @cached_property
+    def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
+        """The global ids of all nodes of the shard."""
+        return np.concatenate([self.shard.owned, self.halo]).astype(np.int64)
+
+    def num_in_edges(self, nodes: Ids) -> Ids:
+        indptr, nodes = self.csc.indptr, nodes.astype(np.int64)
+        return indptr[nodes + 1] - indptr[nodes]
+
+    def node_ids(self, nodes: Ids) -> Ids:
+        return self.nodes[nodes]
+
+    def edge_ids(self, edges: Ids) -> Ids:
+        return self.shard.edge_ids[edges].astype(np.int64)
+
+
+class JointAdjacency(BlockAdjacency):
+    """One rank's part of a block that all ranks have sampled together.
+
+    A layer reads and computes rows of owned nodes. The rows of other ranks that edges
+    leave come from their owners, and their gradients go back. Every method that reads
+    rows is collective.
+    """
+
+    def __init__(self, layers: ShardLayers, block: Block, route: Route, layer: int, key: int) -> None:
+        """Adds loops where the model asks for these.
+
+        Args:
+            layers: Values of the shard.
+            block: In-edges of owned nodes. Its sources are owned nodes, which the layer
+                reads, and behind these the rows that come through `route`.
+            route: From the owners to the ranks that hold edges.
+            layer: Layer of the model.
+            key: Key of the step.
+        """
+        super().__init__(layers, block, derive(key, layer))
+        self._route, self._layer = route, layer
+        self._own = block.src_nodes[: len(block.src_nodes) - len(route.held_ids)]  # [num_src]
+
+    @cached_property
+    def src_nodes(self) -> Tensor:  # type: ignore[override]
+        return self._ids(self._layers.node_ids(self._own))
+
+    @cached_property
+    def out_degree(self) -> Tensor:  # type: ignore[override]
+        return self._tensor(self._layers.out_degree[self._own])
+
+    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
+        return super().aggregate(self.with_halo(x), reduce=reduce, weight=weight)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        return Adjacency.aggregate_normalized(self, x)  # owners know the degrees of sources
+
+    def mean_beside(self, x: Tensor) -> Tensor:
+        return super().mean_beside(self.with_halo(x))
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        return Adjacency.project_first(self, in_features, out_features)  # the same on all ranks
+
+    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
+        return super().aggregate_messages(self.with_halo(x), message)
+
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        return super().scores(self.with_halo(src), dst, edge)
+
+    def with_halo(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_src + num_halo, ...]
+        """Returns the given rows, and behind these the rows of other ranks."""
+        return torch.cat([x, self._route.spread(x, self._layer)])
+
+    def degree_with_halo(self, loop: float) -> Tensor:
+        degree = self._layers.in_degree[self._own]
+        if not self._layers.self_loops:
+            degree = degree + loop * self._layers.gets_loop[self._own]
+        return self.with_halo(self._tensor(degree)[:, None])[:, 0]

@@ -1,0 +1,332 @@
+"""Joint-sample mini-batches: what ranks draw and compute together, one rank does."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv, SAGEConv
+
+import gnnkit
+from gnnkit import testing
+from gnnkit.comm.threads import Threads
+from gnnkit.engine.columns import joined, packed, unpacked
+from gnnkit.engine.dropout import dropout
+from gnnkit.errors import UserError
+from gnnkit.graph import Split
+from gnnkit.model.gcn import GCN
+from gnnkit.model.pyg import PyG
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.sampler import (
+    BalancedSampler,
+    ClusterSampler,
+    FullSampler,
+    LaborSampler,
+    MetropolisHastingsSampler,
+    NeighborSampler,
+    Sampler,
+    WeightedSampler,
+)
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
+from gnnkit.sync.neighbour import Neighbour
+from gnnkit.testing.graphs import CLASSES, WIDTH
+from gnnkit.training.finite import decide_together
+from tests.models import MODELS
+from tests.strategy.test_individual_sample import GRAPH, Numbered, make_model, step, steps, worker
+
+DRAWS: dict[str, Callable[[], Sampler]] = {
+    "neighbor": lambda: NeighborSampler([3, 2]),
+    "redraw": lambda: NeighborSampler([3, 2], redraw=True),
+    "with replacement": lambda: NeighborSampler([3, 2], replace=True),
+    "weighted": lambda: WeightedSampler([3, 2], alpha=0.5),
+    "labor": lambda: LaborSampler([3, 2]),
+    "full": FullSampler,
+    "no draw": lambda: NeighborSampler([2, 0]),
+}
+LINEAR = ("gcn", "sage", "gin")  # linear before the sum over in-edges
+
+
+def uneven(comm: Any, sampler: Sampler, *, whole: bool) -> Worker:
+    """A rank of which one owns nothing, and one most nodes."""
+    return replace(_parts(comm.world_size)(comm, sampler), graph=GRAPH if whole else None)
+
+
+@functools.cache
+def _parts(ranks: int) -> Callable[[Any, Sampler], Worker]:
+    owner = np.random.default_rng(2).integers(0, max(ranks - 1, 1), GRAPH.num_nodes)
+    shards = list(cut_all(GRAPH, Partition(np.minimum(owner, owner[::-1]).astype(np.int32), None, Grid(ranks, 1, 1))))
+    return lambda comm, sampler: replace(worker(Numbered(0, 1), sampler), comm=comm, shard=shards[comm.rank])
+
+
+def together(strategy: ExecutionStrategy, model: nn.Module, sampler: Callable[[], Sampler], ranks: int) -> Tensor:
+    """Loss and gradient of each batch, added up over the ranks."""
+    parts = Threads.run(lambda comm: steps(strategy, model, uneven(comm, sampler(), whole=_reads(strategy))), ranks)
+    return sum(parts[1:], start=parts[0])
+
+
+def _reads(strategy: ExecutionStrategy) -> bool:
+    return strategy.reads_graph
+
+
+def serial(model: nn.Module, sampler: Callable[[], Sampler], batch_size: int) -> Tensor:
+    """Loss and gradient of each batch of one rank with the whole graph."""
+    return steps(IndividualSample(batch_size=batch_size), model, worker(Numbered(0, 1), sampler()))
+
+
+def check_equal(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def first_batch(strategy: ExecutionStrategy, own: Worker, model: nn.Module) -> Batch:
+    strategy.setup(own, model)
+    return next(iter(strategy.batches(0)))
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_the_union_of_the_ranks_nodes_and_edges_is_the_serial_batch(name: str, ranks: int) -> None:
+    model = make_model("gcn")
+    parts = Threads.run(
+        lambda comm: first_batch(JointSample(batch_size=2), uneven(comm, DRAWS[name](), whole=False), model), ranks
+    )
+    expected = first_batch(IndividualSample(batch_size=2 * ranks), worker(Numbered(0, 1), DRAWS[name]()), model)
+    for layer, one in enumerate(expected.adjacencies):
+        owned = [part.adjacencies[layer] for part in parts]
+        for ids in (lambda a: a.src_nodes[: a.num_dst], lambda a: a.src_nodes, lambda a: a.edge_ids):
+            found = torch.cat([ids(adjacency) for adjacency in owned])
+            assert torch.equal(found.sort().values, ids(one).sort().values)  # each on one rank, none twice
+    assert sum(len(part.rows) for part in parts) == expected.total == parts[0].total
+    features = torch.cat([part.x for part in parts])
+    assert torch.equal(features.sort(dim=0).values, expected.x.sort(dim=0).values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+def test_one_to_eight_ranks_have_the_loss_and_gradient_of_one(mode: str, model: str) -> None:
+    module, sampler = make_model(model), lambda: NeighborSampler([3, 3])
+    for ranks in range(1, 9):
+        found = together(JointSample(mode, batch_size=4), module, sampler, ranks)
+        check_equal(found, serial(module, sampler, 4 * ranks))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_owners_that_draw_together_compute_every_model_as_one_rank(model: str) -> None:
+    module = make_model(model)
+    for sampler in DRAWS.values():
+        check_equal(together(JointSample(batch_size=6), module, sampler, 3), serial(module, sampler, 18))
+
+
+@pytest.mark.parametrize("model", LINEAR)
+@pytest.mark.parametrize("hidden", [1, 7])  # columns of a rank: 2, 2 and 1. Products come before the sum, or after
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_columns_of_the_first_layer_add_up_to_individual_batches(model: str, hidden: int) -> None:
+    torch.manual_seed(1)
+    module = MODELS[model](WIDTH, CLASSES, hidden=hidden, dropout=0.3).double()
+    samplers: list[Callable[[], Sampler]] = [
+        DRAWS["redraw"],
+        DRAWS["weighted"],
+        DRAWS["no draw"],
+        lambda: BalancedSampler([3, 2]),
+        lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
+        lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4),
+    ]
+    for sampler in samplers:
+        work = lambda comm: steps(IndividualSample(batch_size=6), module, worker(comm, sampler()))  # noqa: E731, B023
+        check_equal(together(JointSample("push_pull", 6), module, sampler, 3), sum(Threads.run(work, 3)))
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+def test_a_model_of_one_layer_and_one_of_three(mode: str) -> None:
+    for layers in (1, 3):
+        torch.manual_seed(1)
+        module, sampler = GCN(WIDTH, CLASSES, 4, layers, 0.3).double(), lambda: NeighborSampler([2] * layers)  # noqa: B023
+        check_equal(together(JointSample(mode, 3), module, sampler, 3), serial(module, sampler, 9))
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+def test_batches_of_one_and_more_ranks_than_seeds_are_no_special_case(mode: str) -> None:
+    module = make_model("sage")
+    assert np.count_nonzero(GRAPH.split == Split.TRAIN) < 12 * 2
+    isolated = np.setdiff1d(
+        np.arange(GRAPH.num_nodes), [*GRAPH.csc.indices, *np.flatnonzero(np.diff(GRAPH.csc.indptr))]
+    )
+    assert (GRAPH.split[isolated] == Split.TRAIN).any()
+    for ranks, size in ((2, 1), (12, 2)):
+        found = together(JointSample(mode, size), module, FullSampler, ranks)
+        check_equal(found, serial(module, FullSampler, size * ranks))
+
+
+def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
+    torch.manual_seed(1)
+    convs = [GCNConv(WIDTH, 4, normalize=False), nn.ReLU(), nn.Dropout(0.3), SAGEConv(4, CLASSES)]
+    module, sampler = PyG(convs).double(), lambda: NeighborSampler([3, 2])
+    check_equal(together(JointSample(batch_size=3), module, sampler, 3), serial(module, sampler, 9))
+
+
+def test_push_pull_keeps_the_promises_of_strategies() -> None:  # the default mode: in tests/test_conformance.py
+    testing.check_strategy(lambda: JointSample("push_pull", batch_size=4))
+
+
+def words(strategy: ExecutionStrategy, model: nn.Module, own: Worker) -> tuple[int, int]:
+    """Numbers gathered and reduced in an epoch."""
+    module = copy.deepcopy(model)
+    strategy.setup(own, module)
+    for batch in strategy.batches(0):
+        step(batch, module)
+    return strategy.tally.total("gather"), strategy.tally.total("reduce")
+
+
+@pytest.mark.parametrize("hidden", [2, 8])
+def test_words_are_the_rows_that_edges_read_once_for_each_rank_and_layer(hidden: int) -> None:
+    torch.manual_seed(1)
+    module = MODELS["gin"](WIDTH, CLASSES, hidden=hidden, dropout=0.0).double()
+    sampler = lambda: NeighborSampler([3, 2])  # noqa: E731
+
+    def work(comm: Threads) -> tuple[tuple[int, int], list[int]]:
+        own = uneven(comm, sampler(), whole=False)
+        joint = JointSample(batch_size=4)
+        joint.setup(own, module)
+        halo = [0, 0]  # rows of other ranks, by layer
+        for batch in joint.batches(0):
+            for layer, adjacency in enumerate(batch.adjacencies):
+                edges = adjacency.rank_graph.edge_index  # type: ignore[attr-defined]
+                halo[layer] += len(edges[0, edges[0] >= len(adjacency.src_nodes)].unique())
+        return words(joint, module, own), halo
+
+    found = Threads.run(work, 3)
+    widths = (min(hidden, WIDTH), hidden)
+    for (gathered, _), halo in found:
+        assert gathered == sum(rows * width for rows, width in zip(halo, widths, strict=True))
+    backward = widths if hidden < WIDTH else (0, hidden)  # features get no gradient, products do
+    total = sum(rows * width for _, halo in found for rows, width in zip(halo, backward, strict=True))
+    assert sum(reduced for (_, reduced), _ in found) == total > 0
+
+
+def test_push_pull_moves_hidden_rows_only_and_less_than_features_where_hidden_is_narrow() -> None:
+    torch.manual_seed(1)
+    hidden, ranks, module = 1, 3, MODELS["sage"](WIDTH, CLASSES, hidden=1, dropout=0.0).double()
+    sampler = lambda: NeighborSampler([3, 3])  # noqa: E731
+
+    def work(comm: Threads) -> tuple[tuple[int, int], int, int]:
+        own, pushed, remote = uneven(comm, sampler(), whole=True), 0, 0
+        individual = IndividualSample(batch_size=3)
+        individual.setup(own, module)
+        for batch in individual.batches(0):
+            first = batch.adjacencies[0]
+            pushed += first.num_dst * hidden
+            remote += int((~np.isin(first.src_nodes.numpy(), own.owned)).sum()) * WIDTH
+        return words(JointSample("push_pull", batch_size=3), module, own), pushed, remote
+
+    found = Threads.run(work, ranks)
+    every = sum(pushed for _, pushed, _ in found)
+    for (gathered, reduced), pushed, _ in found:
+        assert reduced == (ranks - 1) * pushed  # products of this rank's batches, from the others
+        assert gathered == every - pushed  # gradients of the others' batches
+    assert sum(sum(moved) for moved, _, _ in found) < sum(remote for _, _, remote in found)
+
+
+def test_a_part_of_the_columns_drops_the_same_numbers() -> None:
+    ids = torch.arange(5, 25)
+    whole = dropout(torch.ones(20, 11), ids, 0.4, 3)
+    for first, last in ((0, 4), (3, 11), (4, 9), (10, 11), (11, 11)):
+        part = dropout(torch.ones(20, last - first), ids, 0.4, 3, first)
+        assert torch.equal(part, whole[:, first:last])
+
+
+def test_joined_blocks_keep_every_edge_and_travel_as_one_array() -> None:
+    sampler = WeightedSampler([3], importance="sum")
+    seeds = ([3, 7], [], [7, 1, 9])
+    blocks = [sampler.sample(GRAPH.csc, np.array(ids, np.int64), key=1).blocks[0] for ids in seeds]
+    block = joined([unpacked(packed(each, torch.device("cpu")).numpy()) for each in blocks])
+    assert block.src_nodes[: block.num_dst].tolist() == [3, 7, 7, 1, 9]
+    assert np.array_equal(block.edge_ids, np.concatenate([each.edge_ids for each in blocks]))
+    assert np.array_equal(block.weight, np.concatenate([each.weight for each in blocks]))
+    assert np.array_equal(block.src_nodes[block.indices], GRAPH.csc.indices[block.edge_ids])
+    rows = np.repeat(block.src_nodes[: block.num_dst], np.diff(block.indptr))
+    assert ((GRAPH.csc.indptr[rows] <= block.edge_ids) & (block.edge_ids < GRAPH.csc.indptr[rows + 1])).all()
+
+
+class InPython(NeighborSampler):
+    """A sampler with draws of its own."""
+
+    def draw(self, graph: Any, nodes: Any, hop: int, *, key: int) -> Any:
+        return super().draw(graph, nodes, hop, key=key)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "reason"),
+    [
+        (lambda: BalancedSampler([3, 2]), "BalancedSampler draws for a node according to other nodes"),
+        (lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12), "ClusterSampler draws for a node according to"),
+        (lambda: MetropolisHastingsSampler([3, 3]), "MetropolisHastingsSampler walks through nodes that other ranks"),
+        (lambda: InPython([3, 3]), "InPython draws in Python from the whole graph"),
+    ],
+)
+def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[], Sampler], reason: str) -> None:
+    with pytest.raises(UserError, match=rf"^strategy\.mode=cooperative: sampler={reason}"):
+        JointSample().check(sampler(), 2)
+    JointSample("push_pull").check(sampler(), 2)
+
+
+@pytest.mark.parametrize("model", sorted(set(MODELS) - set(LINEAR)))
+def test_push_pull_refuses_layers_that_are_not_linear_before_the_sum(model: str) -> None:
+    with pytest.raises(
+        UserError, match=r"must be linear before the sum over in-edges, and .* is not: choose model=gcn"
+    ):
+        JointSample("push_pull").setup(worker(Numbered(0, 1), NeighborSampler([3, 3])), make_model(model))
+
+
+def test_owners_need_all_in_edges_of_their_nodes() -> None:
+    owner = np.arange(GRAPH.num_nodes) % 4
+    shards = list(cut_all(GRAPH, Partition(owner.astype(np.int32), None, Grid(2, 2, 1))))
+    own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), shard=shards[0], graph=None)
+    with pytest.raises(UserError, match=r"^partition\.grid=2 x 2 x 1: strategy\.mode=cooperative draws"):
+        JointSample().setup(own, make_model("gcn"))
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step(mode: str) -> None:
+    assert decide_together(Neighbour(), JointSample(mode))
+    assert not decide_together(Neighbour(), IndividualSample())
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"mode": "pull"},
+            r"^strategy\.mode=pull is not known: did you mean push_pull\? there are: cooperative, push_pull",
+        ),
+        ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
+    ],
+)
+def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        JointSample(**keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
+def test_processes_compute_what_one_process_computes(mode: str, tmp_path: Path) -> None:
+    result = gnnkit.train(
+        GRAPH,
+        strategy={"name": "joint_sample", "mode": mode, "batch_size": 3},
+        sampler={"name": "neighbor", "fanouts": [3, 3]},
+        overrides=["job=verify"],
+        workers=2,
+        comm="gloo",
+        folder=tmp_path / "run",
+    )
+    assert result["verified"], result["largest_difference"]
+    assert result["reference"] == "one rank with the whole graph"
