@@ -22,7 +22,7 @@ SCRIPT = """
         torch.empty(num_bytes, dtype=torch.uint8).fill_(1)
 
     def faults(num_bytes):
-        for _ in range(10):  # small ends of the first seven stay apart, in caches of glibc
+        for _ in range(20):  # small ends of the first seven stay apart, in caches of glibc
             use(num_bytes)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         for _ in range({rounds}):
@@ -53,7 +53,8 @@ def faults_of_a_rank(**environment: str) -> Any:
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 @pytest.mark.parametrize("name", ["main", "thread"])
 def test_a_rank_uses_freed_memory_again_in_each_thread(name: str) -> None:
-    assert faults_of_a_rank()[name] < BYTES // resource.getpagesize() // 10
+    # Without the thresholds, every round clears every page.
+    assert faults_of_a_rank()[name] < ROUNDS * BYTES // resource.getpagesize() // 2
 
 
 def test_an_allocator_that_the_user_has_set_up_stays() -> None:
