@@ -75,7 +75,7 @@ VARIANTS: dict[str, list[str]] = {
     "preset, clusters": preset(halo="cluster"),
     "preset, averaged": preset(halo="none", average="parameters", sync_every=4),
     "preset, llcg": preset(halo="none", average="parameters", sync_every=4, correction="llcg"),
-    "preset, coverage": preset(halo="none", split="dynamic", correction="coverage"),
+    "preset, coverage": [*preset(halo="none", split="dynamic", correction="coverage"), "partition=random"],
     "preset, rows every 10 epochs": preset(exchange_every=10),
     "individual_sample": ["strategy=individual_sample", "sampler.fanouts=[25,10]", "strategy.batch_size=128"],
 }
