@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from gnnkit.comm import Communicator
+from gnnkit.comm.average import average_parameters
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, real, whole
 from gnnkit.strategy.base import Measured
@@ -116,7 +117,7 @@ class Supersteps:
             self.drift = relative_drift(model, comm)
         if self.exchanges(epoch):
             if self.drift > self.rule.max_drift:
-                _average(model, comm, weight)
+                average_parameters(model, comm, weight)
             self._decide(epoch, self.rule, comm)
 
     def _decide(self, epoch: int, rule: Rule, comm: Communicator) -> None:
@@ -149,13 +150,6 @@ class Supersteps:
         """Goes on from a state."""
         for name, value in state.items():
             setattr(self, name, value)
-
-
-def _average(model: nn.Module, comm: Communicator, weight: float) -> None:
-    """Replaces the parameters by the ranks' weighted mean. Collective."""
-    own = parameters_to_vector(model.parameters()).detach()
-    total = comm.all_reduce(torch.tensor([weight], dtype=own.dtype, device=own.device))
-    vector_to_parameters(comm.all_reduce(own * weight) / total, model.parameters())
 
 
 def relative_drift(model: nn.Module, comm: Communicator) -> float:

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.sync.average import average_parameters, drift
+from gnnkit.comm.average import average_parameters, drift
 
 OnLost = Literal["stop", "continue"]
 

@@ -10,7 +10,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.errors import UserError
 from gnnkit.sync.base import GradientSync, OnLost, gradients, trained
 from gnnkit.sync.served import Served
 from gnnkit.sync.versions import Damping, Mode, make_rules
@@ -83,8 +82,7 @@ class Leader(GradientSync):
         return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
-        if not self.lockstep:
-            raise UserError(f"sync.mode={self.rules.mode}: this strategy averages models, which needs sync.mode=sync")
+        self.rules.check_average()
         super().average_models(module, weight)
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:

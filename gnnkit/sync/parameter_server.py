@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.errors import UserError
 from gnnkit.ranges import whole
 from gnnkit.sync.base import GradientSync, OnLost
 from gnnkit.sync.served import Served
@@ -72,8 +71,7 @@ class ParameterServer(GradientSync):
         return self._served.sum(x)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
-        if not self.lockstep:
-            raise UserError(f"sync.mode={self.rules.mode}: this strategy averages models, which needs sync.mode=sync")
+        self.rules.check_average()
         self._served.average(module, weight)
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:

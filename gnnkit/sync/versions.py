@@ -67,6 +67,11 @@ class Rules:
             gradients, shares = gradients / total, shares / total
         return self.aggregation.combine(gradients, shares)
 
+    def check_average(self) -> None:
+        """Raises `UserError` where workers cannot average models."""
+        if not self.together:
+            raise UserError(f"sync.mode={self.mode}: this strategy averages models, which needs sync.mode=sync")
+
     def rate(self, delay: int) -> float:
         """Returns the factor of the learning rate for a delay in versions."""
         return 1 / (1 + delay) if self.damping == "staleness" else 1.0

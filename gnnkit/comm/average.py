@@ -1,4 +1,4 @@
-"""The end of training with workers that drifted: a weighted average of parameters.
+"""How far the workers' parameters drifted, and their weighted average.
 
 This is no gradient synchronisation.
 """
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from gnnkit.comm import Communicator
+from gnnkit.comm.base import Communicator
 
 
 def drift(module: nn.Module, comm: Communicator) -> float:
