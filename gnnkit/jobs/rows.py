@@ -15,27 +15,8 @@ from gnnkit.storage import write_atomically
 from gnnkit.strategy import Worker
 
 
-def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] -> [num_nodes, ...]
-    """Returns the rows of all nodes in the data set's order, on the leader.
-
-    Collective. Returns None on other ranks.
-    """
-    nodes = worker.comm.gather(torch.tensor(np.asarray(worker.owned, np.int64), device=worker.device))
-    parts = worker.comm.gather(rows)
-    return torch.cat(parts)[torch.argsort(torch.cat(nodes))] if parts else None
-
-
-def write_rows(path: Path, rows: Tensor, worker: Worker) -> None:
-    """Writes the rows of all nodes as `.npy`, in the data set's order.
-
-    Collective. The leader writes.
-
-    Args:
-        path: The file.
-        rows: [num_owned, ...] of this rank's nodes.
-        worker: This rank.
-    """
-    joined = by_node(rows, worker)
+def write_rows(path: Path, joined: Tensor | None) -> None:
+    """Writes rows as `.npy`, on the leader. Other ranks have no rows."""
     if joined is not None:
         buffer = io.BytesIO()
         np.save(buffer, joined.cpu().numpy(), allow_pickle=False)

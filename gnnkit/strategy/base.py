@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine, FeatureStore, TableFeatures, Tally
+from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, TableFeatures, Tally
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import Links
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class Worker:
     graph: Graph | None = None  # the whole graph, where the strategy reads it
     sampler: Sampler | None = None  # the configured one, where the strategy draws
     threads: int = 1  # of this rank
+    links: Links | None = None  # the edges to predict, where the task is about edges
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +64,13 @@ class Worker:
             self._engines[loops] = Engine(shard, self.comm, self.dtype)
         return self._engines[loops]
 
+    @cached_property
+    def owner(self) -> Ids:  # [num_nodes] int64
+        """The rank that owns each node. Collective at the first call."""
+        owner = torch.zeros(self.shard.num_nodes, dtype=torch.int64, device=self.device)
+        owner[torch.from_numpy(self.owned.astype(np.int64)).to(self.device)] = self.comm.rank
+        return self.comm.all_reduce(owner).cpu().numpy()
+
     @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending
         """The global ids of the nodes that this rank owns, evaluates and predicts."""
@@ -84,12 +94,21 @@ class Batch:
 
     x: Tensor  # [num_src, width] input rows
     adjacencies: Sequence[Adjacency]  # one for each layer of the model
-    rows: Tensor  # [k] int64, the output rows that the loss reads
-    labels: Tensor  # [k] int64
+    rows: Tensor  # [k] int64, the output rows that the loss reads, or [k, 2] pairs of rows
+    labels: Tensor  # [k, ...] labels of these rows, in the form of `Graph.labels`. Of pairs 1 or 0, floating
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
     update: Update = "synchronise"
     weight: float = 0.0  # of this rank's parameters, where `update` is "average"
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
+    reach: Reach | None = None  # collective, brings the rows that `rows` counts. None: the model's output
+
+    def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs
+        """Returns the rows that the loss reads of the model's output. Collective.
+
+        Args:
+            out: [num_dst, width] output of the model.
+        """
+        return (out if self.reach is None else self.reach(out))[self.rows]
 
     @property
     def synchronise(self) -> bool:
@@ -133,6 +152,7 @@ class ExecutionStrategy(ABC):
 
     samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
+    predicts_edges: bool = False  # True: serves `worker.links`. `rows` then are pairs
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"

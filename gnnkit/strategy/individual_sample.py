@@ -11,6 +11,7 @@ from gnnkit.engine import Tally
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.link_batches import LinkBatches
 from gnnkit.strategy.sampled import SampledBatches
 
 
@@ -39,7 +40,7 @@ class IndividualSample(ExecutionStrategy):
 
         Args:
             batch_size: Seeds per worker and step. Groups of seeds, where the sampler
-                has groups.
+                has groups. Edges, where the task predicts edges.
             batching: "plain", or "balanced" to even out the expected work of the
                 workers.
             window: Steps over which balanced batching evens out.
@@ -51,6 +52,7 @@ class IndividualSample(ExecutionStrategy):
         one_of("strategy.batching", batching, ("plain", "balanced"))
         one_of("strategy.topology", topology, ("shared",))
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
+        self.predicts_edges = batching == "plain"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -61,6 +63,11 @@ class IndividualSample(ExecutionStrategy):
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally = Tally()
+        if worker.links is not None:
+            self.sampled: SampledBatches | LinkBatches = LinkBatches(
+                worker, model, batch_size=self.batch_size, prefetch=self.prefetch
+            )
+            return
         self.sampled = SampledBatches(
             worker,
             model,

@@ -107,7 +107,7 @@ class PresetWorkload(ExecutionStrategy):
             raise UserError("strategy=preset_workload needs the whole graph")
         self.tally = Tally()
         self.reader = Reader.of(worker, model, local_degrees=self.keys.degrees == "local")
-        owner = self.reader.owner()
+        owner = worker.owner
         if self.measures:
             num_ranks = worker.comm.world_size
             self._chunk = cut_chunks(owner, num_ranks, self.keys.chunks)

@@ -85,6 +85,6 @@ class SampledBatches:
     def _batch(self, loaded: LoadedBatch, key: int, total: int) -> Batch:
         worker = self.worker
         x = torch.from_numpy(np.asarray(loaded.x)).to(worker.device, worker.dtype)
-        labels = torch.tensor(self.graph.labels[loaded.seeds].astype(np.int64), device=worker.device)
+        labels = torch.from_numpy(self.graph.labels[loaded.seeds]).to(worker.device)
         rows = torch.arange(len(loaded.seeds), device=worker.device)
         return Batch(x, self.layers.layers(loaded.blocks, key), rows, labels, total)

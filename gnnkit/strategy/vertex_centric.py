@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from gnnkit.engine import ForwardPass, ShardAdjacency
 from gnnkit.engine.dropout import derive
-from gnnkit.graph import Split
 from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.supervised import Supervision
 
 
 class VertexCentric(ExecutionStrategy):
@@ -30,6 +28,7 @@ class VertexCentric(ExecutionStrategy):
     """
 
     full_graph = True
+    predicts_edges = True
 
     def __init__(self, local_iterations: int = 1) -> None:
         self.local_iterations = whole("strategy.local_iterations", local_iterations, 1, MAX_COUNT)
@@ -46,10 +45,7 @@ class VertexCentric(ExecutionStrategy):
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed = worker.seed
         self.x = worker.features.rows(shard.owned)
-        self.labels = torch.tensor(np.asarray(shard.labels, np.int64), device=worker.device)
-        self.train_rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(worker.device)
-        count = worker.comm.all_reduce(torch.tensor([len(self.train_rows)], device=worker.device))
-        self.num_train = int(count.item())
+        self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 
     def num_batches(self, epoch: int) -> int:
         return 1
@@ -66,7 +62,15 @@ class VertexCentric(ExecutionStrategy):
 
     def _batch(self, epoch: int) -> Batch:
         exchanges = (epoch + 1) % self.local_iterations == 0
-        rows, total = self.train_rows, self.num_train if exchanges else len(self.train_rows)
+        given = self.supervision.epoch(epoch)
         forward = ForwardPass(exchanges, remember=self.drifts)
-        adjacencies = ShardAdjacency.layers(self.engine, self.num_layers, derive(self.seed, epoch), forward)
-        return Batch(self.x, adjacencies, rows, self.labels[rows], total, "synchronise" if exchanges else "own")
+        adjacencies = ShardAdjacency.layers(given.engine, self.num_layers, derive(self.seed, epoch), forward)
+        return Batch(
+            self.x,
+            adjacencies,
+            given.rows,
+            given.labels,
+            given.total if exchanges else len(given.rows),
+            "synchronise" if exchanges else "own",
+            reach=given.reach,
+        )
