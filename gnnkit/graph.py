@@ -594,7 +594,7 @@ def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
     """Says which rows of labels hold a label."""
     if labels.dtype.kind == "f":
         known: npt.NDArray[np.bool_] = ~np.isnan(labels)
-        return known if known.ndim == 1 else known.any(axis=1).astype(np.bool_)
+        return known if known.ndim == 1 else np.asarray(known.any(axis=1))
     return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
 
 

@@ -24,7 +24,7 @@ from gnnkit.ranges import shown, unknown, unknown_key
 if TYPE_CHECKING:
     from gnnkit.settings import Choice
 
-KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")
+KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model", "task")
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
 PARTITION_KEYS = ("path",)  # arguments of a partitioner that stand beside these, and not in `options`

@@ -17,6 +17,7 @@ from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown
 JOBS = ("train", "verify", "plan", "partition")
 PRECISIONS = (32, 64)
 DEFAULT_WORKERS = 4
+DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
@@ -126,6 +127,7 @@ class Settings:
     timeout: float  # seconds that a rank waits for another
     sync: Choice
     model: Choice
+    task: Choice
     trainer: TrainerSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
@@ -158,6 +160,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
         sync=_choice("sync", config),
         model=_choice("model", config),
+        task=_choice("task", config),
         trainer=TrainerSettings(**config["trainer"]),
         composed=config,
         notes=notes,
@@ -165,7 +168,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:
-    """Puts another data set, model or sampler in the place of the configured one."""
+    """Puts another plugin in the place of the configured one."""
     composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
     changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
     return replace(settings, **changed)

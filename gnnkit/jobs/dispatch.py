@@ -28,6 +28,7 @@ from gnnkit.model.program import Program
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
+from gnnkit.task import Task
 from gnnkit.training import resume
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
@@ -59,6 +60,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings.partition.nodes.create()
     settings.comm.load()
     settings.sync.create()
+    task: Task = settings.task.create()
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
@@ -67,8 +69,10 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
     if not source.trains:
         iterate.check(settings, strategy)
-    elif isinstance(num_layers, int):
-        strategy.check(sampler, num_layers)
+    else:
+        task.check(strategy, sampler)
+        if isinstance(num_layers, int):
+            strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
         resume.load(settings.trainer.resume)  # the ranks read it again
     if strategy.reads_graph and settings.partition.grid != "1d":

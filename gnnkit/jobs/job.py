@@ -12,11 +12,12 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared, load_graph, load_shard
+from gnnkit.leader.cut import Prepared, load_graph, load_links, load_shard
 from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
+from gnnkit.task import Task
 
 DTYPES = {32: torch.float32, 64: torch.float64}  # by trainer.precision
 
@@ -48,6 +49,11 @@ class Job:
         sync: GradientSync = self.settings.sync.create()
         return sync
 
+    def task(self) -> Task:
+        """Makes a new task."""
+        task: Task = self.settings.task.create()
+        return task
+
     def workers(self, world: Communicator) -> Communicator:
         """Returns the workers among all ranks. Only workers call this method."""
         count = self.settings.workers
@@ -72,13 +78,15 @@ class Job:
             load_graph(self.folder),
             None if settings.sampler is None else settings.sampler.create(),
             settings.threads,
+            load_links(self.folder),
         )
 
     def widths(self, worker: Worker) -> Widths:
         """Returns the widths that the model of this run must fit."""
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
-        return Widths(data.features.shape[1], worker.shard.num_classes, 0 if edges is None else edges.shape[1])
+        num_outputs = self.task().num_outputs(worker.shard.num_classes)
+        return Widths(data.features.shape[1], num_outputs, 0 if edges is None else edges.shape[1])
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""

@@ -23,7 +23,7 @@ def resumable(job: Job) -> Identity:
     run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
     run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
     run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
-    run |= _spelt_out("sync", settings.sync)
+    run |= _spelt_out("sync", settings.sync) | _spelt_out("task", settings.task)
     run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
     layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
     layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}

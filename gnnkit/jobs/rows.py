@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.jobs.job import Job
 from gnnkit.storage import write_atomically
 from gnnkit.strategy import Worker
 
@@ -21,6 +23,12 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
         buffer = io.BytesIO()
         np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
         write_atomically(path, buffer.getvalue())
+
+
+def write_names(job: Job) -> None:
+    """Writes `classes.json`, the user's name of each class, where there are names."""
+    if job.prepared.class_names is not None:
+        write_atomically(job.folder / "classes.json", json.dumps(job.prepared.class_names).encode())
 
 
 def all_ranks(counts: Mapping[str, int], worker: Worker) -> dict[str, Any]:

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.evaluation import Evaluation, accuracies
-from gnnkit.graph import Split
+from gnnkit.evaluation import Evaluation
 from gnnkit.jobs import callbacks, figures
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.resumable import resumable
-from gnnkit.jobs.rows import write_rows
+from gnnkit.jobs.rows import write_names, write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
@@ -73,8 +71,10 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     logits = module.evaluation.logits(module.model)
-    measured = accuracies(logits, worker)
-    write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
+    measured = module.task.measure(logits, worker)
+    write_rows(job.folder / "predictions.npy", module.task.predictions(logits, worker))
+    if comm.rank == LEADER:
+        write_names(job)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     return found | drifts | figures.left_out(guard, worker) | exactness
 
@@ -112,6 +112,7 @@ def make_module(
         strategy,
         worker,
         evaluation,
+        task=job.task(),
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
@@ -180,7 +181,7 @@ def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Tra
     before = after = drift(module.model, worker.comm)
     last = resume.state(trainer, module)  # where a longer run goes on
     if before and settings.final_average:
-        sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+        sync.finish(module.model, worker.comm, worker.weight)
         after = drift(module.model, worker.comm)
     if settings.checkpoint:
         resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0), last)

@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph import CSC, Graph
 from gnnkit.leader.choose import Decision, assign, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
+from gnnkit.task import Task
 
 PREPARED = "prepared"  # folder in the run folder
+LINKS = "links"  # the edges to predict
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -35,6 +37,7 @@ class Prepared:
     why: str
     summary: str  # for people
     fingerprint: str  # of the graph
+    class_names: list[str] | None  # of the user, by class
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -44,7 +47,7 @@ class Prepared:
 class Needs:
     """The data that the ranks of a job read."""
 
-    trains: bool  # labelled nodes in the training split
+    trains: bool  # what the task reads
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
 
@@ -53,6 +56,12 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
     """The given graph, or the graph of the configured data set."""
     loaded: Graph = settings.dataset.create().load() if graph is None else graph
     return loaded
+
+
+def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
+    """Returns the graph that trains, and the edges to predict, as the task says."""
+    task: Task = settings.task.create()
+    return task.prepare(graph)
 
 
 def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:
@@ -67,12 +76,14 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     Returns:
         The fields of `Prepared`.
     """
-    graph = load(settings, graph)
+    graph, links = load(settings, graph), None
     if needs.trains:
-        check_trainable(graph)
+        graph, links = read(settings, graph)
     partition = assign(graph, settings.partition, settings.workers)
     target = folder / PREPARED
     prepared = _share(settings, graph, partition, target) if needs.graph else _cut(settings, graph, partition, target)
+    if links is not None:
+        links.save(target / LINKS)
     if needs.reference:
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
         reduced = _without_edges(graph) if needs.graph else graph
@@ -91,6 +102,12 @@ def load_graph(folder: Path) -> Graph | None:
     return Graph.load(path) if path.exists() else None
 
 
+def load_links(folder: Path) -> Links | None:
+    """The edges to predict, mapped, where the task is about edges."""
+    path = folder / PREPARED / LINKS
+    return Links.load(path) if path.exists() else None
+
+
 def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
     def saved(shard: Shard) -> Shard:
         shard.save(target / str(shard.rank))
@@ -102,7 +119,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path) -
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
     lines = [*describe(graph, settings, partition.grid), decision.why, f"max/mean: {spelt}"]
-    return Prepared(shape(partition.grid), balance, decision.why, "\n".join(lines), fingerprint(graph))
+    return _prepared(graph, partition, balance, decision.why, lines)
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
@@ -114,7 +131,12 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
     why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
     lines = [*describe(graph, settings, partition.grid), why]
-    return Prepared(shape(partition.grid), balance, why, "\n".join(lines), fingerprint(graph))
+    return _prepared(graph, partition, balance, why, lines)
+
+
+def _prepared(graph: Graph, partition: Partition, balance: dict[str, float], why: str, lines: list[str]) -> Prepared:
+    names = None if graph.class_names is None else list(graph.class_names)
+    return Prepared(shape(partition.grid), balance, why, "\n".join(lines), fingerprint(graph), names)
 
 
 def _without_edges(graph: Graph) -> Graph:
@@ -129,15 +151,6 @@ def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:
     report = quality.to_dict()
     coordination = {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}
     (folder / "coordination.json").write_text(json.dumps(coordination), encoding="utf-8")
-
-
-def check_trainable(graph: Graph) -> None:
-    """Raises `UserError` for a graph without a labelled training node."""
-    if not np.any(graph.split == Split.TRAIN):
-        raise UserError("dataset: no node is in the training split")
-    unlabelled = np.flatnonzero((graph.split != Split.NONE) & (graph.labels < 0))
-    if len(unlabelled):
-        raise UserError(f"dataset: node {unlabelled[0]} is in a split and has no label")
 
 
 def fingerprint(graph: Graph) -> str:

@@ -70,8 +70,8 @@ class Links:
                     "the graph is nearly complete: use task.filtered=false"
                 )
             tried += 1
-            drawn = (_mix(words[open_] + np.uint64(tried) * _FIRST) % np.uint64(self.num_nodes)).astype(np.int64)
-            other = (_mix(words[open_] + np.uint64(tried) * _SECOND) % np.uint64(self.num_nodes)).astype(np.int64)
+            drawn = (_mix(words[open_] + _times(tried, _FIRST)) % np.uint64(self.num_nodes)).astype(np.int64)
+            other = (_mix(words[open_] + _times(tried, _SECOND)) % np.uint64(self.num_nodes)).astype(np.int64)
             place = end[open_] if tried <= _TRIES else 1 - end[open_]
             found[open_] = edges[open_]
             found[open_, place] = drawn
@@ -83,7 +83,7 @@ class Links:
     def _serves(self, pairs: Ids, edges: Ids) -> npt.NDArray[np.bool_]:  # [k]
         serves = (pairs[:, 0] != pairs[:, 1]) & (pairs != edges).any(1)
         if self.known is None or not len(self.known):
-            return serves | (self.num_nodes < 3)
+            return np.asarray(serves | (self.num_nodes < 3))
         wanted = codes(pairs, self.num_nodes)
         place = np.minimum(np.searchsorted(self.known, wanted), len(self.known) - 1)
         return np.asarray(serves & (self.known[place] != wanted))
@@ -120,7 +120,7 @@ def chosen(pairs: Ids, num_nodes: int, key: int) -> npt.NDArray[np.float64]:  # 
         num_nodes: Number of nodes of the graph.
         key: Key of all draws.
     """
-    return (hashed(unordered(pairs, num_nodes), key) >> np.uint64(11)) * 2.0**-53
+    return np.asarray((hashed(unordered(pairs, num_nodes), key) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
 def hashed(ids: Ids, key: int) -> _Words:  # [k]
@@ -148,6 +148,11 @@ def without_pairs(block: Block, degree: Ids, excluded: npt.NDArray[np.int64], nu
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(rows[kept], minlength=block.num_dst))])
     edge_ids = None if block.edge_ids is None else block.edge_ids[kept]
     return Block(indptr, block.indices[kept], block.src_nodes, edge_ids, weight[kept])
+
+
+def _times(number: int, word: np.uint64) -> np.uint64:
+    """Multiplies modulo 2^64."""
+    return np.uint64(number * int(word) % 2**64)
 
 
 def _mix(words: _Words) -> _Words:

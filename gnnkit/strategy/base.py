@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, TableFeatures, Tally
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids
+from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
@@ -65,11 +65,27 @@ class Worker:
         return self._engines[loops]
 
     @cached_property
+    def _owners(self) -> list[Ids]:
+        return []
+
+    # No cached property: one lock of all instances would keep other threads waiting.
+    @property
     def owner(self) -> Ids:  # [num_nodes] int64
         """The rank that owns each node. Collective at the first call."""
-        owner = torch.zeros(self.shard.num_nodes, dtype=torch.int64, device=self.device)
-        owner[torch.from_numpy(self.owned.astype(np.int64)).to(self.device)] = self.comm.rank
-        return self.comm.all_reduce(owner).cpu().numpy()
+        if not self._owners:
+            owner = torch.zeros(self.shard.num_nodes, dtype=torch.int64, device=self.device)
+            owner[torch.from_numpy(self.owned.astype(np.int64)).to(self.device)] = self.comm.rank
+            self._owners.append(self.comm.all_reduce(owner).cpu().numpy())
+        return self._owners[0]
+
+    @property
+    def weight(self) -> int:
+        """This rank's weight in a mean of the ranks' parameters.
+
+        Counts training nodes, or all owned nodes where the task is about edges.
+        """
+        train = self.shard.split == Split.TRAIN
+        return len(self.owned) if self.links is not None else int(np.count_nonzero(train))
 
     @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending

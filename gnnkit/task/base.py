@@ -119,7 +119,7 @@ class NodeTask(Task):
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         shard = worker.shard
         labels, known = torch.from_numpy(np.array(shard.labels)).to(worker.device), shard.labelled
-        found = {}
+        found: dict[str, float] = {}
         for split in self.splits:
             rows = torch.from_numpy(np.flatnonzero(known & (shard.split == SPLITS[split]))).to(worker.device)
             counts = self.counts(outputs[rows], labels[rows])
@@ -140,7 +140,8 @@ def f1(counts: Tensor) -> Tensor:  # [num_classes]
         counts: [3, num_classes] hits, predictions and labels of each class.
     """
     hits, predicted, actual = counts
-    return 2 * hits / (predicted + actual)
+    scores: Tensor = 2 * hits / (predicted + actual)
+    return scores
 
 
 def macro(scores: Tensor) -> float:

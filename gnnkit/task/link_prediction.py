@@ -90,8 +90,9 @@ class LinkPrediction(Task):
                 f"task.supervision_share={self.supervision_share} is read by full-graph training only, {name} "
                 "predicts every edge once in an epoch: leave the key out"
             )
-        draws_edges = getattr(sampler, "draws_edges", True) and type(sampler).groups in (None, Sampler.groups)
-        if sampler is not None and not draws_edges:
+        if sampler is not None and not (
+            getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups
+        ):
             raise UserError(
                 f"task=link_prediction: {type(sampler).__name__} reads more than the drawn in-edges of the ends of "
                 "a pair, and may read the edge to predict: choose another sampler, such as sampler=neighbor"

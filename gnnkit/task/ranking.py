@@ -19,11 +19,11 @@ def ranking(scores: Tensor) -> dict[str, float]:
     over all pairs together.
     """
     positive, negative = scores[:, :1], scores[:, 1:]
-    ranks = 1 + (negative > positive).sum(1) + 0.5 * (negative == positive).sum(1)
+    ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
     found = {"mrr": float((1 / ranks).mean())}
     found |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
-    # torchmetrics squeezes scores outside of 0..1, which makes some equal. Places do not.
-    distinct, place = scores.unique(return_inverse=True)
+    # torchmetrics squeezes scores outside of 0..1, which makes some equal.
+    distinct, place = torch.unique(scores, return_inverse=True)
     places = place.reshape(-1).to(torch.float64) / max(len(distinct) - 1, 1)
     wanted = torch.zeros_like(scores, dtype=torch.int64)
     wanted[:, 0] = 1
