@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit import _core
-from gnnkit.engine import Lookup, Tally
+from gnnkit.engine import Lookup, Tally, derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, real, share, switch, whole
@@ -100,7 +99,7 @@ class LinkPrediction(Task):
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
         pairs, n = pairs_of(graph.csc), graph.num_nodes
-        draw = chosen(pairs, n, _core.derive(self.seed, _SPLIT)) if len(pairs) else np.zeros(0)
+        draw = chosen(pairs, n, derive(self.seed, _SPLIT)) if len(pairs) else np.zeros(0)
         draw[pairs[:, 0] == pairs[:, 1]] = 1  # loops are no answers
         val, held = draw < self.val_share, draw < self.val_share + self.test_share
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
@@ -115,7 +114,7 @@ class LinkPrediction(Task):
             self.negatives,
             self.eval_negatives,
             supervised,
-            _core.derive(self.seed, _EVALUATION),
+            derive(self.seed, _EVALUATION),
         )
         return with_edges(graph, np.flatnonzero(~held)), links
 
@@ -164,7 +163,7 @@ class LinkPrediction(Task):
         for start in range(0, len(pairs), size * num_ranks):
             ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
             own = np.asarray(pairs[ids])
-            negative = links.negative_pairs(own, ids, links.eval_negatives, _core.derive(links.seed, split))
+            negative = links.negative_pairs(own, ids, links.eval_negatives, derive(links.seed, split))
             reach, rows = lookup.find(np.concatenate([own[:, None], negative], 1))
             parts.append(dot(reach(outputs)[rows]).to(torch.float64))
         return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
