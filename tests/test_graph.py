@@ -214,7 +214,10 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
         ({"labels": np.zeros((2, 2), bool)}, r"labels has dtype bool, shape \[2, 2\], expected 0 and 1 of shape \[3"),
         ({"labels": np.eye(3, dtype=bool), "class_names": ["a"]}, "labels has 3 columns, but there are 1 class names"),
         ({"labels": np.zeros((4, 2))}, r"labels has shape \[4, 2\], expected \[3\] or \[3, numbers\]"),
-        ({"split": [1, 0, 0], "labels": [np.nan, 1.0, 2.0]}, r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = nan: no label"),
+        (
+            {"split": [1, 0, 0], "labels": [np.nan, 1.0, 2.0]},
+            r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = nan: no label",
+        ),
         ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
         ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),
         ({"split": [1, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),

@@ -65,7 +65,19 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-FROM_COMM_ON = {"comm", "engine", "model", "strategy", "sync", "evaluation", "task", "launch", "leader", "training", "jobs"}
+FROM_COMM_ON = {
+    "comm",
+    "engine",
+    "model",
+    "strategy",
+    "sync",
+    "evaluation",
+    "task",
+    "launch",
+    "leader",
+    "training",
+    "jobs",
+}
 COMMAND = {"__init__", "__main__", "usage"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {

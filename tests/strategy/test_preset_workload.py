@@ -24,7 +24,6 @@ from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.engine import Adjacency, BlockLayers
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
-from gnnkit.evaluation import accuracies as measured_accuracies
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -525,7 +524,7 @@ def _accuracy(make: Callable[[], ExecutionStrategy], graph: Graph, comm: Communi
     options: dict[str, Any] = {"max_epochs": 40, "limit_val_batches": 0, "logger": False}
     make_trainer(module, AllReduce(), SyncMeter(), **options).fit(module)
     average_parameters(model, comm, 1.0)
-    return measured_accuracies(module.evaluation.logits(model), own)["test"]
+    return module.task.measure(module.evaluation.logits(model), own)["test_accuracy"]
 
 
 @pytest.mark.slow
