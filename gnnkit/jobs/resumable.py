@@ -20,10 +20,11 @@ def resumable(job: Job) -> Identity:
     may change between epochs. `Resume` compares the shapes of parameters.
     """
     settings, partition = job.settings, job.settings.partition
-    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
+    run: dict[str, Any] = _spelt_out("task", settings.task)  # first, as the data follow
+    run |= {"dataset": job.prepared.fingerprint, "seed": settings.seed}
     run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
     run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
-    run |= _spelt_out("sync", settings.sync) | _spelt_out("task", settings.task)
+    run |= _spelt_out("sync", settings.sync)
     run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
     layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
     layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}

@@ -32,7 +32,7 @@ class Links:
     known: Ids | None  # [num_known] int64 ascending codes of all edges, which are no negatives. None: any pair is
     negatives: int  # pairs for each edge that trains
     eval_negatives: int  # pairs for each edge that is evaluated
-    supervision_share: float  # of the edges that full-graph training predicts in an epoch
+    supervision_share: float  # of the edges that an epoch predicts, unless all
     seed: int  # of the pairs that evaluate
 
     def save(self, folder: Path) -> None:
@@ -47,7 +47,9 @@ class Links:
         given: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         return cls(**given, **{name: meta[name] for name in _SCALARS})
 
-    def negative_pairs(self, pairs: Ids, ids: Ids, count: int, key: int) -> Ids:  # [k, count, 2]
+    def negative_pairs(
+        self, pairs: Ids, ids: Ids, count: int, key: int, among: Ids | None = None
+    ) -> Ids:  # [k, count, 2]
         """Draws pairs of nodes for each edge, with another source or destination.
 
         Draws follow from the key and the id of the edge alone. No pair is a loop, or
@@ -58,7 +60,9 @@ class Links:
             ids: [k] a number of each edge.
             count: Pairs for each edge.
             key: Key of all draws.
+            among: [num_candidates] nodes that are drawn. None: all nodes.
         """
+        num_nodes = np.uint64(self.num_nodes if among is None else len(among))
         words = hashed(np.repeat(ids, count), key) + np.tile(np.arange(count, dtype=np.uint64), len(ids)) * _GOLDEN
         found = np.repeat(pairs.astype(np.int64), count, axis=0)
         edges, end = found.copy(), (_mix(words) & np.uint64(1)).astype(np.int64)
@@ -70,8 +74,11 @@ class Links:
                     "the graph is nearly complete: use task.filtered=false"
                 )
             tried += 1
-            drawn = (_mix(words[open_] + _times(tried, _FIRST)) % np.uint64(self.num_nodes)).astype(np.int64)
-            other = (_mix(words[open_] + _times(tried, _SECOND)) % np.uint64(self.num_nodes)).astype(np.int64)
+            drawn, other = (
+                (_mix(words[open_] + _times(tried, word)) % num_nodes).astype(np.int64) for word in (_FIRST, _SECOND)
+            )
+            if among is not None:
+                drawn, other = among[drawn].astype(np.int64), among[other].astype(np.int64)
             place = end[open_] if tried <= _TRIES else 1 - end[open_]
             found[open_] = edges[open_]
             found[open_, place] = drawn
@@ -162,7 +169,9 @@ def _mix(words: _Words) -> _Words:
     return words ^ (words >> np.uint64(31))
 
 
-def supervised(links: Links, pairs: Ids, ids: Ids, key: int) -> tuple[Ids, npt.NDArray[np.float32]]:
+def supervised(
+    links: Links, pairs: Ids, ids: Ids, key: int, among: Ids | None = None
+) -> tuple[Ids, npt.NDArray[np.float32]]:
     """Returns edges and drawn pairs without an edge, with the labels 1 and 0.
 
     Args:
@@ -170,11 +179,12 @@ def supervised(links: Links, pairs: Ids, ids: Ids, key: int) -> tuple[Ids, npt.N
         pairs: [k, 2] edges.
         ids: [k] a number of each edge.
         key: Key of all draws.
+        among: [num_candidates] nodes that are drawn. None: all nodes.
 
     Returns:
         Pairs [k * (1 + negatives), 2] and labels [k * (1 + negatives)].
     """
-    negative = links.negative_pairs(pairs, ids, links.negatives, key).reshape(-1, 2)
+    negative = links.negative_pairs(pairs, ids, links.negatives, key, among).reshape(-1, 2)
     labels = np.zeros(len(pairs) + len(negative), np.float32)
     labels[: len(pairs)] = 1
     return np.concatenate([pairs, negative]), labels

@@ -168,7 +168,9 @@ class ExecutionStrategy(ABC):
 
     samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
-    predicts_edges: bool = False  # True: serves `worker.links`. `rows` then are pairs
+    # The edges of `worker.links` that batches predict: all edges once in an epoch, or
+    # the share `supervision_share`, drawn anew in each epoch. None: rows are nodes.
+    predicts_edges: Literal["all", "share"] | None = None
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"

@@ -52,7 +52,7 @@ class IndividualSample(ExecutionStrategy):
         one_of("strategy.batching", batching, ("plain", "balanced"))
         one_of("strategy.topology", topology, ("shared",))
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
-        self.predicts_edges = batching == "plain"
+        self.predicts_edges = "all" if batching == "plain" else None
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":

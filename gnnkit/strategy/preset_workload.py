@@ -18,6 +18,7 @@ from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
 from gnnkit.strategy.exchanged import Exchanged
+from gnnkit.strategy.linked_share import LinkedShare
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
@@ -85,6 +86,8 @@ class PresetWorkload(ExecutionStrategy):
             correction_batch_size,
             exchange_every,
         )
+        whole_share = halo != "cluster" and correction == "none" and exchange_every is None
+        self.predicts_edges = "share" if whole_share else None
         self.samples = correction == "llcg"
         self.reads_graph = exchange_every is None
         self.drifts = average == "parameters"
@@ -158,6 +161,8 @@ class PresetWorkload(ExecutionStrategy):
     def _workload(self, owner: Ids) -> Workload:
         """Builds this rank's workload from the rank of each node [num_nodes]."""
         keys = self.keys
+        if self.worker.links is not None:
+            return LinkedShare(self.reader, self.worker.links, owner, one_hop=keys.halo == "one_hop")
         if keys.covers:
             return Covered(self.reader, owner, every=keys.resplit_every)
         if keys.halo == "cluster":

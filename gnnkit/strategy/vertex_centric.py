@@ -28,12 +28,12 @@ class VertexCentric(ExecutionStrategy):
     """
 
     full_graph = True
-    predicts_edges = True
 
     def __init__(self, local_iterations: int = 1) -> None:
         self.local_iterations = whole("strategy.local_iterations", local_iterations, 1, MAX_COUNT)
         self.drifts = self.keeps_state = local_iterations > 1
         self.only_synchronises = not self.drifts
+        self.predicts_edges = None if self.drifts else "share"  # other edges each epoch, other rows received
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return None if self.drifts else self

@@ -19,7 +19,7 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import Task
 from gnnkit.task.ranking import HITS, ranked, ranking
 
-_SUPERVISED = 0.3  # share of the edges that full-graph training predicts in an epoch
+_SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless all
 _CHUNK = 2**16  # pairs whose rows are at hand at a time
 _SPLIT, _EVALUATION = 1, 2  # purposes of keys
 
@@ -56,8 +56,8 @@ class LinkPrediction(Task):
             eval_negatives: Pairs without an edge for each edge that is evaluated.
             val_share: Share of the edges that validate.
             test_share: Share of the edges that test.
-            supervision_share: Share of the edges that full-graph training predicts in
-                an epoch. None: 0.3.
+            supervision_share: Share of the edges that an epoch predicts, for strategies
+                that do not predict all. None: 0.3.
             filtered: Whether pairs that are edges are drawn again.
             seed: Seed of the split of edges and of the pairs that evaluate.
         """
@@ -78,16 +78,16 @@ class LinkPrediction(Task):
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         name = type(strategy).__name__
-        if not strategy.predicts_edges or strategy.drifts:
+        if strategy.predicts_edges is None:
             raise UserError(
                 f"task=link_prediction: {name} with these keys hands out rows of nodes only: choose "
-                "strategy=vertex_centric with strategy.local_iterations=1, or strategy=individual_sample with "
-                "strategy.batching=plain"
+                "strategy=vertex_centric with strategy.local_iterations=1, strategy=individual_sample with "
+                "strategy.batching=plain, or strategy=preset_workload without clusters, corrections and exchange"
             )
-        if self.supervision_share is not None and not strategy.full_graph:
+        if self.supervision_share is not None and strategy.predicts_edges == "all":
             raise UserError(
-                f"task.supervision_share={self.supervision_share} is read by full-graph training only, {name} "
-                "predicts every edge once in an epoch: leave the key out"
+                f"task.supervision_share={self.supervision_share} is not read by {name}, which predicts every edge "
+                "once in an epoch: leave the key out"
             )
         if sampler is not None and not (
             getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups

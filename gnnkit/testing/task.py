@@ -71,7 +71,7 @@ def _check_losses(task: Task, graph: Graph, links: Links | None, width: int) -> 
     alone = torch.cat([task.losses(outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))])
     assert_close(losses.detach(), alone.detach(), "losses of rows together, against each row alone")
     assert task.losses(outputs[:0], labels[:0]).shape == (0,), "losses fails without rows, which a rank may have"
-    losses.sum().backward()
+    torch.autograd.backward(losses.sum())
     assert outputs.grad is not None, "losses gives no gradient"
     assert bool(outputs.grad.isfinite().all()), "losses gives a gradient that is not finite"
 

@@ -57,7 +57,7 @@ def test_full_graph_ranks_compute_together_what_one_process_computes(name: str) 
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize("name", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
 def test_sampling_ranks_compute_together_what_one_process_computes(name: str) -> None:
     model, sampler = make_model(name), NeighborSampler([3, 3], threads=1)
     for ranks in (1, 2, 3):
@@ -69,6 +69,39 @@ def test_sampling_ranks_compute_together_what_one_process_computes(name: str) ->
         )
         found = run_steps(strategy, TASK, model, many, ranks)
         torch.testing.assert_close(found, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("halo", ["none", "one_hop"])
+@pytest.mark.parametrize("degrees", ["global", "local"])
+def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, degrees: str) -> None:
+    for ranks in (1, 3):
+        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=True, links=LINKS)
+        batches: list[Batch] = []
+        strategy = PresetWorkload(halo=halo, degrees=degrees)
+        found = run_steps(strategy, TASK, make_model("sage"), workers, ranks, batches.append)
+        again = run_steps(strategy, TASK, make_model("sage"), workers, ranks)
+        torch.testing.assert_close(found, again, rtol=0, atol=1e-12)
+        totals = sorted({batch.total for batch in batches})
+        assert sum(len(batch.rows) for batch in batches) == sum(totals)
+        positives = [positive_ends(batch) for batch in batches]
+        for batch, ends in zip(batches, positives, strict=True):
+            assert not np.isin(unordered(ends, 48), unordered(edges_read(batch), 48)).any()
+            assert (batch.adjacencies[-1].src_nodes[batch.rows] >= 0).all()
+        if halo == "one_hop":  # no edge is lost, and none is predicted twice
+            whole: list[Batch] = []
+            one = make_workers(GRAPH, Grid(1, 1, 1), whole=True, links=LINKS)
+            run_steps(strategy, TASK, make_model("sage"), one, 1, whole.append)
+            several = np.sort(codes(np.concatenate(positives), 48))
+            np.testing.assert_array_equal(
+                several, np.sort(codes(np.concatenate([positive_ends(batch) for batch in whole]), 48))
+            )
+
+
+def positive_ends(batch: Batch) -> Ids:  # [k, 2]
+    """Returns the edges that a batch predicts."""
+    last = batch.adjacencies[-1]
+    ends = batch.outputs(last.src_nodes[: last.num_dst, None].double())[:, :, 0].long()
+    return np.asarray(ends[batch.labels == 1].numpy())
 
 
 def edges_read(batch: Batch) -> Ids:  # [num_edges, 2]
@@ -98,9 +131,7 @@ def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str
     predicted: list[int] = []
 
     def look(batch: Batch) -> None:
-        last = batch.adjacencies[-1]
-        ends = batch.outputs(last.src_nodes[: last.num_dst, None].double())[:, :, 0].long()
-        positive = ends[batch.labels == 1].numpy()
+        positive = positive_ends(batch)
         read = unordered(edges_read(batch), 48)
         assert not np.isin(unordered(positive, 48), read).any()
         assert not np.isin(held, read).any()
@@ -296,10 +327,11 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("keys", "strategy", "message"),
     [
-        ({}, PresetWorkload(), "task=link_prediction: PresetWorkload with these keys hands out rows of nodes only"),
+        ({}, PresetWorkload(halo="cluster"), "task=link_prediction: PresetWorkload with these keys hands out rows of"),
+        ({}, PresetWorkload(exchange_every=1), "strategy=preset_workload without clusters, corrections and exchange"),
         ({}, VertexCentric(local_iterations=2), "choose strategy=vertex_centric with strategy.local_iterations=1"),
         ({}, IndividualSample(batching="balanced"), "strategy.batching=plain"),
-        ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 is read by full-graph training"),
+        ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 is not read by IndividualSample"),
     ],
 )
 def test_strategies_that_cannot_serve_are_refused(
@@ -307,7 +339,8 @@ def test_strategies_that_cannot_serve_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         LinkPrediction(**keys).check(strategy, None)
-    LinkPrediction().check(VertexCentric(), None)
+    LinkPrediction(supervision_share=0.2).check(VertexCentric(), None)
+    LinkPrediction(supervision_share=0.2).check(PresetWorkload(average="parameters"), None)
 
 
 def test_samplers_that_read_more_than_in_edges_are_refused() -> None:
@@ -350,6 +383,7 @@ def test_a_run_predicts_edges_and_equals_one_process(keys: dict[str, Any], tmp_p
     assert verified["reference"] == "one rank with the whole graph"
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
     """`batch.outputs` brings both ends, from other ranks too."""
 
