@@ -69,6 +69,19 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
     "task.loss": ["cubed"],
+    "strategy.halo": ["two_hop"],
+    "strategy.clusters": COUNT,
+    "strategy.clusters_per_batch": COUNT,
+    "strategy.degrees": ["own"],
+    "strategy.sync_every": ["step", *COUNT],
+    "strategy.average": ["median"],
+    "strategy.split": ["random"],
+    "strategy.resplit_every": COUNT,
+    "strategy.chunks": COUNT,
+    "strategy.correction": ["full"],
+    "strategy.correction_steps": COUNT,
+    "strategy.correction_batch_size": [*COUNT, 2**40],
+    "strategy.exchange_every": COUNT,
     "comm.timeout": [0, -1, NAN, INF, 1e300],
     "sync.average": ["median"],
     "model.hidden": [*COUNT, 2**70],
@@ -285,6 +298,10 @@ SAMPLED = "strategy=individual_sample"
         ([SAMPLED, "sampler.fanouts=[5,a]"], "sampler.fanouts=[5, 'a'] must be a list, each entry a whole number"),
         ([SAMPLED, "sampler.fanouts=[5]"], "sampler.fanouts has 1 hops, but model.num_layers=2"),
         ([SAMPLED, "strategy.batch_size=0"], "strategy.batch_size=0 must be a whole number from 1 to 2147483647"),
+        (
+            ["strategy=preset_workload", "strategy.correction=llcg"],
+            "strategy.average=gradients does not go with strategy.correction=llcg: correcting steps follow an average",
+        ),
         ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
     ],
 )
@@ -293,11 +310,19 @@ def test_the_command_refuses_values_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    strategy = [] if SAMPLED in arguments else ["strategy=vertex_centric"]
+    strategy = [] if arguments[0].startswith("strategy=") else ["strategy=vertex_centric"]
     assert main([*strategy, *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"gnnkit: error: {expected}")
     assert runs == []
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_sampler_that_a_strategy_brings_has_one_fanout_for_each_layer(num_layers: int) -> None:
+    llcg = ["strategy=preset_workload", "strategy.correction=llcg", "strategy.average=parameters"]
+    sampler = dispatch.check(settle(compose([*llcg, f"model.num_layers={num_layers}"]))).sampler
+    assert sampler is not None
+    assert (sampler.name, sampler.arguments["fanouts"]) == ("neighbor", [15, 10, 10][:num_layers])
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])

@@ -70,13 +70,20 @@ class Worker:
 
     # No cached property: one lock of all instances would keep other threads waiting.
     @property
-    def owner(self) -> Ids:  # [num_nodes] int64
+    def owner(self) -> Ids:  # [num_nodes] int32
         """The rank that owns each node. Collective at the first call."""
         if not self._owners:
-            owner = torch.zeros(self.shard.num_nodes, dtype=torch.int64, device=self.device)
-            owner[torch.from_numpy(self.owned.astype(np.int64)).to(self.device)] = self.comm.rank
-            self._owners.append(self.comm.all_reduce(owner).cpu().numpy())
+            self._owners.append(self.rank_of(self.owned))
         return self._owners[0]
+
+    def rank_of(self, nodes: Ids) -> Ids:  # [num_nodes] int32
+        """Finds the rank that gives each node of the graph. Collective.
+
+        `nodes` are this rank's [k] ids. Each node is given by one rank.
+        """
+        ranks = torch.zeros(self.shard.num_nodes, dtype=torch.int32, device=self.device)
+        ranks[torch.from_numpy(nodes.astype(np.int64)).to(self.device)] = self.comm.rank
+        return self.comm.all_reduce(ranks).cpu().numpy()
 
     @property
     def weight(self) -> int:

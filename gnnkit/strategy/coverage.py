@@ -27,10 +27,10 @@ def weigh(block: Block, chunk: Ids, degree: Ids, num_rotations: int) -> tuple[Bl
     two chunks, and the counts of a row sum up to its degree. The coverage of a row is
     (edges seen inside + R edges seen between) / degree, and 1 without in-edges. The
     mean of a row's coverage over R rotations is 1. Coverage times a weighted sum has
-    the sum over all in-edges as its mean.
+    the sum over all in-edges as mean.
 
     Args:
-        block: Edges held in one rotation. Computes all its nodes.
+        block: Edges held in one rotation, in which all nodes are computed.
         chunk: [num_nodes] chunk of each node of the block.
         degree: [num_nodes] number of in-edges in the whole graph.
         num_rotations: R, until all chunks have met.

@@ -25,17 +25,16 @@ class LinkedShare(Workload):
     edge together, and is predicted. Pairs without an edge join nodes of the share.
     """
 
-    def __init__(self, reader: Reader, links: Links, owner: Ids, *, one_hop: bool) -> None:
-        """Builds the share.
+    def __init__(self, reader: Reader, links: Links, nodes: Ids, *, one_hop: bool) -> None:
+        """Builds the share. Collective.
 
         Args:
             reader: This rank.
             links: Says which share of the edges, and how many negative pairs.
-            owner: [num_nodes] rank of each node.
+            nodes: [k] ascending global ids of the nodes that this rank computes.
             one_hop: Whether in-neighbours of the rank's nodes belong to the share.
         """
-        graph, rank = reader.graph, reader.worker.comm.rank
-        nodes = np.flatnonzero(owner == rank)
+        graph, owner = reader.graph, reader.worker.rank_of(nodes)
         halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
         self._reader, self._links, self._owner, self._one_hop = reader, links, owner, one_hop
         self._block = induced(graph.csc, np.concatenate([nodes, halo]))

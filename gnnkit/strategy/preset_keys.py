@@ -32,7 +32,7 @@ _RULES: tuple[tuple[str, str, tuple[Any, ...], str], ...] = (
     ("correction=coverage", "halo", ("none",), "a worker holds two whole chunks"),
     ("correction=coverage", "degrees", ("global",), "weights estimate the sums over all in-edges"),
     ("split=dynamic", "sync_every", ("epoch", 1), "workers meet before nodes are dealt out anew"),
-    ("exchange_every", "halo", ("one_hop",), "the rows that move are those of in-neighbours"),
+    ("exchange_every", "halo", ("one_hop",), "the in-neighbours' rows are the ones that move"),
     ("exchange_every", "split", ("fixed",), "workers hold the edges into the nodes that they own"),
     ("exchange_every", "correction", ("none",), "no edge is dropped"),
     ("exchange_every", "degrees", ("global",), "no edge is dropped"),

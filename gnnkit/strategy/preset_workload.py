@@ -93,7 +93,7 @@ class PresetWorkload(ExecutionStrategy):
         self.drifts = average == "parameters"
         self.only_synchronises = keys.period == 1 and not self.drifts
         self.measures = split == "dynamic" and not keys.covers
-        self.keeps_state = keys.period > 1 or self.measures or not self.reads_graph
+        self.keeps_state = keys.period > 1 or self.measures or (exchange_every or 1) > 1
         self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
@@ -110,13 +110,12 @@ class PresetWorkload(ExecutionStrategy):
             raise UserError("strategy=preset_workload needs the whole graph")
         self.tally = Tally()
         self.reader = Reader.of(worker, model, local_degrees=self.keys.degrees == "local")
-        owner = worker.owner
         if self.measures:
             num_ranks = worker.comm.world_size
-            self._chunk = cut_chunks(owner, num_ranks, self.keys.chunks)
+            self._chunk = cut_chunks(worker.owner, num_ranks, self.keys.chunks)
             self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * self.keys.chunks)
             self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
-        self.work = self._workload(owner)
+        self.work = self._workload(worker.owned)
         if self.samples:
             self.sampled = SampledBatches(worker, model, batch_size=self.keys.correction_batch_size)
 
@@ -153,21 +152,24 @@ class PresetWorkload(ExecutionStrategy):
             self._deal(state["chunk_rank"].numpy())
 
     def _deal(self, chunk_rank: Ids) -> None:
-        """Gives each rank its chunks, and builds the share anew where one has moved."""
+        """Gives each rank its chunks, and builds shares anew where one has moved.
+
+        Collective.
+        """
         if not np.array_equal(chunk_rank, self._chunk_rank):
             self._chunk_rank = chunk_rank
-            self.work = self._workload(chunk_rank[self._chunk])
+            self.work = self._workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
 
-    def _workload(self, owner: Ids) -> Workload:
-        """Builds this rank's workload from the rank of each node [num_nodes]."""
+    def _workload(self, nodes: Ids) -> Workload:
+        """Builds the workload of a rank that computes `nodes`. Collective."""
         keys = self.keys
         if self.worker.links is not None:
-            return LinkedShare(self.reader, self.worker.links, owner, one_hop=keys.halo == "one_hop")
+            return LinkedShare(self.reader, self.worker.links, nodes, one_hop=keys.halo == "one_hop")
         if keys.covers:
-            return Covered(self.reader, owner, every=keys.resplit_every)
+            return Covered(self.reader, self.worker.owner, every=keys.resplit_every)
         if keys.halo == "cluster":
-            return Clusters(self.reader, owner, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
-        return OneShare(self.reader, owner, one_hop=keys.halo == "one_hop")
+            return Clusters(self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
+        return OneShare(self.reader, nodes, one_hop=keys.halo == "one_hop")
 
     def _steps(self, epoch: int) -> Iterator[tuple[int, int | None]]:
         """Gives each step of the run, alone or with the number of its correction."""

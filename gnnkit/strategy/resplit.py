@@ -19,7 +19,7 @@ def cut_chunks(owner: Ids, num_ranks: int, per_rank: int) -> Ids:  # [num_nodes]
         num_ranks: Number of ranks.
         per_rank: Chunks of a rank.
     """
-    chunk = np.empty(len(owner), np.int64)
+    chunk = np.empty(len(owner), np.int32)
     for rank in range(num_ranks):
         nodes = np.flatnonzero(owner == rank)
         chunk[nodes] = rank * per_rank + np.arange(len(nodes)) * per_rank // max(len(nodes), 1)
@@ -51,7 +51,8 @@ def reassign(chunk_rank: Ids, costs: Floats, seconds: Floats) -> Ids:  # [num_ch
         costs: [num_chunks] cost of each chunk.
         seconds: [num_ranks] seconds that each rank computed.
     """
-    ranks, pace = chunk_rank.copy(), _pace(np.bincount(chunk_rank, costs, len(seconds)), seconds)
+    held = np.bincount(chunk_rank, costs, len(seconds)).astype(np.float64)
+    ranks, pace = chunk_rank.copy(), _pace(held, seconds)
     while True:
         times = pace * np.bincount(ranks, costs, len(pace))
         slowest = int(times.argmax())

@@ -81,15 +81,15 @@ class Reader:
 class OneShare(Workload):
     """One step an epoch over the whole share, which is built once."""
 
-    def __init__(self, reader: Reader, owner: Ids, *, one_hop: bool) -> None:
+    def __init__(self, reader: Reader, nodes: Ids, *, one_hop: bool) -> None:
         """Builds the share.
 
         Args:
             reader: This rank.
-            owner: [num_nodes] rank of each node.
-            one_hop: Whether in-neighbours of the rank's nodes belong to the share.
+            nodes: [num_own] nodes of this rank, ascending.
+            one_hop: Whether in-neighbours of these nodes belong to the share.
         """
-        graph, nodes = reader.graph, np.flatnonzero(owner == reader.worker.comm.rank)
+        graph = reader.graph
         halo = in_neighbours(graph.csc, nodes) if one_hop else None
         share = Share.of(graph, nodes, halo)
         self.num_train, self.num_own = int(np.count_nonzero(graph.split == Split.TRAIN)), share.num_seeds
@@ -107,28 +107,26 @@ class Clusters(Workload):
     rank.
     """
 
-    def __init__(self, reader: Reader, owner: Ids, *, clusters: int, per_batch: int) -> None:
-        """Builds the share, of which batches are cut.
+    def __init__(self, reader: Reader, nodes: Ids, *, clusters: int, per_batch: int) -> None:
+        """Builds the share, of which batches are cut. Collective.
 
         Args:
             reader: This rank.
-            owner: [num_nodes] rank of each node.
+            nodes: [num_own] nodes of this rank, ascending.
             clusters: Clusters of each rank.
             per_batch: Clusters of a batch.
         """
-        comm, graph = reader.worker.comm, reader.graph
+        comm = reader.worker.comm
         self._reader, self._clusters, self._per_batch = reader, clusters, per_batch
         self.num_steps = -(-clusters // per_batch)
-        trains = graph.split == Split.TRAIN
-        self._counts = np.zeros((comm.world_size, clusters), np.int64)  # training nodes
-        for rank in range(comm.world_size):
-            nodes = np.flatnonzero(owner == rank)
-            cluster = np.arange(len(nodes)) * clusters // max(len(nodes), 1)
-            self._counts[rank] = np.bincount(cluster[trains[nodes]], minlength=clusters)
-            if rank == comm.rank:
-                self._share = Share.of(graph, nodes)
-                self._cluster = cluster[np.searchsorted(nodes, self._share.block.src_nodes)]  # of the share's nodes
-        self.num_train, self.num_own = int(self._counts.sum()), int(self._counts[comm.rank].sum())
+        self._share = Share.of(reader.graph, nodes)
+        place = np.searchsorted(nodes, self._share.block.src_nodes)
+        self._cluster = place * clusters // max(len(nodes), 1)  # [num_own] of the share's nodes
+        own = np.bincount(self._cluster[: self._share.num_seeds], minlength=clusters)
+        counts = torch.zeros(comm.world_size, clusters, dtype=torch.int64, device=comm.device)
+        counts[comm.rank] = torch.from_numpy(own)
+        self._counts = comm.all_reduce(counts).cpu().numpy()  # training nodes by rank and cluster
+        self.num_train, self.num_own = int(self._counts.sum()), self._share.num_seeds
         self._x = reader.worker.features.rows(self._share.block.src_nodes)
         self._rows = functools.lru_cache(maxsize=4)(self._count_rows)
 

@@ -68,7 +68,8 @@ class Updates:
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
         """Goes on from a state. The optimiser keeps learning rates and own state."""
-        self.kept, self.kept_share = list(state["kept"]), state["kept_share"]
+        device = optimizer.param_groups[0]["params"][0].device
+        self.kept, self.kept_share = [kept.to(device) for kept in state["kept"]], state["kept_share"]
         self.corrections = defaultdict(dict)
         if state["corrections"] is not None:
             groups = optimizer.state_dict()["param_groups"]
