@@ -43,7 +43,7 @@ def accuracy(strategy: Any, epochs: int, layers: int, **keys: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--layers", type=int, default=1)
     given = parser.parse_args()

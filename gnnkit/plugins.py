@@ -24,9 +24,19 @@ from gnnkit.ranges import shown, unknown, unknown_key
 if TYPE_CHECKING:
     from gnnkit.settings import Choice
 
-KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model", "task")
+KINDS = (
+    "dataset",
+    "partition",
+    "sampler",
+    "strategy",
+    "comm",
+    "sync",
+    "model",
+    "task",
+)  # sections of the configuration
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
+_NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
 PARTITION_KEYS = ("path",)  # arguments of a partitioner that stand beside these, and not in `options`
 _SCALARS: dict[Any, tuple[type, ...]] = {float: (int, float), int: (int,), str: (str,), Path: (str, Path)}
 _WORDS: dict[Any, str] = {
@@ -169,7 +179,7 @@ def arguments_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(kind: str, name: object) -> str:
-    return f"partition.nodes={name}" if kind == "partition" else f"{kind}={name}"
+    return f"{_NAMED_BY.get(kind, kind)}={name}"
 
 
 def _section(kind: str) -> str:

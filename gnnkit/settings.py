@@ -93,6 +93,9 @@ class TrainerSettings:
     on_nan: OnNan
     final_average: bool
     evaluation_memory: float  # MiB
+    until: str | None  # the value that ends training once no better. The task names more
+    patience: int | None  # looks at that value without a better one
+    min_delta: float | None  # change that counts as better
 
     def __post_init__(self) -> None:
         counts = ("max_epochs", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
@@ -108,6 +111,20 @@ class TrainerSettings:
         one_of("trainer.precision", self.precision, PRECISIONS)
         one_of("trainer.on_nan", self.on_nan, OnNan.__args__)  # type: ignore[attr-defined]
         _path("trainer.resume", self.resume)
+        self._check_until()
+
+    def _check_until(self) -> None:
+        if self.patience is not None:
+            whole("trainer.patience", self.patience, 1, MAX_COUNT)
+        if self.min_delta is not None:
+            real("trainer.min_delta", self.min_delta, 0)
+        if self.until is not None:
+            return  # the names are known with the task
+        for name in ("patience", "min_delta"):
+            if getattr(self, name) is not None:
+                raise UserError(
+                    f"trainer.{name}={getattr(self, name)} is of trainer.until, which is null: choose a value"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,16 @@ class Settings:
     trainer: TrainerSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
+
+    @property
+    def servers(self) -> int:
+        """Number of ranks beyond the workers, which serve the synchronisation."""
+        return _servers(self.sync.arguments)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: the workers, and after them the servers."""
+        return self.workers + self.servers
 
 
 def settle(composed: Mapping[str, Any]) -> Settings:
@@ -242,15 +269,17 @@ def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
     from gnnkit.launch.environment import started_rank
 
     started, gpus, notes = started_rank(), num_gpus(), []
-    if started is not None and config["workers"] not in ("auto", started.world_size):
-        raise UserError(f"workers={shown(config['workers'])} but {started.world_size} ranks were started")
+    servers = _servers(plugins.arguments_of("sync", config["sync"]))
+    if started is not None:
+        config["workers"] = _started_workers(config["workers"], started.world_size, servers)
     if config["workers"] == "auto":
-        config["workers"] = started.world_size if started else gpus if gpus > 1 else DEFAULT_WORKERS
+        config["workers"] = max(gpus - servers, 1) if gpus > 1 else DEFAULT_WORKERS
         if started is None and gpus == 1:
             notes.append(
                 f"workers=auto: {DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it"
             )
-    here = started.local_world_size if started else _count("workers", config, MAX_WORKERS)  # ranks of this host
+    # ranks of this host
+    here = started.local_world_size if started else _count("workers", config, MAX_WORKERS) + servers
     if config["threads"] == "auto":
         config["threads"] = max(num_cores() // here, 1)
     if config["comm"].get("name") == "auto":
@@ -259,6 +288,27 @@ def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
         config["trainer"]["progress_bar"] = bool(sys.stderr) and sys.stderr.isatty()
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
     return tuple(notes)
+
+
+def _servers(arguments: Mapping[str, Any]) -> int:
+    """Returns `sync.servers`, 0 for a synchronisation without this key."""
+    return whole("sync.servers", arguments.get("servers", 0), 0, MAX_WORKERS)
+
+
+def _started_workers(workers: object, started: int, servers: int) -> int:
+    """Returns the number of workers among the ranks that were started.
+
+    Raises `UserError` for another number of workers.
+
+    Args:
+        workers: The value of the key, maybe `auto`.
+        started: Number of ranks.
+        servers: Number of ranks that serve.
+    """
+    serving = f", of which sync.servers={servers} serve" if servers else ""
+    if started <= servers or workers not in ("auto", started - servers):
+        raise UserError(f"workers={shown(workers)} but {started} ranks were started{serving}")
+    return started - servers
 
 
 def _count(key: str, config: Mapping[str, Any], most: int) -> int:

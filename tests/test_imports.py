@@ -29,7 +29,7 @@ from gnnkit.partition.base import Partitioner
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
-from gnnkit.sync import GradientSync
+from gnnkit.sync import Aggregation, GradientSync
 from gnnkit.task import Task
 
 PACKAGE = Path(gnnkit.__file__).parent
@@ -40,6 +40,7 @@ LAYERS = [
     "ranges",
     "_core",
     "checks",
+    "plugins",
     "storage",
     "graph",
     "dataset",
@@ -53,7 +54,6 @@ LAYERS = [
     "evaluation",
     "task",
     "launch",
-    "plugins",
     "config",
     "keys",
     "settings",
@@ -87,13 +87,13 @@ ALLOWED = {
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "engine"},
     "gnnkit.config": {"settings", "jobs", *COMMAND},
-    "gnnkit.plugins": {"config", "keys", "settings", "jobs", "usage"},
+    "gnnkit.plugins": {"sync", "config", "keys", "settings", "jobs", "usage"},
     "gnnkit.settings": {"leader", "training", "jobs", *COMMAND},
 }
 IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
-    Adjacency, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
+    Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
     Partitioner, Program, Sampler, Task,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}

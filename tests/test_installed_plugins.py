@@ -33,6 +33,7 @@ from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync import Aggregation
 from gnnkit.sync.base import GradientSync, trained
 from gnnkit.task.node_classification import NodeClassification
 
@@ -107,6 +108,12 @@ class Sync(GradientSync):
         optimizer.step()
 
 
+class OfRank0(Aggregation):
+    def combine(self, gradients, shares):
+        used("aggregation")
+        return gradients[0] / shares[0]
+
+
 class Goal(NodeClassification):
     def measure(self, outputs, worker):
         used("task")
@@ -164,6 +171,7 @@ def site(tmp_path: Path) -> Path:
     """A folder with the plugins of others, and with broken ones."""
     site = tmp_path / "site"
     points = {f"gnnkit.{kind}": {f"others_{kind}": f"others:{name}"} for kind, name in CLASSES.items()}
+    points["gnnkit.aggregation"] = {"others_aggregation": "others:OfRank0"}
     points["gnnkit.model"]["others_program"] = "others:Steps"
     points["gnnkit.strategy"] |= {"others_sampling": "others:Sampling", "others_refusing": "others:Refusing"}
     yaml = {f"others/conf/{kind}/others_{kind}.yaml": text for kind, text in YAML.items()}
@@ -207,6 +215,16 @@ def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(sit
     code, text = run("strategy=others_sampling", *chosen, "workers=1", "comm=threads", "trainer.max_epochs=1")
     assert code == 0, text
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "sampler", "model"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["leader", "parameter_server"])
+def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync: str, site: Path, run: Run) -> None:
+    chosen = (f"sync={sync}", "sync.average=others_aggregation", "dataset=others_dataset", "trainer.max_epochs=1")
+    code, text = run("strategy=vertex_centric", *chosen, "workers=2", "comm=threads", "output=run")
+    assert code == 0, text
+    assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "aggregation"}
+    assert not json.loads((site.parent / "run/result.json").read_text())["exact"]
 
 
 @pytest.mark.slow

@@ -5,3 +5,4 @@ from gnnkit.comm.mailbox import DeadlineExceeded as DeadlineExceeded
 from gnnkit.comm.mailbox import Letter as Letter
 from gnnkit.comm.mailbox import Mailbox as Mailbox
 from gnnkit.comm.mailbox import PeerLost as PeerLost
+from gnnkit.comm.survivors import Survivors as Survivors

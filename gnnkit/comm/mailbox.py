@@ -98,6 +98,13 @@ class Mailbox(ABC):
         """Removes and returns the oldest matching letter, or returns None at once."""
 
     @abstractmethod
+    def gone(self) -> frozenset[int]:
+        """Returns the ranks of which no new letter will arrive.
+
+        Letters of such a rank may still wait to be taken.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Tells the other ranks that no letter follows. Drops the letters not taken.
 
@@ -165,6 +172,11 @@ class Inbox:
         with self._changed:
             self._gone.setdefault(rank, why)
             self._changed.notify_all()
+
+    def gone(self) -> frozenset[int]:
+        """Implements `Mailbox.gone`."""
+        with self._changed:
+            return frozenset(self._gone)
 
     def close(self, why: str) -> None:
         """Drops all letters and ends every wait. The first reason is kept."""

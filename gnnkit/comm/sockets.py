@@ -96,6 +96,9 @@ class SocketMailbox(Mailbox):
         self._receiver.resume()
         return letter
 
+    def gone(self) -> frozenset[int]:
+        return self._inbox.gone()
+
     def close(self) -> None:
         self._inbox.close(CLOSED)
         deadline = time.monotonic() + LINGER

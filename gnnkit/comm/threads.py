@@ -234,6 +234,9 @@ class QueueMailbox(Mailbox):
     def poll(self, tag: str | None = None, src: int | None = None) -> Letter | None:
         return self._inbox.poll(tag, src)
 
+    def gone(self) -> frozenset[int]:
+        return self._inbox.gone()
+
     def close(self) -> None:
         self.leave(CLOSED)
 

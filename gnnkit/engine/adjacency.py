@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from gnnkit.engine.dropout import derive, dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.rank_graph import RankGraph
-from gnnkit.engine.received import ForwardPass
+from gnnkit.engine.schedule import ForwardPass, Operation
 from gnnkit.errors import UserError
 
 Reduce = Literal["sum", "mean", "max"]
@@ -88,6 +88,14 @@ class Adjacency(ABC):
     def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
         """Computes the softmax over all in-edges of each destination."""
 
+    def again(self) -> Adjacency:
+        """Returns the same edges for a second look at the same step.
+
+        The second look is no part of training: rows of other ranks come exactly, and
+        leave no trace.
+        """
+        return self
+
     @property
     def rank_graph(self) -> RankGraph:
         """The held edges as a graph of this rank's own rows and the halo.
@@ -161,14 +169,22 @@ class ShardAdjacency(Adjacency):
             engine: The exchange and aggregation over this rank's shard.
             num_layers: Layers of the model.
             key: Key of the step.
-            forward: The pass over the graph. None: one that exchanges.
+            forward: The pass over the graph. None: an exact one.
         """
         forward = forward or ForwardPass()
         return tuple(cls(engine, layer, derive(key, layer), forward) for layer in range(num_layers))
 
-    def _entered(self) -> Engine:
-        """Returns the engine, after it has entered this pass."""
-        self.engine.received.enter(self.forward)
+    def again(self) -> Adjacency:
+        return replace(self, forward=self.forward.again)
+
+    def _entered(self, operation: Operation) -> Engine:
+        """Returns the engine, after it has entered this pass.
+
+        Raises `UserError` for an operation that the pass does not serve.
+        """
+        if self.forward.schedule is not None:
+            self.forward.schedule.check(operation)
+        self.engine.passes.enter(self.forward)
         return self.engine
 
     @property
@@ -201,24 +217,28 @@ class ShardAdjacency(Adjacency):
 
     def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
         if weight is not None:
-            return self._entered().weighted_sum(x, weight, self.layer)
+            return self._entered("weighted sum").weighted_sum(x, weight, self.layer)
         if reduce == "max":
-            return self._entered().max(x, self.layer)
-        z = self._entered().sum(x, self.layer)
+            return self._entered("max").max(x, self.layer)
+        z = self._entered(reduce).sum(x, self.layer)
         return z / torch.where(self.in_degree == 0, 1, self.in_degree)[:, None] if reduce == "mean" else z
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
-        return self._entered().message_sum(x, message, self.layer)
+        return self._entered("messages").message_sum(x, message, self.layer)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
-        return self._entered().scores(src, dst, edge, self.layer)
+        return self._entered("scores").scores(src, dst, edge, self.layer)
 
     def softmax(self, scores: Tensor) -> Tensor:
-        return self._entered().softmax(scores, self.layer)
+        return self._entered("softmax").softmax(scores, self.layer)
 
     @property
     def rank_graph(self) -> RankGraph:
         return self.engine.rank_graph
 
     def with_halo(self, x: Tensor) -> Tensor:
-        return self._entered().with_halo(x, self.layer)
+        return self._entered("halo").with_halo(x, self.layer)
+
+    def degree_with_halo(self, loop: float) -> Tensor:
+        with self.engine.passes.plain():  # counts, which are not to be rounded
+            return Adjacency.degree_with_halo(self, loop)

@@ -71,13 +71,41 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
     return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
 
 
+def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
+    """Draws multiples of 2^-16, a hash of (key, ids[r], j) for element j of row r.
+
+    Args:
+        ids: [n] int64, a stream for each.
+        width: Elements of a row.
+        key: Key of all draws.
+    """
+    return _words(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
+
+
 def _lanes(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] 0..65535
     """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream."""
+    shifts = torch.arange(0, 64, 16, device=ids.device)
+    return ((_words(ids, width, key)[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
+
+
+def _words(ids: Tensor, width: int, key: int) -> Tensor:  # [n, ceil(width / 4)] int64
+    """Draws 64 bits for every four elements of a row."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
     counter = torch.arange(1, (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
-    words = _mix_tensor(rows[:, None] + counter)
-    shifts = torch.arange(0, 64, 16, device=ids.device)
-    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, :width]
+    return _mix_tensor(rows[:, None] + counter)
+
+
+def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [size] int64, ascending
+    """Draws `size` of the numbers below `n`, every subset equally likely.
+
+    Args:
+        n: Number of candidates.
+        size: Number of draws, at most `n`.
+        key: Key of the draw.
+        device: Device of the result.
+    """
+    hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _signed(_GOLDEN)) ^ _signed(key))
+    return hashes.argsort(stable=True)[:size].sort().values
 
 
 def _mix_tensor(z: Tensor) -> Tensor:

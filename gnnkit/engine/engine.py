@@ -22,8 +22,9 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.exchange import Peers, Route, Slicing
 from gnnkit.engine.rank_graph import RankGraph
-from gnnkit.engine.received import Received
+from gnnkit.engine.schedule import Passes
 from gnnkit.engine.tally import Tally
+from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.partition.shard import Shard
@@ -49,8 +50,9 @@ class Engine:
             tally: Counts the rows moved. None: a new one.
         """
         self.shard, self.dtype, self.device, self.grid = shard, dtype, comm.device, shard.grid
-        self.tally, self.received = tally or Tally(), Received()
+        self.tally, self.passes = tally or Tally(), Passes()
         plane, cell = self._peers(comm)
+        self._wire = plane.wire
         self.slicing = Slicing(len(shard.owned), cell) if cell else None
         self.sources = Route("gather", shard.sources, shard.source_cell, shard.cell_nodes, plane)
         self.targets = Route("reduce", shard.targets, shard.target_cell, shard.cell_nodes, plane)
@@ -104,12 +106,12 @@ class Engine:
         cell, place, slices = self.shard.cell, self.shard.slice, self.grid.slices
         plane_ranks = [other * slices + place for other in range(self.grid.num_cells)]
         if slices == 1:
-            return Peers(comm, plane_ranks, self.tally, self.received), None
+            return Peers(Wire(comm, plane_ranks, self.tally), self.passes), None
         cell_ranks = [cell * slices + other for other in range(slices)]
         plane, within = comm.split(plane_ranks), comm.split(cell_ranks)
         return (
-            Peers(plane, plane_ranks, self.tally, self.received),
-            Peers(within, cell_ranks, self.tally, self.received),
+            Peers(Wire(plane, plane_ranks, self.tally), self.passes),
+            Peers(Wire(within, cell_ranks, self.tally), self.passes),
         )
 
     def _tensor(self, values: Floats) -> Tensor:
@@ -120,13 +122,22 @@ class Engine:
         tensors = (self.nodes, self.edge_ids, self.source_ids, self.in_degree, self.out_degree, self.edge_features)
         return [tensor for tensor in tensors if tensor is not None]
 
+    @property
+    def holds_in_edges(self) -> bool:
+        """Whether every rank holds all in-edges of its rows, in all columns."""
+        return self.slicing is None and self.targets.idle
+
+    def close(self) -> None:
+        """Ends the thread for exchanges in the background, if there is one."""
+        self._wire.close()
+
     @cached_property
     def rank_graph(self) -> RankGraph:
         """This rank's edges as a graph of its own.
 
         Raises `UserError` where other ranks hold in-edges of this rank's rows.
         """
-        if self.slicing or not self.targets.idle:
+        if not self.holds_in_edges:
             raise UserError(
                 f"partition.grid={self.grid} spreads the in-edges of a node over ranks, which a layer written for one "
                 "process cannot serve: use partition.grid=1d, one column and one slice"
@@ -204,9 +215,10 @@ class Engine:
             return by_destination.spread(self.targets.spread_rows(self.targets.arrivals.max(arrived)[0], layer))
 
         with torch.no_grad():  # kept: totals last received are sums of powers above the maxima of that time
-            largest = self.received.keep(maxima)
+            largest = self.passes.keep(maxima)
         powers = (scores - largest).exp()
-        totals = self.targets.spread(self.targets.collect(by_destination.sum(powers), layer), layer)
+        with self.passes.plain():  # all holders divide by the same bits
+            totals = self.targets.spread(self.targets.collect(by_destination.sum(powers), layer), layer)
         return powers / by_destination.spread(totals)
 
     def _gather(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_sources, ...], my columns

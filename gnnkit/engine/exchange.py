@@ -6,7 +6,6 @@ Every function here is collective over the run's ranks, in forward and in backwa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,42 +16,38 @@ from torch.autograd import Function
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.kernels import EdgeKernels
-from gnnkit.engine.received import Received
-from gnnkit.engine.tally import Exchange, Tally
+from gnnkit.engine.schedule import Passes
+from gnnkit.engine.tally import Exchange
+from gnnkit.engine.wire import Wire
 from gnnkit.graph import CSC, Ids
 from gnnkit.partition.traffic import column_shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
-    """The ranks that one rank exchanges rows with, itself among them."""
+    """The ranks that one rank exchanges rows with, and the passes over the graph."""
 
-    comm: Communicator
-    ranks: Sequence[int]  # [comm.world_size] in the numbering of the run
-    tally: Tally
-    received: Received
+    wire: Wire
+    passes: Passes
 
-    def move(self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange) -> Tensor:
-        """Sends rows and returns [sum(recv), ...], as the current pass has it.
+    @property
+    def comm(self) -> Communicator:
+        """The ranks of the exchange, this one included."""
+        return self.wire.comm
+
+    def move(
+        self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
+    ) -> Tensor:
+        """Sends rows and returns [sum(recv), ...], as the current pass has them.
 
         Args:
             rows: [sum(send), ...] by receiver.
             send: Number of rows for each peer.
             recv: Number of rows from each peer.
             exchange: Kind and layer, for counting.
+            ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
         """
-
-        def move() -> Tensor:
-            return self._send(rows, send, recv, exchange)
-
-        return self.received.exchange(move, rows, send, recv, self.comm.rank)
-
-    def _send(self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange) -> Tensor:
-        width = math.prod(rows.shape[1:])
-        sent, received = [count * width for count in send], [count * width for count in recv]
-        self.tally.record(exchange, self.ranks[self.comm.rank], self.ranks, sent, received, rows.element_size())
-        with self.tally.timed():
-            return self.comm.all_to_all(rows, send, recv)
+        return self.passes.receive(self.wire, rows, send, recv, exchange, ids)
 
 
 class Route:
@@ -81,12 +76,12 @@ class Route:
         ones = [1] * comm.world_size
         counts = comm.all_to_all(torch.tensor(self.held_counts, device=comm.device), ones, ones)
         self.owned_counts: list[int] = counts.tolist()
-        asked = comm.all_to_all(
-            torch.tensor(np.asarray(rows, np.int64), device=comm.device), self.held_counts, self.owned_counts
-        )
+        self.held_ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)  # [num_rows] global ids
+        asked = comm.all_to_all(self.held_ids, self.held_counts, self.owned_counts)
         order = np.argsort(cell_nodes, kind="stable")
         positions = order[np.searchsorted(cell_nodes, asked.cpu().numpy(), sorter=order)]
         self.sent = torch.from_numpy(positions).to(comm.device)  # [rows asked for] position of each in `cell_nodes`
+        self.sent_ids = asked  # [rows asked for] global ids
         senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
         self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
         away = sum(self.held_counts) - self.held_counts[comm.rank]
@@ -117,14 +112,16 @@ class Route:
         kind: Literal["reduce", "gather_back"] = "reduce" if self.kind == "reduce" else "gather_back"
         exchange = Exchange(kind, layer, math.prod(z.shape[1:]))
         z = z.contiguous()
-        return z if self.idle else self.plane.move(z, self.held_counts, self.owned_counts, exchange)
+        return z if self.idle else self.plane.move(z, self.held_counts, self.owned_counts, exchange, self.held_ids)
 
     def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
         """Sends each arrival back, without autograd."""
         kind: Literal["gather", "reduce_back"] = "gather" if self.kind == "gather" else "reduce_back"
         exchange = Exchange(kind, layer, math.prod(arrivals.shape[1:]))
         arrivals = arrivals.contiguous()
-        return arrivals if self.idle else self.plane.move(arrivals, self.owned_counts, self.held_counts, exchange)
+        if self.idle:
+            return arrivals
+        return self.plane.move(arrivals, self.owned_counts, self.held_counts, exchange, self.sent_ids)
 
 
 class _Spread(Function):
@@ -171,7 +168,7 @@ class Slicing:
     @property
     def exchanges(self) -> bool:
         """Whether ranks exchange rows in the current pass."""
-        return self.peers.received.exchanges
+        return self.peers.passes.exchanges
 
     def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
         """Returns my columns of the whole cell's rows."""

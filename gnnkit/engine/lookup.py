@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.exchange import Peers, Route
-from gnnkit.engine.received import Received
+from gnnkit.engine.schedule import Passes
 from gnnkit.engine.tally import Tally
+from gnnkit.engine.wire import Wire
 from gnnkit.graph import Ids
 
 Reach = Callable[[Tensor], Tensor]  # [num_owned, ...] -> [num_found, ...]
@@ -33,7 +34,7 @@ class Lookup:
             tally: Counts the rows moved.
         """
         self._owned, self._owner = owned, owner
-        self._peers = Peers(comm, range(comm.world_size), tally, Received())
+        self._peers = Peers(Wire(comm, range(comm.world_size), tally), Passes())
 
     def find(self, nodes: Ids, layer: int = 0) -> tuple[Reach, Tensor]:
         """Finds out who sends which rows. Collective.

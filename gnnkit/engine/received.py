@@ -2,91 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor
-from torch.utils.module_tracker import ModuleTracker
 
-_tracker = ModuleTracker()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ForwardPass:
-    """One pass of a model over the graph, and the backward pass after it."""
-
-    exchanges: bool = True  # False: rows of other ranks are constants, as last received
-    remember: bool = False  # True: later passes may read what this pass receives
+from gnnkit.engine.schedule import ForwardPass, Schedule
+from gnnkit.engine.wire import Transfer
 
 
-class Received:
-    """The rows last received, in the order of the exchanges of a forward pass.
+class LastReceived(Schedule):
+    """The rows last received, which a pass without exchange reads as constants.
 
-    All forward passes of a model make the same exchanges in the same order.
+    Their gradients are zeros then. The first pass of all exchanges in any case.
     """
 
     def __init__(self) -> None:
-        self._current = ForwardPass()
-        self.rows: list[Tensor] = []  # of each exchange
-        self._position = 0
+        self._rows: list[Tensor] = []  # by number of the exchange, or of the value kept
 
-    @property
-    def exchanges(self) -> bool:
-        """Whether ranks exchange rows in the current pass."""
-        return self._current.exchanges
-
-    def enter(self, forward: ForwardPass) -> None:
-        """Makes `forward` the current pass. A new pass starts at the first exchange.
-
-        Called before each operation of a pass.
-        """
-        if forward is not self._current:
-            self._current, self._position = forward, 0
-
-    def exchange(
-        self, move: Callable[[], Tensor], rows: Tensor, send: Sequence[int], recv: Sequence[int], me: int
-    ) -> Tensor:
-        """Exchanges rows by calling `move()`.
-
-        In a pass without exchange, returns the rows last received, or zeros in the
-        backward pass. This rank's own rows are the current ones. The first pass always
-        exchanges.
-
-        Args:
-            move: Sends `rows` and returns [sum(recv), ...].
-            rows: [sum(send), ...] rows to send, by receiver.
-            send: Number of rows for each rank.
-            recv: Number of rows from each rank.
-            me: This rank.
-        """
-        if _tracker.is_bw:
-            if self.exchanges:
-                return move()
-            return self._with_own(rows, rows.new_zeros((sum(recv), *rows.shape[1:])), send, recv, me)
-        if self.exchanges and not self._current.remember:
-            return move()
-        position, self._position = self._position, self._position + 1
-        if not self.exchanges and position < len(self.rows):
-            return self._with_own(rows, self.rows[position].clone(), send, recv, me)
-        received = move()
-        self.rows[position : position + 1] = [received.detach().clone()]
+    def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
+        if transfer.backward:
+            return transfer.now() if forward.exchanges else self._own_alone(transfer)
+        if not forward.exchanges and transfer.number < len(self._rows):
+            return transfer.with_own(self._rows[transfer.number])
+        received = transfer.now()
+        self._store(transfer.number, transfer.without_own(received.detach()))
         return received
 
-    def keep(self, compute: Callable[[], Tensor]) -> Tensor:
-        """Returns `compute()`, or the last result in a pass without exchange."""
-        if self.exchanges and not self._current.remember:
-            return compute()
-        position, self._position = self._position, self._position + 1
-        if not self.exchanges and position < len(self.rows):
-            return self.rows[position]
-        current, self._current = self._current, ForwardPass()
-        value = compute()
-        self._current = current
-        self.rows[position : position + 1] = [value]
-        return value
+    def keep(self, compute: Callable[[], Tensor], number: int, forward: ForwardPass) -> Tensor:
+        if forward.exchanges or number >= len(self._rows):
+            self._store(number, compute())
+        return self._rows[number]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"received": self._rows}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        self._rows = [rows.to(device) for rows in state["received"]]
+
+    def _store(self, number: int, rows: Tensor) -> None:
+        self._rows[number : number + 1] = [rows]
 
     @staticmethod
-    def _with_own(rows: Tensor, received: Tensor, send: Sequence[int], recv: Sequence[int], me: int) -> Tensor:
-        first, last = sum(recv[:me]), sum(recv[: me + 1])
-        received[first:last] = rows[sum(send[:me]) : sum(send[: me + 1])]
-        return received
+    def _own_alone(transfer: Transfer) -> Tensor:
+        away = sum(transfer.recv) - transfer.recv[transfer.rank]
+        return transfer.with_own(transfer.rows.new_zeros((away, *transfer.rows.shape[1:])))

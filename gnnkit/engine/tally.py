@@ -46,14 +46,19 @@ class Exchange:
         """The name under which words are counted."""
         return _STEPS[self.kind]
 
+    @property
+    def to_owners(self) -> bool:
+        """Whether rows go from holders to owners. Otherwise from owners to holders."""
+        return self.kind in ("gather_back", "reduce")
+
 
 @dataclass(eq=False)
 class Tally:
     """The numbers that one rank received and sent since the last `reset`.
 
     A word is one number of a row. Words count what comes from other ranks, as the
-    formulas do. Bytes count what goes to other ranks. Messages are the pairs of
-    (exchange, peer) that had rows to send.
+    formulas do. Bytes count what goes to other ranks, as it is written on the wire.
+    Messages are the pairs of (exchange, peer) that had rows to send.
     """
 
     words: dict[tuple[int, Step, int], int] = field(
@@ -90,7 +95,7 @@ class Tally:
         peers: Sequence[int],
         sent: Sequence[int],
         received: Sequence[int],
-        itemsize: int,
+        num_bytes: Sequence[int],
     ) -> None:
         """Adds one exchange.
 
@@ -100,16 +105,16 @@ class Tally:
             peers: Ranks of the run that take part, this one among them.
             sent: Numbers sent to each of `peers`.
             received: Numbers received from each of `peers`.
-            itemsize: Bytes of a number.
+            num_bytes: Bytes sent to each of `peers`.
         """
-        for peer, out, into in zip(peers, sent, received, strict=True):
+        for peer, out, into, size in zip(peers, sent, received, num_bytes, strict=True):
             if peer == me or not self.counting:
                 continue
             if into:
                 self.words[exchange.layer, exchange.step, peer] += into
             if out:
                 self.messages[exchange.layer, exchange.step, peer] += 1
-                self.bytes_sent += out * itemsize
+            self.bytes_sent += size
 
     @contextmanager
     def timed(self) -> Iterator[None]:

@@ -5,3 +5,4 @@ Runs over shards, or chunk by chunk over one mapped graph, whichever strategy tr
 
 from gnnkit.evaluation.logits import Evaluation as Evaluation
 from gnnkit.evaluation.rows import by_node as by_node
+from gnnkit.evaluation.survivors import SurvivorsEvaluation as SurvivorsEvaluation

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
 from gnnkit.strategy import Worker
 
+T = TypeVar("T")
 MIB = 2**20
 COPIES = 4  # rows that a layer holds at a time for each row that it reads: input, product, message, output
 FAULT_AROUND = 2**16  # bytes of a mapped file that the system brings in with one that is read
@@ -26,6 +28,8 @@ BYTES_PER_EDGE = 64  # ids and weights, in the block and in its kernels
 
 class Evaluation(ABC):
     """Computes logits exactly, whichever strategy trains."""
+
+    worker: Worker  # the rank, with the nodes that it evaluates
 
     @staticmethod
     def of(worker: Worker, model: nn.Module, memory: float, scratch: Path | None = None) -> Evaluation:
@@ -40,6 +44,15 @@ class Evaluation(ABC):
         if worker.graph is None:
             return ShardEvaluation(worker)
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch)
+
+    def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
+        """Returns figures of the logits of all nodes. Collective.
+
+        Args:
+            model: The model.
+            figures: Collective. Reads the logits of a rank's nodes, and the rank.
+        """
+        return figures(self.logits(model), self.worker)
 
     @torch.no_grad()
     def logits(self, model: nn.Module) -> Tensor:  # [num_owned, num_classes]
@@ -59,13 +72,13 @@ class ShardEvaluation(Evaluation):
     """One pass over the shards, with rows exchanged between ranks."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        self.worker = worker
 
     def _logits(self, model: nn.Module) -> Tensor:
-        engine = self._worker.engine(model)
+        engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
         with engine.tally.paused():
-            logits: Tensor = model(self._worker.features.rows(self._worker.owned), adjacencies)
+            logits: Tensor = model(self.worker.features.rows(self.worker.owned), adjacencies)
         return logits
 
 
@@ -79,7 +92,7 @@ class ChunkEvaluation(Evaluation):
     """
 
     def __init__(self, worker: Worker, graph: Graph, model: nn.Module, memory: float, scratch: Path | None) -> None:
-        self._worker, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
+        self.worker, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
         self._blocks = BlockLayers(graph, model, worker.dtype, worker.device)
 
     def _logits(self, model: nn.Module) -> Tensor:
@@ -95,25 +108,25 @@ class ChunkEvaluation(Evaluation):
             for layer in range(num_layers - 1):
                 files.append(_Rows(scratch / f".rows-{layer}", self._graph.num_nodes))
                 for nodes, rows in self._layer(model, layer, features):
-                    files[-1].write(nodes, rows, self._worker)
-                files[-1].share(self._worker)
+                    files[-1].write(nodes, rows, self.worker)
+                files[-1].share(self.worker)
                 features = self._bounded(files[-1].rows)
                 if layer:
-                    files[layer - 1].remove(self._worker)
+                    files[layer - 1].remove(self.worker)
             return torch.cat([rows for _, rows in self._layer(model, num_layers - 1, features)])
         finally:
             for file in files:
-                file.remove(self._worker)
+                file.remove(self.worker)
 
     def _layer(self, model: nn.Module, layer: int, features: FeatureStore) -> Iterator[tuple[Ids, Tensor]]:
         """Computes the rows of the owned nodes after one layer, chunk by chunk.
 
         Gives one empty chunk where nothing is owned.
         """
-        first = self._worker.owned[:1]  # alone: only the model knows how wide its rows are
+        first = self.worker.owned[:1]  # alone: only the model knows how wide its rows are
         rows = self._after(model, layer, first, features)
         yield first, rows
-        rest = self._worker.owned[1:]
+        rest = self.worker.owned[1:]
         if len(rest):
             for nodes in chunks(rest, self._costs(rest, features.width, math.prod(rows.shape[1:])), self._memory):
                 yield nodes, self._after(model, layer, nodes, features)
@@ -129,17 +142,17 @@ class ChunkEvaluation(Evaluation):
     def _costs(self, nodes: Ids, width: int, width_after: int) -> Floats:  # [num_nodes]
         """Estimates the bytes that the in-edges of each node and their rows take."""
         edges = np.diff(self._graph.csc.indptr)[nodes] + 1.0
-        widest = max(width, width_after) * torch.empty(0, dtype=self._worker.dtype).element_size()
+        widest = max(width, width_after) * torch.empty(0, dtype=self.worker.dtype).element_size()
         return edges * (BYTES_PER_EDGE + COPIES * widest)
 
     def _bounded(self, table: Floats) -> FeatureStore:
-        return _BoundedTable(table, self._worker.dtype, self._worker.device, self._memory)
+        return _BoundedTable(table, self.worker.dtype, self.worker.device, self._memory)
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        sampler, features, owned = FullSampler(num_hops=num_layers), self._worker.features, self._worker.owned
+        sampler, features, owned = FullSampler(num_hops=num_layers), self.worker.features, self.worker.owned
         rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
-        itemsize = torch.empty(0, dtype=self._worker.dtype).element_size()
+        itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
         parts = []
         for nodes in chunks(owned, rows * COPIES * features.width * itemsize, self._memory):
             batch = sampler.sample(self._graph.csc, nodes, key=0)

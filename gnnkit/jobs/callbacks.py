@@ -14,7 +14,8 @@ from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress
 from gnnkit.leader.watch import Watch
 from gnnkit.training import resume
-from gnnkit.training.finite import Guard
+from gnnkit.training.finite import Guard, decide_together
+from gnnkit.training.until import Until
 
 
 def loggers(folder: Path) -> list[Any]:
@@ -71,12 +72,26 @@ def periodic(job: Job) -> list[Callback]:
     return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
 
 
+def until(job: Job) -> list[Until]:
+    """Makes the callback that ends training once a value gets no better, if asked."""
+    settings = job.settings.trainer
+    if settings.until is None:
+        return []
+    lower = job.task().lower_is_better
+    return [Until(settings.until, settings.patience, settings.min_delta, lower_is_better=lower)]
+
+
 def guard(job: Job, saved: list[resume.Resume]) -> Guard:
     """Makes the guard against numbers that are not finite.
 
-    Raises `UserError` for `rollback` without checkpoints.
+    Raises `UserError` for `rollback` without checkpoints, and where ranks decide alone.
     """
     settings = job.settings.trainer
+    if settings.on_nan == "rollback" and not decide_together(job.sync(), job.strategy()):
+        raise UserError(
+            f"trainer.on_nan=rollback needs workers that all meet in each step, sync={job.settings.sync.name} with "
+            f"strategy={job.settings.strategy.name} has none: choose stop or skip"
+        )
     if settings.on_nan == "rollback" and not settings.checkpoint:
         raise UserError("trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false")
     path = job.folder / resume.FILE if settings.checkpoint else None

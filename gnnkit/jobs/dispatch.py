@@ -14,7 +14,7 @@ from torch import nn
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import iterate, train, verify
+from gnnkit.jobs import iterate, lost, train, verify
 from gnnkit.jobs.job import RankWork
 from gnnkit.jobs.join import join
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -25,11 +25,14 @@ from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program
+from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
+from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.training import resume
+from gnnkit.training.until import LOSS
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
 _WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
@@ -59,8 +62,10 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         settings.dataset.create()
     settings.partition.nodes.create()
     settings.comm.load()
-    settings.sync.create()
+    sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
+    if settings.trainer.until is not None:
+        _check_until(settings.trainer.until, settings, sync, task)
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
@@ -79,7 +84,26 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         raise UserError(
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
         )
+    if settings.job == "train" and source.trains and sync.on_lost == "continue":
+        lost.check(settings, strategy, task)
     return settings
+
+
+def _check_until(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:
+    """Raises `UserError` for a value that the run does not look at.
+
+    Args:
+        name: The value of `trainer.until`.
+        settings: The configuration.
+        sync: The configured synchronisation.
+        task: The configured task.
+    """
+    one_of("trainer.until", name, (LOSS, task.progress))
+    if name == LOSS and not sync.lockstep:
+        raise UserError(
+            f"trainer.until={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
+            f"choose {task.progress}"
+        )
 
 
 def _with_sampler(settings: Settings, strategy: ExecutionStrategy, num_layers: object) -> Settings:

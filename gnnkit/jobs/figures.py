@@ -93,6 +93,7 @@ def of_training(
         **counted,
         "wait_share": watch.wait_share,
         "balance": job.prepared.balance | watch.balance,
+        **module.strategy.figures(),
         **circumstances(job),
     }
 

@@ -59,10 +59,10 @@ Watch = Callable[[int, float, Sequence[StepState]], None]
 
 def check(settings: Settings, strategy: ExecutionStrategy) -> None:
     """Raises `UserError` for a strategy or trainer's key that does not fit programs."""
-    if not strategy.full_graph or strategy.drifts:
+    if not strategy.full_graph or strategy.on_one_rank(settings.workers, None) is None:
         raise UserError(
             f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "
-            "needs strategy=vertex_centric and strategy.local_iterations=1"
+            "needs strategy=vertex_centric, strategy.local_iterations=1 and strategy.exchange=exact"
         )
     if settings.task.name != DEFAULT_TASK:
         raise UserError(
@@ -71,6 +71,8 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
         )
     if settings.trainer.resume:
         raise UserError(f"trainer.resume={settings.trainer.resume}: programs have no checkpoints")
+    if settings.servers:
+        raise UserError(f"sync.servers={settings.servers}: programs have no gradients, leave the key out")
 
 
 def run_program(job: Job, comm: Communicator) -> dict[str, Any]:

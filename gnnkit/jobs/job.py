@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared, load_graph, load_links, load_shard
@@ -19,6 +19,7 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 
+T = TypeVar("T")
 DTYPES = {32: torch.float32, 64: torch.float64}  # by trainer.precision
 
 
@@ -54,11 +55,6 @@ class Job:
         task: Task = self.settings.task.create()
         return task
 
-    def workers(self, world: Communicator) -> Communicator:
-        """Returns the workers among all ranks. Only workers call this method."""
-        count = self.settings.workers
-        return world if world.world_size == count else world.split(range(count))
-
     def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
         """Makes this rank's part of the run.
 
@@ -78,7 +74,8 @@ class Job:
             load_graph(self.folder),
             None if settings.sampler is None else settings.sampler.create(),
             settings.threads,
-            load_links(self.folder),
+            links=load_links(self.folder),
+            peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
         )
 
     def widths(self, worker: Worker) -> Widths:
@@ -93,6 +90,26 @@ class Job:
         widths = self.widths(worker)
         model = self.source.make_model(widths, self.settings.seed)
         return inexact(model, widths.in_features, widths.edge_width)
+
+
+def with_servers(job: Job, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
+    """Does the work of a worker, or serves and returns None.
+
+    Collective over all ranks. Servers end after the workers' `GradientSync.close`.
+
+    Args:
+        job: The job.
+        world: The workers, and after them the servers.
+        work: Called on each worker with the workers, and letters between all ranks.
+    """
+    num_workers = world.world_size - job.settings.servers
+    with world.mailbox() as mailbox:
+        if world.rank >= num_workers:
+            progress("serving")
+            torch.set_num_threads(job.settings.threads)
+            job.sync().serve(mailbox, num_workers)
+            return None
+        return work(world.split(range(num_workers)) if job.settings.servers else world, mailbox)
 
 
 # The work of one rank in a job. Collective. Returns the figures, on the leader.

@@ -66,19 +66,20 @@ def connect(settings: Settings, rank: int, world_size: int, listener: socket.soc
 
 def _start(work: RankWork, job: Job) -> dict[str, Any]:
     """Starts the ranks, and returns the leader's figures."""
-    workers, comm, patience = job.settings.workers, job.settings.comm.load(), Patience.of(job.settings.timeout)
+    settings, comm, patience = job.settings, job.settings.comm.load(), Patience.of(job.settings.timeout)
     if comm.in_one_process:
         return launch(
             functools.partial(_thread_ranks, work, job), 1, patience=patience, name="the process of all ranks"
         )
     on_gpus = comm.device_type == "cuda"
-    if on_gpus and torch.cuda.device_count() < workers:
+    if on_gpus and torch.cuda.device_count() < settings.world_size:
+        serving = f" and sync.servers={settings.servers}" if settings.servers else ""
         raise UserError(
-            f"comm={job.settings.comm.name} needs a GPU for each of workers={workers}, "
+            f"comm={settings.comm.name} needs a GPU for each of workers={settings.workers}{serving}, "
             f"found {torch.cuda.device_count()}"
         )
     ranks = functools.partial(_process_rank, work, job)
-    return launch(ranks, workers, start_method="spawn" if on_gpus else "fork", patience=patience)
+    return launch(ranks, settings.world_size, start_method="spawn" if on_gpus else "fork", patience=patience)
 
 
 def _thread_ranks(
@@ -86,7 +87,7 @@ def _thread_ranks(
 ) -> dict[str, Any]:
     """Does the work of all ranks in this process, the only one that was started."""
     comm: type[Communicator] = job.settings.comm.load()
-    results = comm.run(functools.partial(work, job), job.settings.workers, timeout=job.settings.timeout)
+    results = comm.run(functools.partial(work, job), job.settings.world_size, timeout=job.settings.timeout)
     return results[0]
 
 

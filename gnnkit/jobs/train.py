@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation
-from gnnkit.jobs import callbacks, figures
-from gnnkit.jobs.job import Job
+from gnnkit.jobs import callbacks, figures, lost
+from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import write_names, write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
+from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
@@ -26,6 +29,7 @@ from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 from gnnkit.training.trainer import make_trainer
+from gnnkit.training.until import until
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,43 +50,68 @@ def train(job: Job, world: Communicator) -> dict[str, Any]:
         job: The job.
         world: The workers, and after them the servers.
     """
-    with world.mailbox() as mailbox:
-        if world.rank >= job.settings.workers:
-            job.sync().serve(mailbox, job.settings.workers)
-            return {}
-        return _train(job, job.workers(world), mailbox)
+    return with_servers(job, world, functools.partial(_work, job)) or {}
 
 
-def _train(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
-    """Does the work of one worker. Collective over the workers.
+def _work(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+    """Does the work of one worker, without lost workers where configured.
 
     Args:
         job: The job.
         comm: The workers.
         mailbox: Letters between workers and servers.
     """
+    sync = job.sync()
+    with lost.going_on(comm, mailbox, sync) as left:
+        return _train(job, left, mailbox, sync)
+
+
+def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
+    """Does the work of one worker. Collective over the workers.
+
+    Args:
+        job: The job.
+        comm: The workers.
+        mailbox: Letters between workers and servers.
+        sync: The gradient synchronisation.
+    """
     resumed = callbacks.resumed(job)
     guard = callbacks.guard(job, resumed)
     worker = job.worker(comm)
-    sync = job.sync()
     module = make_module(job, job.strategy(), worker, scratch=_scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
-    logits = module.evaluation.logits(module.model)
-    measured = module.task.measure(logits, worker)
-    write_rows(job.folder / "predictions.npy", module.task.predictions(logits, worker))
+    module.strategy.close()
+    measured = module.evaluation.read(module.model, functools.partial(_measure, job, module.task))
     if comm.rank == LEADER:
         write_names(job)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    return found | drifts | figures.left_out(guard, worker) | exactness
+    rule = until(fitted.trainer)
+    stopped = {"stopped": rule and rule.stopped}
+    left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
+    return found | drifts | left_out | sync.figures() | exactness | stopped | on_lost
+
+
+def _measure(job: Job, task: Task, outputs: Tensor, worker: Worker) -> dict[str, float]:
+    """Writes the predictions and returns the figures of the task. Collective.
+
+    Args:
+        job: The job.
+        task: Predicts and measures.
+        outputs: [num_nodes, width] of a rank's nodes.
+        worker: The rank with these nodes.
+    """
+    write_rows(job.folder / "predictions.npy", task.predictions(outputs, worker))
+    return task.measure(outputs, worker)
 
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
     """Returns the run folder where all ranks are of one host and share its pages."""
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", comm.world_size))
-    return job.folder if comm.in_one_process or local_world_size == comm.world_size else None
+    world_size = job.settings.world_size
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return job.folder if comm.in_one_process or local_world_size == world_size else None
 
 
 def make_module(
@@ -106,12 +135,15 @@ def make_module(
     model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
-    evaluation = Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
+
+    def make_evaluation(worker: Worker) -> Evaluation:
+        return Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
+
     return kind(
         model,
         strategy,
         worker,
-        evaluation,
+        lost.evaluation(job, worker, make_evaluation),
         task=job.task(),
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
@@ -141,8 +173,9 @@ def _fit(
     loggers = callbacks.loggers(job.folder) if comm.rank == LEADER else []
     watch = callbacks.watch(job, comm.world_size, loggers) if comm.rank == LEADER else None
     meter = SyncMeter()
-    channel = StateChannel(mailbox, comm.rank, comm.world_size, watch)
+    channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
+    ended = callbacks.until(job)
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(
         module,
@@ -150,7 +183,8 @@ def _fit(
         meter,
         guard=guard,
         mailbox=mailbox,
-        callbacks=[observer, callbacks.signs(), *callbacks.periodic(job), *resumed, *display],
+        # `until` counts a step before a checkpoint saves the count.
+        callbacks=[observer, callbacks.signs(), *ended, *callbacks.periodic(job), *resumed, *display],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,

@@ -13,12 +13,12 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs.iterate import iterate
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -57,7 +57,7 @@ class _Reference:
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 
 
-def verify(job: Job, comm: Communicator) -> dict[str, Any]:
+def verify(job: Job, world: Communicator) -> dict[str, Any]:
     """Trains on the ranks, then trains on the leader alone, and compares.
 
     Where the strategy promises the result of one process, the reference is one rank
@@ -66,23 +66,45 @@ def verify(job: Job, comm: Communicator) -> dict[str, Any]:
     The optimiser is SGD, because changes of parameters then show the gradients.
 
     Collective. Returns the figures on the leader.
+
+    Args:
+        job: The job.
+        world: The workers, and after them the servers.
     """
     if not job.sync().lockstep:
         raise UserError(
             f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
         )
+    if not job.strategy().repeatable:
+        raise UserError(
+            f"job=verify needs steps that do not depend on time, unlike strategy={job.settings.strategy.name} with "
+            "these options: set strategy.local_iterations to a number"
+        )
+    return with_servers(job, world, functools.partial(_verify, job)) or {}
+
+
+def _verify(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+    """Does the work of one worker. Collective over the workers.
+
+    Args:
+        job: The job.
+        comm: The workers.
+        mailbox: Letters between workers and servers.
+    """
     worker = job.worker(comm, dtype=torch.float64)
-    found = _steps(job, job.strategy(), worker)
+    found = _steps(job, job.strategy(), worker, mailbox)
     if comm.rank != LEADER:
         return {}
     reference = _Reference.of(job, worker)
 
-    def expected(comm: Communicator) -> dict[str, Tensor]:
+    def expected(comm: Communicator, mailbox: Mailbox) -> dict[str, Tensor]:
         own = job.worker(comm, WHOLE if reference.num_ranks == 1 else None, torch.float64)
-        return _steps(job, copy.deepcopy(reference.strategy), own)
+        return _steps(job, copy.deepcopy(reference.strategy), own, mailbox)
 
-    compared = _compared(found, Threads.run(expected, reference.num_ranks, timeout=_FOREVER)[0])
-    return compared | {"reference": reference.name, "note": _note(job, worker)}
+    ranks = functools.partial(with_servers, job, work=expected)
+    alone = Threads.run(ranks, reference.num_ranks + job.settings.servers, timeout=_FOREVER)[0]
+    assert alone is not None
+    return _compared(found, alone) | {"reference": reference.name, "note": _note(job, worker)}
 
 
 def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
@@ -102,7 +124,7 @@ def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
     return _compared(found, expected) | {"reference": "one rank with the whole graph"}
 
 
-def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, Tensor]:
+def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox) -> dict[str, Tensor]:
     """Takes some steps. Returns losses, gradients, parameters and the last logits.
 
     Collective. Only the leader's logits are of all nodes.
@@ -111,6 +133,7 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
         job: The job.
         strategy: Hands out the batches.
         worker: This rank.
+        mailbox: Letters between workers and servers.
     """
     module = make_module(job, strategy, worker, kind=_Plain)
     recorder, sync = _Recorder(), job.sync()
@@ -120,9 +143,11 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker) -> dict[str, T
         "limit_val_batches": 0,
         "logger": False,
     }
-    make_trainer(module, sync, SyncMeter(), callbacks=[recorder], **options).fit(module)
+    make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[recorder], **options).fit(module)
+    sync.close()
     if drift(module.model, worker.comm) and job.settings.trainer.final_average:
         sync.finish(module.model, worker.comm, worker.weight)
+    strategy.close()
     return {
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
         "gradients": torch.stack(recorder.gradients),

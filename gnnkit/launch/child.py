@@ -55,6 +55,7 @@ class Child:
         self.report: dict[str, Any] | None = None  # {"result"} or {"error", "message", "mendable", "traceback"}
         self.exitcode: int | None = None
         self.failed_at = math.inf  # monotonic seconds
+        self.lost = False  # has failed, and the others go on
         self._context: Any = multiprocessing.get_context(start_method)
         self._board: Any = self._context.RawValue(Board)
         self._board.phase = b"its start"
@@ -144,6 +145,21 @@ class Child:
     def lost_peer(self) -> bool:
         """Whether the failure looks like the consequence of another failure."""
         return self.report is not None and _LOST_PEER.match(self.report.get("error", "")) is not None
+
+    @property
+    def traceback(self) -> list[str]:
+        """The traceback of the process's error, if there is one."""
+        return [] if self.report is None or "traceback" not in self.report else [self.report["traceback"]]
+
+    @property
+    def mendable(self) -> bool:
+        """Whether the failure is a `UserError`."""
+        return self.report is not None and bool(self.report.get("mendable"))
+
+    @property
+    def dispensable(self) -> bool:
+        """Whether the others go on after such a failure."""
+        return bool(self._board.dispensable) and not self.lost_peer and not self.mendable
 
     @property
     def timed_out(self) -> bool:

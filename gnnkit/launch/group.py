@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -33,7 +34,11 @@ class RankError(RuntimeError):
 
 
 class Group:
-    """Processes that live and end together."""
+    """Processes that live and end together.
+
+    The others go on without a process that has called `progress.dispensable` and fails.
+    Only a `UserError`, or the loss of a peer, ends the others also then.
+    """
 
     def __init__(
         self,
@@ -68,10 +73,15 @@ class Group:
                 if self._error is not None:
                     raise self._error
                 self._watch()
-            return [child.report["result"] for child in self._children if child.report is not None]
+            return [None if child.report is None else child.report.get("result") for child in self._children]
         finally:
             with no_interruption():
                 self._end()
+
+    @property
+    def lost(self) -> list[str]:
+        """The names of the processes that the others have gone on without."""
+        return [child.name for child in self._children if child.lost]
 
     def _start_and_stay(self) -> None:
         """Starts the processes from a thread that stays until all have ended.
@@ -111,13 +121,22 @@ class Group:
         while any(child.running for child in self._children) and time.monotonic() < linger:
             self._look(POLL)
             self._meanwhile()
-            if any(child.failed for child in self._children):
+            self._spare()
+            if any(child.failed and not child.lost for child in self._children):
                 self._hear_others()
                 raise self._failure()
             if stuck := self._watchdog.look([child for child in self._children if child.working]):
                 raise self._stuck(stuck)
-            if all(child.report is not None for child in self._children):
+            if all(child.lost or child.report is not None for child in self._children):
                 linger = min(linger, time.monotonic() + LINGER)
+
+    def _spare(self) -> None:
+        """Names the processes that have failed and that the others go on without."""
+        for child in self._children:
+            if child.failed and child.dispensable and not child.lost:
+                child.lost = True
+                lines = [f"{child}; the run goes on without {child.name}", *child.traceback]
+                print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _hear_others(self) -> None:
         """Waits a moment for the other ranks' reports.
@@ -126,7 +145,7 @@ class Group:
         """
         start = time.monotonic()
         while any(child.running for child in self._children):
-            caused = any(child.failed and not child.lost_peer for child in self._children)
+            caused = any(child.failed and not child.lost_peer and not child.lost for child in self._children)
             left = start + (GRACE if caused else GRACE_FOR_CAUSE) - time.monotonic()
             if left <= 0:
                 return
@@ -144,13 +163,12 @@ class Group:
         silent = [child for child in self._children if child.working]
         if silent and all(child.lost_peer for child in failed) and any(child.timed_out for child in failed):
             return self._stuck(_blamed(silent))
-        cause = min(failed, key=lambda child: (child.lost_peer, child.failed_at))
-        report = cause.report or {}
+        cause = min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at))
         others = [str(child) for child in self._children if child is not cause]
-        error = RankError("\n".join([str(cause), *others, *([report["traceback"]] if "traceback" in report else [])]))
-        if not report.get("mendable"):
+        error = RankError("\n".join([str(cause), *others, *cause.traceback]))
+        if cause.report is None or not cause.mendable:
             return error
-        mendable = UserError(report["message"])
+        mendable = UserError(cause.report["message"])
         mendable.__cause__ = error
         return mendable
 

@@ -37,6 +37,9 @@ def launch(
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank 0
     gets the socket that listens at this address as `listener`. Results must be JSON.
 
+    The others go on without a rank that has called `progress.dispensable` and fails.
+    The result then names such ranks as `lost_workers`.
+
     All ranks are ended before this function returns. This also holds when a rank
     fails, when no rank makes progress, and when a signal comes. Raises `UserError` with
     the message of a rank's `UserError`, else `RankError`.
@@ -62,7 +65,8 @@ def launch(
         ]
         group = Group(children, patience or Patience(), after_first_start=listener.close)
         results = group.run()
-    return dict(results[0] or {})
+    lost = {"lost_workers": group.lost} if group.lost else {}
+    return (results[0] or {}) | lost
 
 
 def run_in_child(

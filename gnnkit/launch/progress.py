@@ -11,10 +11,15 @@ _PHASE_BYTES = 120
 class Board(ctypes.Structure):
     """The progress of one process, in memory shared with the launcher."""
 
-    _fields_ = (("count", ctypes.c_uint64), ("phase", ctypes.c_char * _PHASE_BYTES))
+    _fields_ = (
+        ("count", ctypes.c_uint64),
+        ("phase", ctypes.c_char * _PHASE_BYTES),
+        ("dispensable", ctypes.c_bool),
+    )
 
     count: int  # signs of progress so far
     phase: bytes
+    dispensable: bool  # the others go on without this process
 
 
 _own_board: Board | None = None
@@ -34,6 +39,15 @@ def progress(phase: str) -> None:
         place = "" if thread is threading.main_thread() else f"{thread.name}: "
         _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
         _own_board.count += 1
+
+
+def dispensable() -> None:
+    """Tells the launcher that the others go on if this process fails.
+
+    Does nothing in a process that gnnkit has not started.
+    """
+    if _own_board is not None:
+        _own_board.dispensable = True
 
 
 def report_on(board: Board) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 
-from gnnkit.comm.mailbox import Mailbox
+from gnnkit.comm import Letter, Mailbox, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
 LEADER = 0
-_STATE, _END = "state", "end of states"
+_STATE = "state"  # without fields: no more states follow
 
 
 class StateChannel:
     """One end of the channel: every rank posts, the leader feeds its watch."""
 
-    def __init__(self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None) -> None:
+    def __init__(
+        self, mailbox: Mailbox, rank: int, world_size: int, watch: Watch | None, *, goes_on: bool = False
+    ) -> None:
         """Keeps the ends.
 
         Args:
@@ -23,8 +24,11 @@ class StateChannel:
             rank: This rank.
             world_size: Number of ranks.
             watch: Of the leader. None on other ranks.
+            goes_on: Whether the run goes on without ranks that are gone. Default: no.
         """
         self._mailbox, self._rank, self._world_size, self._watch = mailbox, rank, world_size, watch
+        self._goes_on = goes_on
+        self._ended = {LEADER}  # ranks that post no more, on the leader
 
     def post(self, state: WorkerState) -> None:
         """Sends a state. The leader also takes in the states that have arrived."""
@@ -37,20 +41,39 @@ class StateChannel:
     def finish(self, timeout: float) -> None:
         """Ends the states of this rank.
 
-        The leader waits for the last state of every rank, and closes its watch. Raises
-        `RuntimeError` on the leader for a rank that does not finish in `timeout`
-        seconds.
+        The leader waits for the last state of every rank, and closes its watch. A
+        slow worker may take its time: each of its states renews the deadline. Ranks
+        that the run goes on without are not waited for. Raises `PeerLost` on the leader
+        for another rank that is lost, and `DeadlineExceeded` for a rank that sends
+        nothing in `timeout` seconds.
         """
         if self._watch is None:
-            self._mailbox.put(LEADER, _END)
+            self._mailbox.put(LEADER, _STATE)
             return
-        deadline = time.monotonic() + timeout
         for rank in range(self._world_size):
-            if rank != LEADER:
-                self._mailbox.take(_END, src=rank, timeout=max(deadline - time.monotonic(), 0.0))
-        self._take_arrived(self._watch)
+            while rank not in self._ended:
+                self._wait_for(rank, timeout, self._watch)
         self._watch.close()
 
+    def _wait_for(self, rank: int, timeout: float, watch: Watch) -> None:
+        """Takes in one state of a rank, or goes on without the rank."""
+        try:
+            self._take(self._mailbox.take(_STATE, src=rank, timeout=timeout), watch)
+        except PeerLost:
+            if not self._goes_on:
+                raise
+            self._ended.add(rank)
+            watch.lose(rank)
+
     def _take_arrived(self, watch: Watch) -> None:
+        gone = self._mailbox.gone() if self._goes_on else frozenset()
         while (letter := self._mailbox.poll(_STATE)) is not None:
+            self._take(letter, watch)
+        for rank in gone & set(range(self._world_size)):
+            watch.lose(rank)
+
+    def _take(self, letter: Letter, watch: Watch) -> None:
+        if letter.fields:
             watch.take(WorkerState(**letter.fields))
+        else:
+            self._ended.add(letter.src)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.leader.choose import Decision, assign, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
+from gnnkit.partition.neighbours import neighbours
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
 from gnnkit.task import Task
@@ -38,6 +40,7 @@ class Prepared:
     summary: str  # for people
     fingerprint: str  # of the graph
     class_names: list[str] | None  # of the user, by class
+    peers: list[list[int]]  # of each rank: ranks whose nodes share an edge with its nodes
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,6 +99,19 @@ def load_shard(folder: Path, name: int | str) -> Shard:
     return Shard.load(folder / PREPARED / str(name))
 
 
+def adopting_shard(folder: Path, others: Collection[int]) -> Shard:
+    """The shard of rank 0 that also owns the nodes of other ranks.
+
+    For ranks that read the whole graph.
+    """
+    own, graph = load_shard(folder, 0), load_graph(folder)
+    assert graph is not None
+    node_rank = np.full(graph.num_nodes, max(own.grid.world_size - 1, 0), np.int32)
+    for rank in (0, *others):
+        node_rank[load_shard(folder, rank).owned] = 0
+    return cut(_without_edges(graph), Partition(node_rank, None, own.grid), 0)
+
+
 def load_graph(folder: Path) -> Graph | None:
     """The whole graph, mapped, where the ranks read it."""
     path = folder / PREPARED / "graph"
@@ -134,9 +150,21 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     return _prepared(graph, partition, balance, why, lines)
 
 
-def _prepared(graph: Graph, partition: Partition, balance: dict[str, float], why: str, lines: list[str]) -> Prepared:
+def _prepared(
+    graph: Graph, partition: Partition, balance: dict[str, float], why: str, lines: Sequence[str]
+) -> Prepared:
+    """Describes the data that was cut.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+        balance: Largest over mean of the workers' shares, by name.
+        why: The reason for the layout.
+        lines: The description for people.
+    """
+    grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    return Prepared(shape(partition.grid), balance, why, "\n".join(lines), fingerprint(graph), names)
+    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
 
 
 def _without_edges(graph: Graph) -> Graph:

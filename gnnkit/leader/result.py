@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnkit.storage import write_atomically
 
-_NOT_SHOWN = ("per_rank", "why", "layouts", "regions", "peers", "summary", "inexact")
+_NOT_SHOWN = ("per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class Result(Mapping[str, Any]):
         lines = []
         for name, value in self.figures.items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
-            shown = [f"{key} {_short(part)}".strip() for key, part in parts if part is not None]
+            shown = [f"{key} {_short(part)}".strip() for key, part in parts if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
                 lines.append(f"  {name:<18} {'  '.join(shown)}")
         return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -43,28 +43,27 @@ class Stragglers:
         self._recent: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]
         self._slow: set[int] = set()  # named workers. A worker that recovers may be named again
 
-    def observe(self, step: int, seconds: Sequence[float]) -> list[Straggler]:
-        """Takes in one step of all workers. Returns the workers slow since this step.
+    def observe(self, step: int, seconds: Mapping[int, float]) -> list[Straggler]:
+        """Takes in one step. Returns the workers slow since this step.
 
         Args:
             step: Step of the run.
-            seconds: [world_size] compute time of the step, by rank.
+            seconds: Compute time of the step by rank, of the workers that are left.
         """
-        for recent, value in zip(self._recent, seconds, strict=True):
-            recent.append(value)
-        if len(seconds) < 2 or len(self._recent[0]) < WINDOW:
+        for rank, value in seconds.items():
+            self._recent[rank].append(value)
+        if len(seconds) < 2 or len(self._recent[min(seconds)]) < WINDOW:
             return []
-        medians = [median(recent) for recent in self._recent]
-        slow = {
-            rank: others for rank in range(len(medians)) if _is_slow(medians[rank], others := _others(medians, rank))
-        }
+        medians = {rank: median(self._recent[rank]) for rank in seconds}
+        slow = {rank: others for rank in medians if _is_slow(medians[rank], others := _others(medians, rank))}
         new = [Straggler(rank, step, medians[rank], slow[rank]) for rank in sorted(slow.keys() - self._slow)]
         self._slow = set(slow)
         return new
 
 
-def _others(medians: Sequence[float], rank: int) -> float:
-    return median(value for other, value in enumerate(medians) if other != rank)
+def _others(medians: Mapping[int, float], rank: int) -> float:
+    others: Iterable[float] = (value for other, value in medians.items() if other != rank)
+    return median(others)
 
 
 def _is_slow(seconds: float, others: float) -> bool:

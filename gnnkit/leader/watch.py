@@ -81,7 +81,8 @@ class Watch:
             log: Writes scalars.
         """
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
-        self.states: list[WorkerState] = []  # of the last step that all workers have done, by rank
+        self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
+        self.lost: set[int] = set()  # workers that the others have gone on without
         self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
         self.train_loss = math.nan  # mean over the rows of the last epoch that has begun
         self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
@@ -95,12 +96,28 @@ class Watch:
         self._last_status = time.monotonic()
 
     def take(self, state: WorkerState) -> None:
-        """Takes in one state. A step counts once all workers' states are there."""
-        together = self._waiting[state.step]
-        together[state.rank] = state
-        if len(together) == self.world_size:
-            del self._waiting[state.step]
-            self._conclude([together[rank] for rank in range(self.world_size)])
+        """Takes in one state.
+
+        A step counts once the states of all workers that are left are there.
+        """
+        self._waiting[state.step][state.rank] = state
+        self._count(state.step)
+
+    def lose(self, rank: int) -> None:
+        """Goes on without a worker. Waits for no state of the worker any more."""
+        if rank not in self.lost:
+            self.lost.add(rank)
+            after = self.states[0].step if self.states else 0
+            print(f"after step {after}: rank {rank} is lost, the run goes on", file=sys.stderr, flush=True)
+            for step in sorted(self._waiting):
+                self._count(step)
+
+    def _count(self, step: int) -> None:
+        """Counts a step, if no state of a worker that is left is missing."""
+        together = self._waiting[step]
+        if len(together.keys() | self.lost) == self.world_size:
+            del self._waiting[step]
+            self._conclude([together[rank] for rank in sorted(together)])
 
     def close(self) -> None:
         """Ends the last epoch and closes the files, the first time."""
@@ -122,7 +139,8 @@ class Watch:
         if self.states and states[0].epoch != self.states[0].epoch:
             self._end_epoch(self.states[0].step)
         self.states = states
-        self._edges += [state.edges for state in states]
+        for state in states:
+            self._edges[state.rank] += state.edges
         rows = sum(state.rows for state in states)
         loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
         if math.isfinite(loss):  # otherwise the step was left out
@@ -133,12 +151,13 @@ class Watch:
             self._seconds["all"] += sum(state.seconds.values())
         self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
         self._publish(states, step, loss)
-        for straggler in self._slow.observe(step, [state.seconds_compute for state in states]):
+        for straggler in self._slow.observe(step, {state.rank: state.seconds_compute for state in states}):
             self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
 
     def _end_epoch(self, step: int) -> None:
-        self.work_max_over_mean.append(max_over_mean(self._edges))
+        left = [rank for rank in range(self.world_size) if rank not in self.lost]
+        self.work_max_over_mean.append(max_over_mean(self._edges[left]))
         self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
         self._edges[:], self._epoch = 0, []
 
@@ -155,7 +174,7 @@ class Watch:
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:
-    skipped = ("rank", "epoch", "step", "total", "rows", "synchronised")
+    skipped = ("rank", "epoch", "step", "rows", "total", "synchronised")
     return {f"rank{s.rank}/{k}": float(v) for s in states for k, v in asdict(s).items() if k not in skipped}
 
 

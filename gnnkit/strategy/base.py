@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -34,6 +34,7 @@ class Worker:
     sampler: Sampler | None = None  # the configured one, where the strategy draws
     threads: int = 1  # of this rank
     links: Links | None = None  # the edges to predict, where the task is about edges
+    peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
 
     @property
     def device(self) -> torch.device:
@@ -143,6 +144,13 @@ class Batch:
         """Whether ranks meet after the backward pass."""
         return self.update in ("synchronise", "correct", "average")
 
+    def again(self) -> Batch:
+        """Returns the batch for a second look that is no part of training.
+
+        Rows of other ranks come exactly, whatever the exchange of the strategy.
+        """
+        return replace(self, adjacencies=[adjacency.again() for adjacency in self.adjacencies])
+
     @property
     def share(self) -> float:
         """This rank's part of the rows that the loss reads."""
@@ -182,6 +190,7 @@ class ExecutionStrategy(ABC):
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
+    repeatable: bool = True  # False: batches depend on time
     keeps_state: bool = False  # whether `state_dict` differs between ranks
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
@@ -232,6 +241,10 @@ class ExecutionStrategy(ABC):
             model: The model, with this rank's parameters.
         """
 
+    def figures(self) -> dict[str, Any]:
+        """Returns further figures of `result.json`. Called at the end."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank between two steps.
 
@@ -241,6 +254,9 @@ class ExecutionStrategy(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
         """Goes on from a state, on the same shard. Called after `setup`."""
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Lets go of threads. Called after the last step, on all ranks."""
 
 
 def weighing_sums(sampler: Sampler) -> Sampler:

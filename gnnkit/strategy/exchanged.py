@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gnnkit.engine import ForwardPass, ShardAdjacency
+from gnnkit.engine import ForwardPass, LastReceived, ShardAdjacency
 from gnnkit.graph import Split
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.share import Inputs
@@ -27,7 +29,8 @@ class Exchanged(Workload):
             model: Says `num_layers` and `self_loops`.
             every: Epochs from one exchange to the next.
         """
-        self._engine, self._every = worker.engine(model), every
+        self._engine, self._every, self._device = worker.engine(model), every, worker.device
+        self._schedule = LastReceived() if every > 1 else None
         self.tally = self._engine.tally
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         shard, device = worker.shard, worker.device
@@ -37,16 +40,16 @@ class Exchanged(Workload):
         self.num_own = len(self._rows)
         self.num_train = int(worker.comm.all_reduce(torch.tensor([self.num_own], device=device)).item())
 
-    @property
-    def received(self) -> list[Tensor]:
-        """The rows last received, for a checkpoint."""
-        return self._engine.received.rows
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the rows last received."""
+        return {} if self._schedule is None else self._schedule.state_dict()
 
-    @received.setter
-    def received(self, rows: list[Tensor]) -> None:
-        self._engine.received.rows = [each.to(self._x.device) for each in rows]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from rows last received."""
+        if self._schedule is not None:
+            self._schedule.load_state_dict(state, self._device)
 
     def inputs(self, epoch: int, step: int, key: int) -> Inputs:
-        forward = ForwardPass(exchanges=epoch % self._every == 0, remember=self._every > 1)
+        forward = ForwardPass(self._schedule, exchanges=epoch % self._every == 0)
         adjacencies = ShardAdjacency.layers(self._engine, self._num_layers, key, forward)
         return Inputs(self._x, adjacencies, self._rows, self._labels)

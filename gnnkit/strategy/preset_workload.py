@@ -142,12 +142,12 @@ class PresetWorkload(ExecutionStrategy):
 
     def state_dict(self) -> dict[str, Any]:
         if isinstance(self.work, Exchanged):
-            return {"received": self.work.received}
+            return self.work.state_dict()
         return {"chunk_rank": torch.from_numpy(self._chunk_rank)} if self.measures else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if isinstance(self.work, Exchanged):
-            self.work.received = state["received"]
+            self.work.load_state_dict(state)
         else:
             self._deal(state["chunk_rank"].numpy())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.sync.average import average_parameters, drift
+
+OnLost = Literal["stop", "continue"]
 
 
 class GradientSync(ABC):
@@ -23,10 +25,12 @@ class GradientSync(ABC):
     """
 
     lockstep: bool = True  # False: a rank steps when ready, and the result depends on time
+    collective: bool = True  # False: a step meets some ranks at most. All ranks take the same steps all the same
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
     drifts: bool = False  # True: workers hold different parameters between steps
-    servers: int = 0  # ranks beyond the workers, which run `serve`
+    servers: int = 0  # ranks beyond the workers, which run `serve`. Always the key `sync.servers`, and 0 without
+    on_lost: OnLost = "stop"  # continue: the others go on without a lost worker other than rank 0
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         """Called once on every worker, before the first step, with equal parameters.
@@ -51,15 +55,24 @@ class GradientSync(ABC):
 
     @abstractmethod
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        """Updates the parameters after the backward pass. Collective, if `lockstep`.
+        """Updates the parameters after the backward pass.
+
+        Collective, if `lockstep` and `collective`.
 
         Args:
             module: Its parameters hold this rank's gradients.
             optimizer: The optimiser of these parameters.
             share: This rank's part of the rows that the step's loss reads, which is the
                 weight n_p / sum of n in a weighted mean of the ranks' own mean
-                gradients.
+                gradients. 0 where this rank has no rows, or leaves the step out alone.
         """
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Returns the sum of `x` over the workers. Collective, where `lockstep`.
+
+        For the guard, which asks whether all gradients of a step are finite.
+        """
+        return self.comm.all_reduce(x)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         """Replaces the parameters by the ranks' weighted mean. Collective.
@@ -73,13 +86,29 @@ class GradientSync(ABC):
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:  # noqa: B027 - most are settled after each step
         """Brings the newest parameters to every worker. Collective.
 
-        Rank 0 also gets the optimiser's state. Called before an evaluation and before a
-        checkpoint. Here nothing is to do, as every step leaves the newest parameters.
+        Called before an evaluation, a checkpoint and the end of training. Changes no
+        bits where `lockstep`. Here nothing is to do, as every step leaves the newest
+        parameters.
 
         Args:
             module: The parameters of this rank, replaced in place.
             optimizer: The optimiser of these parameters.
         """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a later run goes on from, as of the last `settle`.
+
+        Plain values and tensors, for the checkpoint of this rank. Parameters and the
+        optimiser are saved elsewhere.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
+        """Goes on from a state and from this rank's parameters, at the next step."""
+
+    def figures(self) -> dict[str, Any]:
+        """Returns further figures of `result.json`, on rank 0, after `settle`."""
+        return {}
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """Ends servers and threads. Called on every worker, after the last step."""
@@ -98,12 +127,17 @@ class GradientSync(ABC):
             average_parameters(module, comm, weight)
 
 
+def trainable(module: nn.Module) -> list[Parameter]:
+    """Lists the parameters that are trained."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
 def trained(module: nn.Module) -> list[Parameter]:
     """Lists the parameters that are trained, each with a gradient.
 
     A parameter that no gradient has reached gets zeros.
     """
-    parameters = [p for p in module.parameters() if p.requires_grad]
+    parameters = trainable(module)
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

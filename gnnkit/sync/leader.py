@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
-from gnnkit.ranges import one_of
-from gnnkit.sync.base import GradientSync, gradients, trained
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.errors import UserError
+from gnnkit.sync.base import GradientSync, OnLost, gradients, trained
+from gnnkit.sync.served import Served
+from gnnkit.sync.versions import Damping, Mode, make_rules
 
 LEADER = 0
 
@@ -22,15 +25,44 @@ class Leader(GradientSync):
     parameters of workers that drifted. Choose this sync where the optimiser's state
     should exist once.
 
-    With `average="weighted"` gradients are summed, which is exact. With `"mean"` the
-    ranks that have rows give the unweighted mean of their own mean gradients.
+    In the modes async and ssp, a thread of rank 0 applies each gradient on arrival. A
+    worker that was behind gets the newest parameters.
     """
 
-    def __init__(self, average: Literal["weighted", "mean"] = "weighted") -> None:
-        self.average = one_of("sync.average", average, ("weighted", "mean"))
-        self.exact = average == "weighted"
+    def __init__(
+        self,
+        average: str = "weighted",
+        trim: float | None = None,
+        mode: Mode = "sync",
+        staleness: int | None = None,
+        damping: Damping = "none",
+        on_lost: OnLost = "stop",
+    ) -> None:
+        """Checks the rules.
+
+        Args:
+            average: Name of the aggregation, in sync. Default: weighted (exact).
+            trim: Argument of some aggregations. Default: that of the aggregation.
+            mode: sync, async or ssp. Default: sync.
+            staleness: Steps that a worker may start ahead of the slowest, in ssp.
+                Default: 3.
+            damping: none, or staleness. Default: none.
+            on_lost: stop, or continue without a worker that dies. Default: stop.
+        """
+        self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
+        self.lockstep, self.exact, self.on_lost = self.rules.together, self.rules.exact, on_lost
+        self._served: Served | None = None
+
+    def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
+        super().setup(module, comm)
+        if not self.lockstep:
+            assert mailbox is not None, "sync.mode needs a mailbox"
+            self._served = Served(comm, mailbox, 0, self.rules)
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
+        if self._served is not None:
+            self._served.step(module, optimizer, share)
+            return
         parameters = trained(module)
         own = gradients(parameters)
         total = self._collect(parameters_to_vector(own), share)
@@ -44,10 +76,31 @@ class Leader(GradientSync):
 
     def _collect(self, gradient: Tensor, share: float) -> Tensor | None:  # [num_parameters]
         """Collects the gradient to apply, on the leader. Returns None elsewhere."""
-        if self.average == "mean":
-            gradient = torch.cat([gradient / share if share else gradient, gradient.new_tensor([float(share > 0)])])
-        rows = self.comm.gather(gradient[None], dst=LEADER)
+        rows = self.comm.gather(torch.cat([gradient, gradient.new_tensor([share])])[None], dst=LEADER)
         if not rows:
             return None
-        total = torch.cat(rows).sum(0)
-        return total if self.average == "weighted" else total[:-1] / total[-1].clamp(min=1)
+        collected = torch.cat(rows)  # without the workers that are lost
+        return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
+
+    def average_models(self, module: nn.Module, weight: float) -> None:
+        if not self.lockstep:
+            raise UserError(f"sync.mode={self.rules.mode}: this strategy averages models, which needs sync.mode=sync")
+        super().average_models(module, weight)
+
+    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
+        if self._served is not None:
+            self._served.settle(module)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._served is None else self._served.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._served is not None:
+            self._served.load_state_dict(state)
+
+    def figures(self) -> dict[str, Any]:
+        return {} if self._served is None else self._served.figures()
+
+    def close(self) -> None:
+        if self._served is not None:
+            self._served.close()

@@ -81,7 +81,7 @@ class LinkPrediction(Task):
         if strategy.predicts_edges is None:
             raise UserError(
                 f"task=link_prediction: {name} with these keys hands out rows of nodes only: choose "
-                "strategy=vertex_centric with strategy.local_iterations=1, strategy=individual_sample with "
+                "strategy=vertex_centric with strategy.local_iterations=1 and strategy.exchange=exact, strategy=individual_sample with "
                 "strategy.batching=plain, or strategy=preset_workload without clusters, corrections and exchange"
             )
         if self.supervision_share is not None and strategy.predicts_edges == "all":

@@ -132,6 +132,7 @@ def _tensors(rank: int) -> dict[str, Tensor]:
 
 def _check_deadline(box: Mailbox) -> None:
     assert box.poll("never") is None, "poll returns at once"
+    assert box.gone() == frozenset(), "no rank is gone while all mailboxes are open"
     told = _late(box)
     assert "'never'" in told, "the error of take at the deadline names the tag"
     assert f"rank {box.rank}" in told, "the error of take at the deadline names the sender"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.sync.base import GradientSync
 from gnnkit.testing.ranks import TIMEOUT, assert_close
@@ -22,7 +22,8 @@ SHARES = (0.5, 0.3, 0.2, 0.0)  # of the rows, by rank. The last rank has no rows
 def check_sync(make: Callable[[], GradientSync]) -> None:
     """Checks three steps of SGD with momentum on four ranks.
 
-    The ranks have unequal shares of rows.
+    The ranks have unequal shares of rows. The servers of the synchronisation are
+    further ranks.
     Where the ranks' own mean gradients are equal, all ranks must come to the parameters
     of one process. An exact synchronisation must do so where these gradients differ
     too. A synchronisation without lockstep must end with finite parameters.
@@ -31,19 +32,30 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     exact = make().exact and make().lockstep
     for alike in (True, False):
-        results = Threads.run(functools.partial(_train, make, model, alike), len(SHARES), timeout=TIMEOUT)
+        results = Threads.run(
+            functools.partial(_on_rank, make, model, alike), len(SHARES) + make().servers, timeout=TIMEOUT
+        )
         expected = _expected(model, alike)
-        for rank, found in enumerate(results):
+        for rank, found in enumerate(results[: len(SHARES)]):
+            assert found is not None
             assert bool(found.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
             if exact or (alike and make().lockstep):
                 kind = "equal" if alike else "different"
                 assert_close(found, expected, f"parameters of rank {rank} after {kind} gradients, against one process")
 
 
-def _train(make: Callable[[], GradientSync], model: nn.Module, alike: bool, comm: Communicator) -> Tensor:
-    module, sync = copy.deepcopy(model), make()
+def _on_rank(make: Callable[[], GradientSync], model: nn.Module, alike: bool, world: Communicator) -> Tensor | None:
+    """Trains on a worker, and returns its parameters. Serves on a server."""
+    with world.mailbox() as mailbox:
+        if world.rank >= len(SHARES):
+            make().serve(mailbox, len(SHARES))
+            return None
+        return _train(make(), copy.deepcopy(model), alike, world.split(range(len(SHARES))), mailbox)
+
+
+def _train(sync: GradientSync, module: nn.Module, alike: bool, comm: Communicator, mailbox: Mailbox) -> Tensor:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    sync.setup(module, comm)
+    sync.setup(module, comm, mailbox)
     share = SHARES[comm.rank]
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -51,6 +63,8 @@ def _train(make: Callable[[], GradientSync], model: nn.Module, alike: bool, comm
             for place, parameter in enumerate(module.parameters()):
                 parameter.grad = share * _mean_gradient(parameter, comm.rank, step, place, alike)
         sync.step(module, optimizer, share)
+    sync.settle(module, optimizer)
+    sync.close()
     return parameters_to_vector(module.parameters()).detach()
 
 

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
-from gnnkit.training.finite import Guard
+from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.updates import Updates
 
 
@@ -194,10 +194,14 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             if parameter.grad is not None:
                 self._meter.look(parameter.grad)
         self._meter.start = time.perf_counter()
-        if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=self._sync.lockstep):
+        together = decide_together(self._sync, module.strategy)
+        if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=together):
             self._step(module, optimizer)
-        elif module.batch.meets:
-            self.updates.forget()
+        else:
+            if module.batch.meets:
+                self.updates.forget()
+            if self._sync.lockstep and not together:
+                self._abstain(module, optimizer)
         self._meter.end = time.perf_counter()
         return loss
 
@@ -207,12 +211,26 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         share = self.updates.add_to(own, batch.share)
         if batch.update == "accumulate":
             self.updates.keep(own, share)
-        elif batch.update == "synchronise":
-            self._sync.step(module, optimizer, share)
-        elif batch.update == "correct":
-            with self.updates.correcting(optimizer):
-                self._sync.step(module, optimizer, share)
+        elif batch.synchronise:
+            self._meet(module, optimizer, share)
         else:
             optimizer.step()
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
+
+    def _meet(self, module: Any, optimizer: Optimizer, share: float) -> None:
+        """Makes one step with the gradients of all ranks."""
+        if module.batch.update == "correct":
+            with self.updates.correcting(optimizer):
+                self._sync.step(module, optimizer, share)
+        else:
+            self._sync.step(module, optimizer, share)
+
+    def _abstain(self, module: Any, optimizer: Optimizer) -> None:
+        """Meets the other ranks as a rank without rows, in a step that is left out."""
+        batch: Batch = module.batch
+        if batch.update == "average":
+            self._sync.average_models(module, batch.weight)
+        elif batch.synchronise:
+            optimizer.zero_grad()
+            self._meet(module, optimizer, 0.0)

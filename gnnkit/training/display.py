@@ -76,9 +76,9 @@ def worker_table(states: list[WorkerState]) -> Table:
     )
     for name in names:
         table.add_column(name, justify="right")
-    for rank, state in enumerate(states):
+    for state in states:
         table.add_row(
-            f"{rank}",
+            f"{state.rank}",
             f"{int(state.step)}",
             state.phase,
             f"{state.loss:.4f}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.settings import OnNan
-from gnnkit.strategy import Batch
+from gnnkit.strategy import Batch, ExecutionStrategy
+from gnnkit.sync import GradientSync
 from gnnkit.training import resume
 from gnnkit.training.module import TrainingModule
 
 MAX_ROLLBACKS = 3
 MAX_TOLD = 5  # skipped steps that are printed, all are counted
-_INPUT, _LOSS, _BACKWARD, _MODULES = 1, 2, 3, 4  # places, then the modules of the model
+_UNKNOWN, _INPUT, _LOSS, _BACKWARD, _MODULES = -1, 1, 2, 3, 4  # places, then the modules of the model
 _LATE = 1 << 40  # order of all places after the forward pass
 
 
@@ -49,6 +50,7 @@ class _Place:
             name = list(dict(model.named_modules()))[self.place - _MODULES]
             return f"first in the output of {name or 'the model'}"
         return {
+            _UNKNOWN: "the layer is not looked for, as the ranks do not wait for each other",
             _INPUT: "the input rows are not finite",
             _LOSS: "first in the loss, the output of every layer is finite",
             _BACKWARD: "first in the backward pass, the loss is finite",
@@ -67,7 +69,8 @@ class Guard(Callback):
       ends the run instead.
 
     In a step without synchronisation, the rank alone leaves the step out. `stop` and
-    `rollback` then follow at the next step that synchronises.
+    `rollback` then follow at the next step that synchronises. Ranks that do not wait
+    for each other decide alone, and `rollback` ends the run too.
     """
 
     def __init__(self, on_nan: OnNan = "stop", path: Path | None = None, resumed: str | None = None) -> None:
@@ -88,7 +91,9 @@ class Guard(Callback):
             self._buffers = [buffer.clone() for buffer in module.buffers()]
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        if not module.strategy.only_synchronises and any(_flags(self._pending is not None, module.worker.comm)):
+        together = module.sync is None or module.sync.lockstep
+        alone = not module.strategy.only_synchronises
+        if together and alone and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
     def allows(self, trainer: L.Trainer, module: TrainingModule, own: bool, *, lockstep: bool) -> bool:
@@ -100,14 +105,16 @@ class Guard(Callback):
             trainer: The trainer of this rank.
             module: The module of this rank.
             own: Whether loss and gradient of this rank are finite.
-            lockstep: Whether ranks step together. Otherwise this rank decides alone.
+            lockstep: Whether all ranks decide together. Otherwise this rank decides
+                alone.
         """
         comm = module.worker.comm
         if not lockstep:
             return own or self._leave_out(trainer, module, [comm.rank])
         if not module.batch.meets:
             return own or self._postpone(trainer, module)
-        return self._together(trainer, module, _flags(not own or self._pending is not None, comm))
+        flags = _flags(not own or self._pending is not None, comm, module.sync.all_reduce if module.sync else None)
+        return self._together(trainer, module, flags)
 
     def allows_sum(self, trainer: L.Trainer, module: TrainingModule, own: bool, total: Sequence[Tensor]) -> bool:
         """Says whether the optimiser steps, where the ranks' gradients are added up.
@@ -140,9 +147,14 @@ class Guard(Callback):
         return False
 
     def _leave_out(self, trainer: L.Trainer, module: TrainingModule, ranks: list[int]) -> bool:
-        """Goes on without this step. Returns False."""
+        """Goes on without this step. Returns False.
+
+        Raises `UserError` under other rules than `skip`, where ranks step alone.
+        """
         if self.on_nan != "skip":
-            raise UserError(self._message(module, [(ranks[0], self._place(trainer, module, True))]))
+            # A second forward pass would exchange rows with ranks that are elsewhere.
+            place = _Place(trainer.global_step + 1, trainer.current_epoch, _LATE, _UNKNOWN)
+            raise UserError(self._message(module, [(ranks[0], place)]))
         self.skipped_steps += 1
         for buffer, before in zip(module.buffers(), self._buffers, strict=True):
             buffer.copy_(before)
@@ -163,10 +175,7 @@ class Guard(Callback):
 
         Collective in a step that synchronises, also for ranks whose numbers are finite.
         """
-        batch: Batch = module.batch
-        if module.strategy.drifts or module.strategy.keeps_state:  # such a batch may serve one pass only
-            batch = next(module.strategy.batches(trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx))
-        order, place = _first_not_finite(module, batch)
+        order, place = _first_not_finite(module, module.batch.again())
         if not bad:
             order = place = 0
         elif not place:
@@ -207,6 +216,19 @@ class Guard(Callback):
         )
 
 
+def decide_together(sync: GradientSync, strategy: ExecutionStrategy) -> bool:
+    """Says whether all ranks decide together about a loss that is not finite.
+
+    So they do if all ranks meet in each step that synchronises: in the synchronisation,
+    or in the exchange of rows.
+
+    Args:
+        sync: The gradient synchronisation.
+        strategy: The execution strategy.
+    """
+    return sync.lockstep and (sync.collective or strategy.full_graph)
+
+
 def are_finite(gradients: Sequence[Tensor]) -> bool:
     """Says whether all numbers are finite. If so, waits for a GPU only once."""
     if not gradients:
@@ -215,13 +237,19 @@ def are_finite(gradients: Sequence[Tensor]) -> bool:
     return math.isfinite(total) or all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
 
 
-def _flags(flag: bool, comm: Communicator) -> list[bool]:
-    """Returns the flag of every rank. Collective."""
+def _flags(flag: bool, comm: Communicator, add_up: Callable[[Tensor], Tensor] | None = None) -> list[bool]:
+    """Returns the flag of every rank. Collective.
+
+    Args:
+        flag: The flag of this rank.
+        comm: The workers.
+        add_up: Sums a tensor over the workers. Default: the all-reduce of `comm`.
+    """
     if comm.world_size == 1:
         return [flag]
     flags = torch.zeros(comm.world_size, device=comm.device)
     flags[comm.rank] = flag
-    return [bool(each) for each in comm.all_reduce(flags).tolist()]
+    return [bool(each) for each in (add_up or comm.all_reduce)(flags).tolist()]
 
 
 def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
@@ -274,6 +302,8 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
             scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    if module.sync is not None:
+        module.sync.load_state_dict(own["sync"])
     resume.restore_updates(own, trainer)
 
 

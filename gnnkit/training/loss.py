@@ -44,8 +44,10 @@ class LossCheck(Callback):
 def _check(module: TrainingModule, step: Callable[..., Tensor], batch: Batch, index: int) -> None:
     """Raises `UserError` on all ranks where the loss of one is wrong. Collective."""
 
+    again = batch.again()
+
     def loss(total: int) -> float:
-        module.batch = replace(batch, total=total)
+        module.batch = replace(again, total=total)
         return float(step(module.batch, index))
 
     once, twice = loss(batch.total), loss(2 * batch.total)

@@ -210,8 +210,7 @@ class TrainingModule(L.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
-        measured = self.task.measure(self.evaluation.logits(self.model), self.worker)
-        for name, figure in measured.items():
+        for name, figure in self.evaluation.read(self.model, self.task.measure).items():
             self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
 
 

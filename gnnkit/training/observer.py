@@ -80,8 +80,8 @@ class Observer(Callback):
                 epoch=trainer.current_epoch,
                 step=trainer.global_step,
                 loss=float(module.local_loss),
-                total=batch.total,
                 rows=len(batch.rows),
+                total=batch.total,
                 synchronised=batch.synchronise,
                 gradient_norm=self.meter.square_norm**0.5,
                 seconds_wait=waiting,
@@ -117,4 +117,5 @@ class Observer(Callback):
         return next((seconds for (seconds, _), good in zip(self.validations, reached, strict=True) if good), None)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        module.settle()  # a worker that is ahead waits here for the others, without a deadline
         self.channel.finish(self.timeout)

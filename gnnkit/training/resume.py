@@ -23,6 +23,7 @@ from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.until import until
 from gnnkit.training.updates import Updates
 
 Position = tuple[int, int]  # epoch, and step of the epoch that comes next
@@ -80,8 +81,8 @@ def save(
 ) -> None:
     """Saves the state of the run between two steps. The leader writes.
 
-    Collective where ranks hold different states. Raises `UserError` for a state that is
-    not finite, and keeps the checkpoint before.
+    Collective where ranks hold different states, or `trainer.until` is set. Raises
+    `UserError` for a state that is not finite, and keeps the checkpoint before.
 
     Args:
         path: The JSON file of the checkpoint.
@@ -103,13 +104,18 @@ def save(
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
-    """Returns parameters, optimisers, schedules and strategy state of this rank."""
+    """Returns parameters, optimisers, schedules and strategy state of this rank.
+
+    Collective where `trainer.until` is set.
+    """
     return {
         "state_dict": module.state_dict(),
         "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
         "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
         "strategy": module.strategy.state_dict(),
         "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
+        "sync": {} if module.sync is None else module.sync.state_dict(),
+        "until": None if (rule := until(trainer)) is None else rule.gathered(module.worker.comm),
         "shard": fingerprint(module.worker.shard),
     }
 
@@ -142,6 +148,8 @@ _PARTS: dict[str, Any] = {
     "lr_schedulers": list,
     "strategy": dict,
     "updates": dict,
+    "sync": dict,
+    "until": dict | None,
     "shard": str,
     "workers": list | None,
 }
@@ -189,7 +197,7 @@ class Resume(Callback):
         """Sets parameters, epoch and step, before `trainer.fit`.
 
         Raises `UserError` for a state of other parameters or workers, and for a run
-        that has done all epochs.
+        that has done all epochs, or that `trainer.until` has ended.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
@@ -202,6 +210,8 @@ class Resume(Callback):
         self._check_parameters(module)
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
+        if (rule := until(trainer)) is not None:
+            rule.restore(self.own["until"], module.worker.comm.rank)
         _set_position(trainer, epoch, step, steps)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -246,6 +256,8 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
         ) from error
     if own["strategy"]:
         module.strategy.load_state_dict(own["strategy"])
+    if module.sync is not None:
+        module.sync.load_state_dict(own["sync"])
     restore_updates(own, trainer)
 
 
@@ -283,11 +295,17 @@ def _differs(module: TrainingModule) -> bool:
 
 
 def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
-    """Returns the part of this rank, where ranks differ."""
+    """Returns the part of this rank, where ranks differ.
+
+    A worker that was lost goes on from the leader's part.
+    """
     workers: list[Tensor] | None = saved["workers"]
     if workers is None:
         return saved
-    own: dict[str, Any] = checkpoint.unpack(workers[module.worker.comm.rank])
+    packed = workers[module.worker.comm.rank]
+    if not len(packed):
+        return saved | {"strategy": {}}
+    own: dict[str, Any] = checkpoint.unpack(packed)
     if own["shard"] != fingerprint(module.worker.shard):
         raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
     return own
@@ -303,7 +321,7 @@ def fingerprint(shard: Shard) -> str:
 
 def _check_finite(state: Mapping[str, Any]) -> None:
     """Raises `UserError` for parameters or an optimiser's state that are not finite."""
-    for tensor in _tensors([state["state_dict"], state["optimizer_states"]]):
+    for tensor in _tensors([state["state_dict"], state["optimizer_states"], state["sync"]]):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(
                 "trainer.checkpoint: parameters or the optimiser's state are not finite, nothing was saved: "

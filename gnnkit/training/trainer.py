@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.connectors import data_connector
 from gnnkit.comm import Mailbox
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
-from gnnkit.training.ddp import SyncMeter, UnwrappedStrategy, WrappedStrategy
+from gnnkit.training.ddp import StartedRanks, SyncMeter, UnwrappedStrategy, WrappedStrategy
 from gnnkit.training.finite import Guard
 from gnnkit.training.loss import LossCheck
 from gnnkit.training.module import TrainingModule
@@ -47,17 +47,20 @@ def make_trainer(
     module.sync = sync
     if worker.comm.in_one_process:
         _leave_constructors_alone()
+    plugins: list[Any] = []
     if uses_ddp(sync, module.strategy, worker):
         strategy: Any = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
     else:
         sync.setup(module, worker.comm, mailbox)
         strategy = UnwrappedStrategy(worker.comm, sync, meter, guard)
+        plugins = [StartedRanks(worker.comm, 0)]  # otherwise Lightning reads the variables of SLURM, and refuses
     # Users do not call Lightning. Lightning's errors concern users, but hints do not.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     return L.Trainer(
         accelerator="gpu" if worker.device.type == "cuda" else "cpu",
         strategy=strategy,
+        plugins=plugins,
         callbacks=[guard, LossCheck(), *callbacks],
         devices=strategy.num_processes if isinstance(strategy, WrappedStrategy) else 1,
         enable_progress_bar=False,  # Lightning's own, as are the next two

@@ -141,6 +141,7 @@ def leaves_early(comm: Communicator) -> None:
         with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has closed its mailbox") as lost:
             box.take("more", src=1, timeout=5)
         assert lost.value.rank == 1
+        assert box.gone() == {1}
         with pytest.raises(PeerLost, match="rank 1, which has closed"):
             box.put(1, "late")
         box.close()
@@ -186,6 +187,7 @@ def killed(comm: Communicator) -> list[float]:
         box.take("gradient", src=2, timeout=30)
     seconds[0] += time.monotonic()
     assert lost.value.rank == 2
+    assert box.gone() == {2}
     with pytest.raises(PeerLost, match="rank 2"):
         box.put(2, "gradient")
     seconds[1] += time.monotonic()

@@ -127,6 +127,35 @@ def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
     assert ended[left].seconds - ended[dead].seconds < 3
 
 
+MORTAL_SYNC = """
+import os, signal
+from gnnkit.sync.parameter_server import ParameterServer
+
+class Mortal(ParameterServer):
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__("async", on_lost="continue")
+
+    def step(self, *arguments) -> None:
+        self.steps += 1
+        if self.comm.rank == 2 and self.steps == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().step(*arguments)
+"""
+
+
+@pytest.mark.slow
+def test_tasks_of_a_slurm_step_go_on_without_a_lost_one(outside: Outside, tmp_path: Path, install: Install) -> None:
+    site = install("mortal", {"gnnkit.sync": {"mortal": "mortal_sync:Mortal"}}, {"mortal_sync.py": MORTAL_SYNC})
+    argv = ["+strategy=individual_sample", "strategy.batch_size=4", "sync=mortal", *RUN[1:], "output=run"]
+    environments = [step_of_slurm(rank, 3, os.getpid()) for rank in range(3)]
+    ended = outside.run(tmp_path, [argv] * 3, environments, sites=[site])
+    assert [each.code for each in ended] == [0, 0, -signal.SIGKILL], ended
+    assert "rank 2 is lost, the run goes on" in ended[0].output
+    assert json.loads((tmp_path / "run/result.json").read_text())["lost_workers"] == ["rank 2"]
+
+
 def running(marker: str) -> list[int]:
     """Process ids of the commands that have `marker` among their arguments."""
     found = []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,14 @@ from rich.console import Console
 from torch import Tensor
 
 import gnnkit
+from gnnkit.comm import PeerLost
+from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph, Split
 from gnnkit.jobs import train as running
+from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.stragglers import Straggler, Stragglers
-from gnnkit.leader.watch import WorkerState
+from gnnkit.leader.watch import Watch, WorkerState
 from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.training.display import Display, worker_table
@@ -78,7 +83,9 @@ def check_states(path: Path) -> None:
 def observed(steps: np.ndarray) -> list[Straggler]:
     """`steps` [num_steps, num_workers] seconds."""
     watch = Stragglers(steps.shape[1])
-    return [straggler for step, row in enumerate(steps) for straggler in watch.observe(step, row.tolist())]
+    return [
+        straggler for step, row in enumerate(steps) for straggler in watch.observe(step, dict(enumerate(row.tolist())))
+    ]
 
 
 def test_noise_and_single_slow_steps_are_no_stragglers() -> None:
@@ -121,12 +128,60 @@ STATE = WorkerState(
 )
 
 
+def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logged: list[float] = []
+    watch = Watch(
+        3, tmp_path, 1, quiet=True, every=1, log=lambda scalars, step: logged.append(scalars.get("train_loss", 0))
+    )
+
+    def take(rank: int, step: int) -> None:
+        watch.take(replace(STATE, rank=rank, step=step, loss=1.0, rows=rank + 1, total=6))
+
+    for rank in range(3):
+        take(rank, 1)
+    take(2, 2)  # the worker that is lost was ahead of the others
+    for rank, step in itertools.product(range(2), (2, 3)):
+        take(rank, step)
+    assert logged == [3, 3]
+    watch.lose(2)
+    watch.lose(2)
+    assert capsys.readouterr().err == "after step 2: rank 2 is lost, the run goes on\n"
+    assert logged == [3, 3, pytest.approx(2 * 6 / 3)], "the loss is the mean over the rows that are there"
+    assert [state.rank for state in watch.states] == [0, 1]
+    take(0, 4)
+    take(1, 4)
+    assert len(logged) == 4
+    watch.close()
+    assert watch.work_max_over_mean == [1.0]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_leader_waits_for_no_end_of_a_lost_worker(tmp_path: Path, goes_on: bool) -> None:
+    def work(comm: Threads) -> int:
+        watch = None if comm.rank else Watch(3, tmp_path, 1, quiet=True, every=1, log=lambda *_: None)
+        with comm.mailbox() as mailbox:
+            channel = StateChannel(mailbox, comm.rank, 3, watch, goes_on=goes_on)
+            if comm.rank == 2:
+                return 0
+            channel.post(replace(STATE, rank=comm.rank, step=1))
+            if comm.rank or goes_on:
+                channel.finish(10.0)
+            else:
+                with pytest.raises(PeerLost, match="rank 2"):
+                    channel.finish(10.0)
+            mailbox.put(1 - comm.rank, "done")
+            mailbox.take("done", src=1 - comm.rank, timeout=10)
+        return len(watch.states) if watch else 0
+
+    assert Threads.run(work, 3, timeout=20)[0] == (2 if goes_on else 0)
+
+
 def test_the_table_holds_every_workers_state() -> None:
     text = io.StringIO()
-    Console(file=text, width=120).print(worker_table([STATE, STATE]))
+    Console(file=text, width=120).print(worker_table([STATE, replace(STATE, rank=2)]))
     rows = [line.split() for line in text.getvalue().splitlines()[1:]]
     assert rows == [
-        [r, "7", "exchange", "0.5000", "1.25", "5,678", "1,234", "2.0", "3.0", "20.0", "1.0", "1024"] for r in "01"
+        [r, "7", "exchange", "0.5000", "1.25", "5,678", "1,234", "2.0", "3.0", "20.0", "1.0", "1024"] for r in "02"
     ]
 
 

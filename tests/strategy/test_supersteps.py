@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Engine, ForwardPass, ShardAdjacency
+from gnnkit.engine import Engine, ForwardPass, LastReceived, ShardAdjacency
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -64,12 +64,15 @@ def test_a_local_iteration_with_unchanged_parameters_repeats_the_output_and_move
         engine = Engine(shard.with_self_loops() if own.self_loops else shard, comm, torch.float64)
         x = torch.tensor(shard.features)
 
-        def forward(**mode: bool) -> Tensor:
-            adjacencies = ShardAdjacency.layers(engine, own.num_layers, 0, ForwardPass(**mode))
+        received = LastReceived()
+
+        def forward(*, exchanges: bool) -> Tensor:
+            forward = ForwardPass(received, exchanges=exchanges)
+            adjacencies = ShardAdjacency.layers(engine, own.num_layers, 0, forward)
             logits: Tensor = own(x, adjacencies)
             return logits
 
-        first = forward(remember=True)
+        first = forward(exchanges=True)
         engine.tally.reset()
         second = forward(exchanges=False)
         torch.testing.assert_close(second, first, rtol=0, atol=1e-12)
@@ -111,5 +114,5 @@ def test_evaluation_between_iterations_changes_nothing() -> None:
 
 
 def test_the_number_of_local_iterations_is_checked() -> None:
-    with pytest.raises(ValueError, match="local_iterations=0 must be a whole number from 1"):
+    with pytest.raises(ValueError, match="local_iterations=0 must be auto or a whole number from 1"):
         VertexCentric(local_iterations=0)

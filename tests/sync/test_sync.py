@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Survivors
 from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
 from gnnkit.partition.base import Grid
 from gnnkit.partition.shard import Shard
 from gnnkit.sync import average_parameters, drift
@@ -80,15 +81,15 @@ def test_the_plain_mean_counts_every_rank_with_rows_alike() -> None:
         module = torch.nn.Linear(1, 1, bias=False).double()
         torch.nn.init.zeros_(module.weight)
         module.weight.grad = torch.full_like(module.weight, means[comm.rank] * shares[comm.rank])
-        sync = Leader(average=average)  # type: ignore[arg-type]
+        sync = Leader(average=average)
         sync.setup(module, comm)
         sync.step(module, torch.optim.SGD(module.parameters(), lr=1.0), shares[comm.rank])
         return module.weight.item()
 
     assert Threads.run(functools.partial(step, "weighted"), 3) == [-5.0] * 3
     assert Threads.run(functools.partial(step, "mean"), 3) == [-4.0] * 3
-    with pytest.raises(ValueError, match=r"average=median is not known: did you mean mean\?"):
-        Leader(average="median")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^sync.average=meen is not known: did you mean mean\?"):
+        Leader(average="meen")
 
 
 def test_the_final_average_is_weighted_and_leaves_no_drift() -> None:
@@ -100,3 +101,23 @@ def test_the_final_average_is_weighted_and_leaves_no_drift() -> None:
         return before, module.weight.item(), drift(module, comm)
 
     assert Threads.run(averaged, 3) == [(2.0, 2.5, 0.0)] * 3
+
+
+def test_the_leader_steps_with_the_rows_of_the_ranks_that_are_left() -> None:
+    """Three ranks with mean gradients of 2, 6 and 100. The last one is lost."""
+    shares, means = [0.1, 0.3, 0.6], [2.0, 6.0, 100.0]
+
+    def step(comm: Communicator) -> float:
+        with comm.mailbox() as mailbox:
+            survivors = Survivors(comm, mailbox, range(3))
+            module = torch.nn.Linear(1, 1, bias=False).double()
+            torch.nn.init.zeros_(module.weight)
+            module.weight.grad = torch.full_like(module.weight, means[comm.rank] * shares[comm.rank])
+            sync = Leader(on_lost="continue")
+            sync.setup(module, survivors)
+            if comm.rank < 2:
+                sync.step(module, torch.optim.SGD(module.parameters(), lr=1.0), shares[comm.rank])
+            survivors.close()
+            return module.weight.item()
+
+    assert Threads.run(step, 3, timeout=20)[:2] == [pytest.approx(-5.0)] * 2

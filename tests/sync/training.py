@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
@@ -55,16 +56,21 @@ def train(
     epochs: int = 5,
     local_iterations: int = 1,
     make_optimizer: Callable[[list[nn.Parameter]], Optimizer] = sgd,
+    mailbox: Mailbox | None = None,
+    **options: Any,
 ) -> tuple[nn.Module, VertexCentric, Optimizer]:
-    """The module, the strategy and the optimiser of this rank after some epochs."""
-    strategy = VertexCentric(local_iterations=local_iterations)
+    """The module, the strategy and the optimiser of this rank after some epochs.
+
+    `options` are those of the strategy.
+    """
+    strategy = VertexCentric(local_iterations=local_iterations, **options)
     worker = Worker(comm, shards[comm.rank], torch.float64, 7)
     strategy.setup(worker, model)
     module = TrainingModule(
         model, strategy, worker, Evaluation.of(worker, model, 1.0), optimizer="sgd", lr=0.1, weight_decay=0.0
     )
     optimizer, chosen = make_optimizer(list(model.parameters())), sync()
-    chosen.setup(module, comm)
+    chosen.setup(module, comm, mailbox)
     for epoch in range(epochs):
         for batch in strategy.batches(epoch):
             optimizer.zero_grad()
@@ -73,6 +79,8 @@ def train(
                 chosen.step(module, optimizer, batch.share)
             else:
                 optimizer.step()
+    chosen.settle(module, optimizer)
+    chosen.close()
     return module, strategy, optimizer
 
 

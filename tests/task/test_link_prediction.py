@@ -329,6 +329,7 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
     [
         ({}, PresetWorkload(halo="cluster"), "task=link_prediction: PresetWorkload with these keys hands out rows of"),
         ({}, PresetWorkload(exchange_every=1), "strategy=preset_workload without clusters, corrections and exchange"),
+        ({}, VertexCentric(exchange="quantized"), "choose .* with .* and strategy.exchange=exact"),
         ({}, VertexCentric(local_iterations=2), "choose strategy=vertex_centric with strategy.local_iterations=1"),
         ({}, IndividualSample(batching="balanced"), "strategy.batching=plain"),
         ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 is not read by IndividualSample"),

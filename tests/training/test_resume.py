@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -31,7 +32,9 @@ from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.parameter_server import ParameterServer
 from gnnkit.training import checkpoint, resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
@@ -75,6 +78,7 @@ class Case:
     epochs: int = EPOCHS
     steps: int | None = None  # between checkpoints within an epoch
     hidden: int = 4
+    sync: Callable[[], GradientSync] = AllReduce
 
 
 class KeepAll(resume.PeriodicCheckpoint):
@@ -119,10 +123,13 @@ def train(
     callbacks: list[Any] = [batches] + ([KeepAll(folder, case.steps)] if folder else [])
     again = [resume.Resume(resume.load(str(resumed)), IDENTITY)] if resumed else []
     keys = {"max_epochs": case.epochs, "check_val_every_n_epoch": case.check_val, "logger": False}
-    trainer = make_trainer(module, AllReduce(), SyncMeter(), callbacks=[*callbacks, *again], **keys)
-    for callback in again:
-        callback.place(trainer, module)
-    trainer.fit(module)
+    with comm.mailbox() as mailbox:
+        sync = case.sync()
+        trainer = make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[*callbacks, *again], **keys)
+        for callback in again:
+            callback.place(trainer, module)
+        trainer.fit(module)
+        sync.close()
     values = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
     return values.clone(), trainer.global_step, batches.numbers
 
@@ -163,6 +170,18 @@ def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
     for epoch in range(1, EPOCHS):
         resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
         assert_same(Threads.run(resumed, workers), expected, epoch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_a_parameter_servers_optimiser_goes_on_from_any_epoch(tmp_path: Path, name: str) -> None:
+    case = Case(FULL[name], epochs=5, sync=ParameterServer)
+    expected = Threads.run(functools.partial(train, case, folder=tmp_path), 2)
+    unsaved = Threads.run(functools.partial(train, case), 2)
+    assert_same(unsaved, expected, 0)
+    for epoch in range(1, 5):
+        resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
+        assert_same(Threads.run(resumed, 2), expected, epoch)
 
 
 @pytest.mark.slow
@@ -311,3 +330,16 @@ def test_a_wrong_part_of_a_checkpoint_is_named(saved: Path) -> None:
     with pytest.raises(UserError, match="is not the checkpoint of a run: epoch is wrong"):
         resume.load(str(saved))
     assert json.loads(saved.read_text())
+
+
+def test_a_worker_that_was_lost_goes_on_from_the_leaders_state() -> None:
+    def own(comm: Communicator) -> Any:
+        shard = next(iter(cut_all(random_graph(8), Partition(np.zeros(8, np.int32), None, Grid(1, 1, 1)))))
+        worker = Worker(comm, shard, torch.float64, 0)
+        packed = checkpoint.pack({"name": "worker", "shard": resume.fingerprint(shard)})
+        leader = {"name": "leader", "strategy": {"round": 3}, "path": "", "workers": [packed, packed, packed[:0]]}
+        return resume.own_state(leader, SimpleNamespace(worker=worker))  # type: ignore[arg-type]
+
+    states = Threads.run(own, 3)
+    assert [state["name"] for state in states] == ["worker", "worker", "leader"]
+    assert states[2]["strategy"] == {}

@@ -1,0 +1,175 @@
+"""Steps per second of a parameter server's modes, where workers are slow at times.
+
+    uv run python benchmarks/stragglers.py
+    uv run python benchmarks/stragglers.py --staleness 1 --workers 8 --steps 200
+    uv run python benchmarks/stragglers.py --quick
+
+Trains a model whose forward pass sleeps. A step takes `--base` seconds, and a slow step
+`--slowdown` times as long. In the table's first column every step of every worker is
+slow with `--probability`, drawn from a hash of worker and step, so that all modes meet
+the same steps. In the second column the last worker is slow in every step.
+
+Prints the sum over workers of their steps per second, times `--base`: 1 for each worker
+that never waits. `bound` is what workers would do without each other. Sleep is most of
+a step only where `--base` is far above the cost of a step, so that cores do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+import gnnkit
+
+WARM_UP = 2  # steps of each worker that do not count
+
+
+@dataclass(frozen=True)
+class Delays:
+    """The seconds of every step."""
+
+    base: float  # seconds
+    slowdown: float
+    probability: float  # of a slow step, by chance
+    always: int | None = None  # the worker that is slow in every step. None: slow steps are drawn
+
+    def seconds(self, rank: int, step: int) -> float:
+        drawn = np.random.default_rng([rank, step]).random() < self.probability
+        slow = drawn if self.always is None else rank == self.always
+        return self.base * (self.slowdown if slow else 1.0)
+
+    def bound(self, num_workers: int, num_steps: int) -> float:
+        """Returns the steps per second times `base` of workers that never wait."""
+        steps = range(WARM_UP, num_steps)
+        return sum(self.base * len(steps) / sum(self.seconds(rank, s) for s in steps) for rank in range(num_workers))
+
+
+class Sleeper(nn.Module):
+    """A linear model that sleeps in training."""
+
+    num_layers = 1
+
+    def __init__(self, in_features: int, num_classes: int, delays: Delays) -> None:
+        super().__init__()
+        self.linear, self.delays, self.step = nn.Linear(in_features, num_classes), delays, 0
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Any]) -> Tensor:
+        if self.training:
+            time.sleep(self.delays.seconds(int(os.environ.get("RANK", "0")), self.step))
+            self.step += 1
+        rows: Tensor = self.linear(x[: adjacencies[0].num_dst])
+        return rows
+
+
+def modes(staleness: int) -> dict[str, dict[str, Any]]:
+    """Returns the section `sync` of each row."""
+    server: dict[str, Any] = {"name": "parameter_server"}
+    return {
+        "all_reduce": {"name": "all_reduce"},
+        "sync": server | {"mode": "sync"},
+        f"ssp, staleness {staleness}": server | {"mode": "ssp", "staleness": staleness},
+        "async": server | {"mode": "async"},
+    }
+
+
+def throughput(sync: Mapping[str, Any], delays: Delays, num_workers: int, num_steps: int) -> float:
+    """Returns the sum over workers of steps per second, times `base`.
+
+    Args:
+        sync: The section `sync`.
+        delays: The seconds of every step.
+        num_workers: Number of workers.
+        num_steps: Steps of each worker, in one epoch.
+    """
+
+    def model(in_features: int, num_classes: int) -> nn.Module:
+        return Sleeper(in_features, num_classes, delays)
+
+    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
+        folder = Path(temporary) / "run"
+        gnnkit.train(
+            strategy={"name": "individual_sample", "batch_size": 1},
+            sampler={"name": "neighbor", "fanouts": [1]},
+            dataset={"name": "synthetic", "num_nodes": 10 * num_workers * num_steps, "width": 8},  # 10 % train
+            model=model,
+            sync=sync,
+            trainer={"max_epochs": 1, "checkpoint": False, "progress_bar": False, "log_every_n_steps": 1_000_000},
+            workers=num_workers,
+            threads=1,
+            folder=folder,
+        )
+        lines = (folder / "workers.jsonl").read_text(encoding="utf-8").splitlines()
+    return delays.base * rate([json.loads(line) for line in lines])
+
+
+def rate(states: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the sum over workers of steps per second.
+
+    Args:
+        states: The lines of `workers.jsonl`.
+    """
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for state in states:
+        parts = (state[f"seconds_{part}"] for part in ("wait", "compute", "exchange", "sync"))
+        seconds[state["rank"]].append(sum(parts))
+    return sum(1 / statistics.mean(each[WARM_UP:]) for each in seconds.values())
+
+
+def table(rows: Mapping[str, Mapping[str, float]], columns: Sequence[str]) -> str:
+    """Returns the rows as Markdown."""
+    lines = [
+        f"| {'sync':16} | {' | '.join(columns)} |",
+        f"| {'-' * 16} | {' | '.join('-' * len(c) for c in columns)} |",
+    ]
+    for name, cells in rows.items():
+        lines.append(f"| {name:16} | {' | '.join(f'{cells[column]:{len(column)}.2f}' for column in columns)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=4, help="default: 4")
+    parser.add_argument("--steps", type=int, default=100, help="of each worker (default: 100)")
+    parser.add_argument("--base", type=float, default=0.1, help="seconds of a step (default: 0.1)")
+    parser.add_argument("--slowdown", type=float, default=5.0, help="of a slow step (default: 5)")
+    parser.add_argument("--probability", type=float, default=0.1, help="of a slow step (default: 0.1)")
+    parser.add_argument("--staleness", type=int, default=3, help="of ssp (default: 3)")
+    parser.add_argument("--only", nargs="+", metavar="SYNC", help="of: all_reduce, sync, ssp, async")
+    parser.add_argument("--quick", action="store_true", help="15 steps of 0.04 s on two workers")
+    options = parser.parse_args()
+    if options.quick:
+        options.workers, options.steps, options.base = 2, 15, 0.04
+    delays = {
+        "slow at times": Delays(options.base, options.slowdown, options.probability),
+        "one always slow": Delays(options.base, options.slowdown, 0.0, always=options.workers - 1),
+    }
+    rows = {"bound": {name: each.bound(options.workers, options.steps) for name, each in delays.items()}}
+    for mode, sync in modes(options.staleness).items():
+        if options.only and mode.split(",")[0] not in options.only:
+            continue
+        try:
+            rows[mode] = {name: throughput(sync, each, options.workers, options.steps) for name, each in delays.items()}
+        except gnnkit.UserError as error:
+            print(f"{mode}: {error}", file=sys.stderr)
+            return 2
+    print(table(rows, list(delays)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

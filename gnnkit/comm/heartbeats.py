@@ -1,0 +1,67 @@
+"""Signs of life between the ranks of a mailbox."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from gnnkit.comm.mailbox import DeadlineExceeded, Letter, Mailbox
+
+BEAT = 1.0  # seconds between two signs, at most a quarter of the deadline
+_TAG = "heartbeat"
+
+
+class Heartbeats:
+    """A thread that tells the other ranks that this process is alive.
+
+    So a rank may wait for a slow rank as long as the slow rank lives.
+    """
+
+    def __init__(self, mailbox: Mailbox, timeout: float) -> None:
+        """Starts the thread.
+
+        Args:
+            mailbox: Between the ranks. Open until `close`.
+            timeout: Seconds without a sign of life after which a wait ends.
+        """
+        self._mailbox, self._timeout = mailbox, timeout
+        self._pace = min(BEAT, timeout / 4)
+        self._heard = [0.0] * mailbox.world_size  # monotonic seconds of the last sign, by rank
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeats of rank {mailbox.rank}", daemon=True)
+        self._thread.start()
+
+    def take(self, tag: str, src: int) -> Letter:
+        """Removes and returns the oldest letter of a rank. Waits while the rank lives.
+
+        Raises `PeerLost` at once if no letter is there and the rank is gone, and
+        `DeadlineExceeded` after a rank's long silence.
+
+        Args:
+            tag: Tag of the letter.
+            src: Rank that puts the letter.
+        """
+        start = time.monotonic()
+        while True:
+            try:
+                return self._mailbox.take(tag, src=src, timeout=self._pace)
+            except DeadlineExceeded:
+                if time.monotonic() - max(start, self._heard[src]) > self._timeout:
+                    raise DeadlineExceeded(
+                        f"rank {self._mailbox.rank}: timed out: no sign of life of rank {src} for {self._timeout:g} s"
+                    ) from None
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ending.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        others = [rank for rank in range(self._mailbox.world_size) if rank != self._mailbox.rank]
+        while not self._ending.wait(self._pace):
+            for rank in others:
+                with contextlib.suppress(RuntimeError):  # the rank is gone
+                    self._mailbox.put(rank, _TAG)
+                while self._mailbox.poll(_TAG, rank) is not None:
+                    self._heard[rank] = time.monotonic()

@@ -1,0 +1,161 @@
+"""Collectives of the ranks that are left when other ranks are gone."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from gnnkit.comm.base import Communicator
+from gnnkit.comm.heartbeats import Heartbeats
+from gnnkit.comm.mailbox import Mailbox, PeerLost
+
+Parts = Mapping[int, Tensor]  # by rank
+Route = Callable[[Mapping[int, Parts]], Mapping[int, Parts]]  # parts by sender and receiver -> by receiver and sender
+ROOT = 0
+
+
+class Survivors(Communicator):
+    """A communicator that goes on without the ranks that are gone.
+
+    Each collective is one letter of every rank to rank 0, and one answer. A rank that
+    is gone contributes nothing. The end of rank 0 ends every other rank at once.
+
+    A slow rank is waited for. Only a rank without a sign of life for `timeout` seconds
+    raises `DeadlineExceeded`.
+    """
+
+    def __init__(self, comm: Communicator, mailbox: Mailbox, ranks: Sequence[int]) -> None:
+        """Makes the group of some ranks of a mailbox. Each of these ranks makes one.
+
+        Args:
+            comm: Says the device and the deadline.
+            mailbox: Carries the letters. Open until `close`.
+            ranks: Ranks of the mailbox in this group, this rank among them.
+        """
+        self.device, self.timeout = comm.device, comm.timeout
+        self._join(mailbox, tuple(ranks), Heartbeats(mailbox, comm.timeout), "survivors")
+
+    def _join(self, mailbox: Mailbox, ranks: tuple[int, ...], heartbeats: Heartbeats, tag: str) -> None:
+        self._mailbox, self._ranks, self._heartbeats, self._tag = mailbox, ranks, heartbeats, tag
+        self.rank, self.world_size = ranks.index(mailbox.rank), len(ranks)
+        self.lost: frozenset[int] = frozenset()  # gone at the last collective, the same on all ranks
+        self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
+
+    @classmethod
+    def connect(
+        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
+    ) -> Survivors:
+        raise NotImplementedError("Survivors needs a mailbox of ranks that are connected")
+
+    def split(self, ranks: Sequence[int]) -> Survivors:
+        members = tuple(ranks)
+        self._splits[members] += 1
+        part = Survivors.__new__(Survivors)
+        part.device, part.timeout = self.device, self.timeout
+        name = f"{self._tag}/{'-'.join(map(str, members))}/{self._splits[members]}"
+        part._join(self._mailbox, tuple(self._ranks[rank] for rank in members), self._heartbeats, name)
+        return part
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        sent = torch.split(rows.detach(), list(send_counts))
+        parts = self._meet("all_to_all", dict(enumerate(sent)), _relay)
+        for rank, count in enumerate(recv_counts):
+            if count:
+                self._require(rank, parts)
+        return torch.cat([parts[rank] for rank in sorted(parts)])
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x.copy_(self._meet("all_reduce", {ROOT: x.detach()}, _sum)[ROOT])
+
+    def broadcast(self, x: Tensor, *, src: int) -> Tensor:
+        own = {ROOT: x.detach()} if self.rank == src else {}
+        parts = self._meet("broadcast", own, _spread)
+        self._require(src, parts)
+        return x.copy_(parts[src])
+
+    def gather(self, x: Tensor, *, dst: int = ROOT) -> list[Tensor]:
+        """Returns every rank's `x` on rank `dst`. Nothing of a rank that is gone."""
+        parts = self._meet("gather", {dst: x.detach()}, _relay)
+        nothing = x.new_empty((0, *x.shape[1:]))
+        return [parts.get(rank, nothing) for rank in range(self.world_size)] if self.rank == dst else []
+
+    def close(self) -> None:
+        self._heartbeats.close()
+
+    def _require(self, rank: int, parts: Parts) -> None:
+        if rank not in parts:
+            raise PeerLost(f"rank {self.rank}: lost its peer rank {rank}, whose rows are needed", rank)
+
+    def _meet(self, kind: str, parts: Parts, route: Route) -> Parts:
+        """Exchanges tensors through rank 0. Returns this rank's tensors by sender.
+
+        Args:
+            kind: Name of the collective.
+            parts: Tensors of this rank for each receiver.
+            route: Says on rank 0 what each rank receives.
+        """
+        if self.rank != ROOT:
+            self._put(ROOT, {"kind": kind}, parts)
+            letter = self._heartbeats.take(f"{self._tag} down", self._ranks[ROOT])
+            self.lost = frozenset(letter.fields["lost"])
+            return self._here(_by_rank(letter.tensors))
+        posts = {ROOT: {dst: part.cpu() for dst, part in parts.items()}} | self._collect(kind)
+        self.lost = frozenset(range(self.world_size)) - posts.keys()
+        routed = route(posts)
+        for rank in posts.keys() - {ROOT}:
+            try:
+                self._put(rank, {"lost": sorted(self.lost)}, routed[rank])
+            except PeerLost:
+                continue  # the next collective counts the rank as lost
+        return self._here(routed[ROOT])
+
+    def _collect(self, kind: str) -> dict[int, Parts]:
+        """Takes the letters of all ranks that are left, on rank 0."""
+        posts: dict[int, Parts] = {}
+        for rank in range(self.world_size):
+            if rank == ROOT or rank in self.lost:
+                continue
+            try:
+                letter = self._heartbeats.take(f"{self._tag} up", self._ranks[rank])
+            except PeerLost:
+                continue
+            if letter.fields["kind"] != kind:
+                raise RuntimeError(f"rank {rank} calls {letter.fields['kind']}, while rank {ROOT} calls {kind}")
+            posts[rank] = _by_rank(letter.tensors)
+        return posts
+
+    def _put(self, dst: int, fields: Mapping[str, object], parts: Parts) -> None:
+        way = "up" if dst == ROOT else "down"
+        self._mailbox.put(
+            self._ranks[dst], f"{self._tag} {way}", fields, {str(rank): part for rank, part in parts.items()}
+        )
+
+    def _here(self, parts: Parts) -> Parts:
+        return {rank: part.to(self.device) for rank, part in parts.items()}
+
+
+def _by_rank(tensors: Mapping[str, Tensor]) -> Parts:
+    return {int(rank): tensor for rank, tensor in tensors.items()}
+
+
+def _relay(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
+    """Gives every rank the parts that are meant for the rank."""
+    return {dst: {src: parts[dst] for src, parts in posts.items() if dst in parts} for dst in posts}
+
+
+def _sum(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
+    """Gives every rank the sum, added up in the order of ranks."""
+    total = posts[ROOT][ROOT].clone()
+    for rank in sorted(posts.keys() - {ROOT}):
+        total += posts[rank][ROOT]
+    return {dst: {ROOT: total} for dst in posts}
+
+
+def _spread(posts: Mapping[int, Parts]) -> Mapping[int, Parts]:
+    """Gives every rank the parts of the ranks that have one."""
+    given = {src: parts[ROOT] for src, parts in posts.items() if parts}
+    return dict.fromkeys(posts, given)

@@ -1,0 +1,60 @@
+"""Rows that travel while the rank computes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from torch import Tensor
+
+from gnnkit.comm import Communicator
+
+Carry = Callable[[Communicator], Tensor]
+_Job = tuple[Carry, Future[Tensor]]
+
+
+class Background:
+    """One thread that carries rows in order, over a communicator of its own.
+
+    All ranks hand in the same exchanges in the same order. After an error every later
+    exchange has the same error. The thread ends with `close`, or with this object, and
+    never keeps the interpreter from exiting. Nobody hands in without bound: whoever
+    hands in an exchange waits for an older one first.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        """Starts the thread. Collective, as the communicator is a new one."""
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        own = comm.split(range(comm.world_size))
+        self._thread = threading.Thread(target=_work, args=(self._jobs, own), name="exchange", daemon=True)
+        self._thread.start()
+        self._timeout = comm.timeout
+        self._end = weakref.finalize(self, self._jobs.put, None)
+
+    def submit(self, carry: Carry) -> Future[Tensor]:
+        """Calls `carry(communicator)` later. The future holds the rows or the error."""
+        future: Future[Tensor] = Future()
+        self._jobs.put((carry, future))
+        return future
+
+    def close(self) -> None:
+        """Ends the thread after the exchanges handed in, or at the deadline."""
+        self._end()
+        self._thread.join(self._timeout)
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None], comm: Communicator) -> None:
+    failed: BaseException | None = None
+    while (job := jobs.get()) is not None:
+        carry, future = job
+        if failed is None:
+            try:
+                future.set_result(carry(comm))
+            except BaseException as error:  # raised again where the rows are waited for
+                failed = error
+        if failed is not None:
+            future.set_exception(failed)
+        del job, carry, future  # rows that nobody waits for any more are let go

@@ -1,0 +1,81 @@
+"""Stale rows: the exchange of an epoch travels while the next epoch computes."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnkit.engine.schedule import ForwardPass, Schedule
+from gnnkit.engine.wire import Transfer
+
+
+class Pipelined(Schedule):
+    """Rows and gradients of an earlier pass (PipeGCN: Wan et al., ICLR 2022).
+
+    Pass t reads rows and gradients of other ranks from pass max(t - staleness, 0). So
+    pass 0 waits for its own, and a later pass waits for those of an earlier one, which
+    have had the time of `staleness` passes to arrive. Staleness 0 is exact. With
+    `smoothing` g a pass reads the average g * average + (1 - g) * received.
+    """
+
+    def __init__(self, staleness: int = 1, smoothing: float = 0.0) -> None:
+        """Keeps the numbers.
+
+        Args:
+            staleness: Passes from sending to reading, at least 0.
+            smoothing: Share of the earlier average, in [0, 1).
+        """
+        self.staleness, self.smoothing = staleness, smoothing
+        self._lines: dict[tuple[bool, int], _Line] = {}  # by direction and number of the exchange
+
+    def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
+        place = (transfer.backward, transfer.number)
+        if place not in self._lines:
+            self._lines[place] = _Line(deque(maxlen=self.staleness + 1))
+        return transfer.with_own(self._lines[place].take(transfer, self.smoothing))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lines": [[*place, *line.state()] for place, line in self._lines.items()]}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        self._lines = {
+            (backward, number): _Line.of(coming, average, self.staleness, device)
+            for backward, number, coming, average in state["lines"]
+        }
+
+
+class _Line:
+    """The rows of one exchange that are on their way, and the average of the others."""
+
+    def __init__(self, coming: deque[Future[Tensor]], average: Tensor | None = None) -> None:
+        self._coming, self._average = coming, average  # the oldest first
+
+    @classmethod
+    def of(cls, coming: list[Tensor], average: Tensor | None, staleness: int, device: torch.device) -> _Line:
+        arrived: deque[Future[Tensor]] = deque(maxlen=staleness + 1)
+        for rows in coming:
+            arrived.append(Future())
+            arrived[-1].set_result(rows.to(device))
+        return cls(arrived, None if average is None else average.to(device))
+
+    def state(self) -> tuple[list[Tensor], Tensor | None]:
+        """Returns the rows on their way, when all have arrived, and the average."""
+        return [rows.result() for rows in self._coming], self._average
+
+    def take(self, transfer: Transfer, smoothing: float) -> Tensor:
+        """Sends the current rows, and returns the oldest, or their average."""
+        oldest = self._coming[0] if self._coming else None
+        self._coming.append(transfer.later())  # a full line lets its oldest rows go
+        received = transfer.wait(self._coming[0])
+        if smoothing == 0:
+            return received
+        if self._average is None:
+            self._average = received.clone()
+        elif self._coming[0] is not oldest:
+            mean = smoothing * self._average + (1 - smoothing) * received
+            self._average = torch.where(mean.isfinite(), mean, received)  # rows of a step left out do not stay
+        return self._average

@@ -1,0 +1,79 @@
+"""Boundary samples: a few rows of each pair of ranks stand for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gnnkit.engine.dropout import derive, subset
+from gnnkit.engine.schedule import ForwardPass, Operation, Schedule
+from gnnkit.engine.wire import Transfer
+from gnnkit.errors import UserError
+
+_WHY: dict[Operation, str] = {
+    "max": "a maximum over in-edges",
+    "weighted sum": "attention",
+    "scores": "attention",
+    "softmax": "attention",
+    "messages": "a sum of messages of its own",
+    "halo": "a layer written for one process",
+}
+
+
+class Sampled(Schedule):
+    """A share of the boundary rows, drawn anew in each pass (BNS-GCN, MLSys 2022).
+
+    Of the n rows that an owner has for a holder, round(share * n) travel, multiplied by
+    n / round(share * n). The others are zeros. All layers and the backward pass use the
+    same draw. So sums and means over in-edges are unbiased estimates. Both ranks draw
+    by the key of the pass. A share of 1 is exact, with 0 nothing travels.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share  # of the boundary rows that travels, in [0, 1]
+        self._drawn: dict[tuple[int, int], Tensor] = {}  # by owner and holder, positions among the pair's rows
+
+    def begin(self, forward: ForwardPass) -> None:
+        self._drawn = {}
+
+    def check(self, operation: Operation) -> None:
+        if operation in _WHY:
+            raise UserError(
+                f"strategy.exchange=sampled estimates sums and means over in-edges, and the model has "
+                f"{_WHY[operation]}, of which a sample is no unbiased estimate: "
+                "use strategy.exchange=exact, quantized, pipelined or adaptive"
+            )
+
+    def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
+        others = transfer.others()
+        sent, sizes = self._places(others, others.send, forward, sends=True)
+        place, kept = self._places(others, others.recv, forward, sends=False)
+        ids = None if others.ids is None else others.ids[sent]
+        received = others.part(others.rows[sent], sizes, kept, ids).now()
+        rows = received.new_zeros((sum(others.recv), *received.shape[1:]))
+        rows[place] = received * self._scale(others.recv, kept, received)
+        return transfer.with_own(rows)
+
+    def _places(
+        self, transfer: Transfer, counts: Sequence[int], forward: ForwardPass, *, sends: bool
+    ) -> tuple[Tensor, list[int]]:
+        """Returns the positions drawn among the rows of all peers, and their number."""
+        device, me, first = transfer.rows.device, transfer.rank, 0
+        places, sizes = [torch.empty(0, dtype=torch.int64, device=device)], []
+        for peer, count in enumerate(counts):
+            sender, receiver = (me, peer) if sends else (peer, me)
+            pair = (receiver, sender) if transfer.exchange.to_owners else (sender, receiver)
+            if pair not in self._drawn:
+                self._drawn[pair] = subset(count, round(self.share * count), derive(forward.key, *pair), device)
+            places.append(self._drawn[pair] + first)
+            sizes.append(len(self._drawn[pair]))
+            first += count
+        return torch.cat(places), sizes
+
+    @staticmethod
+    def _scale(counts: Sequence[int], kept: Sequence[int], like: Tensor) -> Tensor:  # [sum(kept), 1, ...]
+        factors = [count / size if size else 0.0 for count, size in zip(counts, kept, strict=True)]
+        each = torch.tensor(factors, dtype=like.dtype).repeat_interleave(torch.tensor(kept))
+        return each.to(like.device).view(-1, *[1] * (like.dim() - 1))

@@ -1,0 +1,61 @@
+"""Evaluation where ranks may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from gnnkit.comm import Survivors
+from gnnkit.evaluation.logits import Evaluation
+from gnnkit.partition.shard import Shard
+from gnnkit.strategy import Worker
+
+T = TypeVar("T")
+ROOT = 0
+
+
+class SurvivorsEvaluation(Evaluation):
+    """An evaluation in which rank 0 also takes the nodes of lost ranks.
+
+    So the figures are about all nodes. If a rank is lost meanwhile, the ranks that are
+    left evaluate again.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        comm: Survivors,
+        make: Callable[[Worker], Evaluation],
+        adopt: Callable[[frozenset[int]], Shard],
+    ) -> None:
+        """Begins with the nodes of this rank.
+
+        Args:
+            worker: The rank, which reads the whole graph.
+            comm: The ranks.
+            make: Makes the evaluation of a rank's nodes. Not collective.
+            adopt: Returns the shard of rank 0 with the nodes of other ranks.
+        """
+        self.worker, self._comm, self._make, self._adopt = worker, comm, make, adopt
+        self._adopted: frozenset[int] = frozenset()
+        self._own = make(worker)
+
+    def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
+        while True:
+            lost = self._comm.lost
+            self._take_over(lost)
+            found = super().read(model, figures)
+            if self._comm.lost == lost:
+                return found
+
+    def _take_over(self, lost: frozenset[int]) -> None:
+        if self._comm.rank == ROOT and lost != self._adopted:
+            self._adopted = lost
+            self.worker = replace(self.worker, shard=self._adopt(lost))
+            self._own = self._make(self.worker)
+
+    def _logits(self, model: nn.Module) -> Tensor:
+        return self._own.logits(model)

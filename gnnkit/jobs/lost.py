@@ -1,0 +1,95 @@
+"""Runs that go on when a worker is lost: `sync.on_lost=continue`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gnnkit.comm import Communicator, Mailbox, Survivors
+from gnnkit.errors import UserError
+from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
+from gnnkit.jobs.job import Job
+from gnnkit.launch.environment import started_rank
+from gnnkit.launch.progress import dispensable
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.cut import adopting_shard
+from gnnkit.settings import Settings
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync
+from gnnkit.task import NodeTask, Task
+
+
+def check(settings: Settings, strategy: ExecutionStrategy, task: Task) -> None:
+    """Raises `UserError` for a run that cannot go on without a worker.
+
+    Args:
+        settings: The configuration.
+        strategy: The configured strategy.
+        task: The configured task.
+    """
+    if not strategy.reads_graph:
+        raise UserError(
+            f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "
+            "needs every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop"
+        )
+    if not isinstance(task, NodeTask):
+        raise UserError(
+            f"sync.on_lost=continue: task={settings.task.name} measures with rows of all workers, so each evaluation "
+            "needs every worker: choose a task about nodes or sync.on_lost=stop"
+        )
+    if settings.comm.load().in_one_process:
+        raise UserError(
+            f"sync.on_lost=continue: with comm={settings.comm.name} all workers are one process and end together: "
+            "choose comm=gloo"
+        )
+    if (started := started_rank()) is not None and started.by_torchrun:
+        raise UserError(
+            "sync.on_lost=continue: torchrun ends all workers when one is lost: start `gnnkit` without torchrun"
+        )
+
+
+@contextmanager
+def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Iterator[Communicator]:
+    """Gives the workers, as survivors where the run goes on without lost workers.
+
+    Workers that the others can do without tell the launcher, once all have met.
+
+    Args:
+        workers: The workers.
+        mailbox: Letters between all ranks, workers first.
+        sync: The gradient synchronisation.
+    """
+    if sync.on_lost != "continue":
+        yield workers
+        return
+    survivors = Survivors(workers, mailbox, range(workers.world_size))
+    try:
+        survivors.all_reduce(torch.zeros(1))
+        if survivors.rank != LEADER:
+            dispensable()
+        yield survivors
+    finally:
+        survivors.close()
+
+
+def evaluation(job: Job, worker: Worker, make: Callable[[Worker], Evaluation]) -> Evaluation:
+    """Makes the evaluation, also of the nodes of workers that are lost.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        make: Makes the evaluation of a rank's nodes.
+    """
+    if isinstance(worker.comm, Survivors):
+        return SurvivorsEvaluation(worker, worker.comm, make, functools.partial(adopting_shard, job.folder))
+    return make(worker)
+
+
+def figures(comm: Communicator) -> dict[str, Any]:
+    """Names the workers that the run went on without."""
+    lost = sorted(comm.lost) if isinstance(comm, Survivors) else []
+    return {"lost_workers": [f"rank {rank}" for rank in lost]}

@@ -1,0 +1,170 @@
+"""How many epochs a superstep has."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_COUNT, real, whole
+from gnnkit.strategy.base import Measured
+
+LEADER = 0
+MAX_DRIFT, MAX_ITERATIONS = 0.05, 16  # unless configured
+_STATE = ("first", "length", "lengths", "wait", "last_wait", "drift", "seconds")
+WORTH = 0.1  # share of the time above which exchanges are worth saving
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule that lengthens and shortens supersteps."""
+
+    max_drift: float  # relative
+    max_iterations: int
+
+    def next(self, length: int, drift: float, exchange: float, wait: int = 0) -> int:
+        """Returns the length of the next superstep.
+
+        Half of the length, if the drift is over the bound. Twice the length, if the
+        drift should stay under the bound, and enough time is saved.
+
+        Args:
+            length: Epochs of the last superstep.
+            drift: Relative drift of the local iterations.
+            exchange: Share of the seconds spent on exchange and synchronisation.
+            wait: Supersteps before one may be longer. Default: 0.
+        """
+        if drift > self.max_drift:
+            return max(length // 2, 1)
+        if wait == 0 and 2 * drift <= self.max_drift and exchange > WORTH:
+            return min(2 * length, self.max_iterations)
+        return length
+
+
+class Supersteps:
+    """The superstep that is under way, of a fixed length or of lengths by a rule."""
+
+    def __init__(
+        self, local_iterations: int | Literal["auto"], max_drift: float | None, max_iterations: int | None
+    ) -> None:
+        """Raises `UserError` for bounds that a fixed length does not read.
+
+        Args:
+            local_iterations: Epochs of a superstep, or auto. Then the first has one.
+            max_drift: Relative drift that shortens supersteps. None: 0.05.
+            max_iterations: Epochs of a superstep at most. None: 16.
+        """
+        self.rule: Rule | None = None
+        bounds = (
+            real("strategy.max_drift", MAX_DRIFT if max_drift is None else max_drift, above=0),
+            whole(
+                "strategy.max_iterations", MAX_ITERATIONS if max_iterations is None else max_iterations, 1, MAX_COUNT
+            ),
+        )
+        if local_iterations == "auto":
+            self.rule, self.length = Rule(*bounds), 1
+        else:
+            what = "auto or a whole number"
+            self.length = whole("strategy.local_iterations", local_iterations, 1, MAX_COUNT, what=what)
+            for name, value in {"max_drift": max_drift, "max_iterations": max_iterations}.items():
+                if value is not None:
+                    raise UserError(
+                        f"strategy.{name}={value} must be null: only strategy.local_iterations=auto reads the key"
+                    )
+        self.first = 0  # epoch of the superstep
+        self.lengths = [[0, self.length]]  # first epoch and length, of each change
+        self.wait, self.last_wait = 0, 1  # supersteps before a longer one, now and after the last shorter one
+        self.drift = 0.0
+        self.seconds = torch.zeros(2, dtype=torch.float64)  # of this rank: exchange and synchronisation, all
+
+    @property
+    def drifts(self) -> bool:
+        """Whether workers may hold different parameters."""
+        return self.rule is not None or self.length > 1
+
+    def exchanges(self, epoch: int) -> bool:
+        """Says whether an epoch is the last of its superstep."""
+        return (epoch + 1) % self.length == 0 if self.rule is None else epoch >= self.first + self.length - 1
+
+    def end_epoch(
+        self, epoch: int, measured: Measured, model: nn.Module, comm: Communicator, weight: float = 1.0
+    ) -> None:
+        """Adapts the length at the end of a superstep. Collective.
+
+        The drift is measured before the epoch that synchronises. Where the drift is
+        over the bound, the parameters become the workers' mean, because gradients that
+        are synchronised leave parameters apart.
+
+        Args:
+            epoch: Number of the epoch.
+            measured: The work of this rank in that epoch.
+            model: The model, with this rank's parameters.
+            comm: The workers.
+            weight: The weight of this rank in a mean of parameters. Default: 1.
+        """
+        if self.rule is None:
+            return
+        meeting = measured.seconds_exchange + measured.seconds_sync
+        self.seconds += torch.tensor([meeting, meeting + measured.seconds_compute])
+        if self.length == 1 or epoch + 2 == self.first + self.length:
+            self.drift = relative_drift(model, comm)
+        if self.exchanges(epoch):
+            if self.drift > self.rule.max_drift:
+                _average(model, comm, weight)
+            self._decide(epoch, self.rule, comm)
+
+    def _decide(self, epoch: int, rule: Rule, comm: Communicator) -> None:
+        """Begins the next superstep. The leader decides on the length."""
+        meeting, seconds = comm.all_reduce(self.seconds.to(comm.device)).tolist()
+        share = meeting / max(seconds, 1e-9)
+        length = comm.share(rule.next(self.length, self.drift, share, self.wait), src=LEADER)
+        self.wait = max(self.wait - 1, 0)
+        if length < self.length:  # and longer ones are tried less and less often
+            self.wait = self.last_wait = 2 * self.last_wait
+        if length != self.length:
+            self.lengths.append([epoch + 1, length])
+            if comm.rank == LEADER:
+                print(
+                    f"strategy.local_iterations=auto: {length} instead of {self.length} from epoch {epoch + 2} on, "
+                    f"drift {self.drift:.2g}, exchange and synchronisation {share:.0%} of the time",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        self.first, self.length = epoch + 1, length
+        self.seconds.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of this rank between two steps."""
+        if self.rule is None:
+            return {}
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+def _average(model: nn.Module, comm: Communicator, weight: float) -> None:
+    """Replaces the parameters by the ranks' weighted mean. Collective."""
+    own = parameters_to_vector(model.parameters()).detach()
+    total = comm.all_reduce(torch.tensor([weight], dtype=own.dtype, device=own.device))
+    vector_to_parameters(comm.all_reduce(own * weight) / total, model.parameters())
+
+
+def relative_drift(model: nn.Module, comm: Communicator) -> float:
+    """Measures how far ranks are from their mean: the largest distance over its norm.
+
+    Collective. The same on all ranks.
+    """
+    own = parameters_to_vector(model.parameters()).detach().double()
+    mean = comm.all_reduce(own.clone()) / comm.world_size
+    distances = torch.zeros(comm.world_size, dtype=torch.float64, device=own.device)
+    distances[comm.rank] = (own - mean).norm()
+    return float(comm.all_reduce(distances).max() / mean.norm().clamp(min=1e-30))

@@ -1,0 +1,164 @@
+"""Synchronisation among neighbours."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.sync.base import GradientSync, gradients, trained
+
+Links = list[list[int]]  # the neighbours of each rank, by rank
+
+
+class Neighbour(GradientSync):
+    """Averages with the workers whose nodes share an edge with this worker's nodes.
+
+    A worker waits for its neighbours, and for no other worker. Letters are matched by
+    number, so the result does not depend on time. Choose this sync where no worker
+    should talk to all others.
+
+    With `exchange="gradients"` a worker steps with the mean gradient of itself and its
+    neighbours, weighted with rows, which is exact where all workers are neighbours.
+    With `"parameters"` a worker steps with its own mean gradient. Then the worker
+    averages its parameters with Metropolis weights, which keep the mean over all
+    workers (Lian et al., NeurIPS 2017). A worker without rows in a step has no
+    gradient, and averages all the same.
+
+    Without a path between all workers, a ring of all workers is added.
+    """
+
+    exact = False
+    drifts = True
+    collective = False
+
+    def __init__(self, exchange: Literal["gradients", "parameters"] = "gradients", rounds: int = 1) -> None:
+        """Keeps the rule.
+
+        Args:
+            exchange: gradients or parameters. Default: gradients.
+            rounds: Exchanges with the neighbours in each step. Default: 1.
+        """
+        self.exchange = one_of("sync.exchange", exchange, ("gradients", "parameters"))
+        self.rounds = whole("sync.rounds", rounds, 1, MAX_COUNT)
+
+    def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
+        super().setup(module, comm)
+        self.own_mailbox = comm.mailbox() if mailbox is None else None
+        self.mailbox: Mailbox = mailbox or self.own_mailbox  # type: ignore[assignment]
+        self.number = 0  # of the next letter to each neighbour
+        links = connected(_links(module, comm), told=comm.rank == 0)
+        self.neighbours = links[comm.rank]
+        self.sums = dict.fromkeys(self._members, 1.0)
+        self.metropolis = metropolis(links, comm.rank)
+
+    def close(self) -> None:
+        if self.own_mailbox is not None:
+            self.own_mailbox.close()
+
+    def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
+        parameters = trained(module)
+        own = gradients(parameters)
+        if self.exchange == "parameters":
+            if share:
+                torch._foreach_div_(own, share)
+                optimizer.step()
+            vector_to_parameters(self._mix(parameters_to_vector(parameters).detach(), self.rounds), parameters)
+        elif (mean := self._mean(parameters_to_vector(own), share)) is not None:
+            vector_to_parameters(mean, own)
+            optimizer.step()
+
+    def average_models(self, module: nn.Module, weight: float) -> None:
+        values = parameters_to_vector(module.parameters()).detach()
+        if (mean := self._mean(values * weight, weight)) is not None:
+            vector_to_parameters(mean, module.parameters())
+
+    @property
+    def _members(self) -> list[int]:
+        """This rank and its neighbours, ascending, so that sums have one order."""
+        return sorted([self.comm.rank, *self.neighbours])
+
+    def _mean(self, part: Tensor, weight: float) -> Tensor | None:
+        """Returns the weighted mean over this rank and its neighbours.
+
+        Returns None where these have no weight. Several rounds mix parts and weights of
+        the wider neighbourhood first.
+
+        Args:
+            part: The weight of this rank times its values, [num_values].
+            weight: The weight of this rank.
+        """
+        mixed = self._mix(torch.cat([part, part.new_tensor([weight])]), self.rounds - 1)
+        total = self._exchange(mixed, self.sums)
+        return total[:-1] / total[-1] if total[-1] > 0 else None
+
+    def _mix(self, values: Tensor, rounds: int) -> Tensor:
+        """Averages with Metropolis weights, so many times."""
+        for _ in range(rounds):
+            values = self._exchange(values, self.metropolis)
+        return values
+
+    def _exchange(self, values: Tensor, weights: dict[int, float]) -> Tensor:
+        """Returns the weighted sum of the values of this rank and its neighbours."""
+        tag, self.number = f"neighbour {self.number}", self.number + 1
+        for rank in self.neighbours:
+            self.mailbox.put(rank, tag, tensors={"values": values})
+        total = torch.zeros_like(values)
+        for rank in self._members:
+            total += weights[rank] * (values if rank == self.comm.rank else self._take(tag, rank).to(values.device))
+        return total
+
+    def _take(self, tag: str, rank: int) -> Tensor:
+        return self.mailbox.take(tag, src=rank, timeout=self.comm.timeout).tensors["values"]
+
+
+def metropolis(links: Links, rank: int) -> dict[int, float]:
+    """Returns the weights of a rank and its neighbours.
+
+    The weight of two neighbours is 1 / (1 + the larger number of neighbours), and a
+    rank has the rest. So the weights of a rank, and those that a rank is given, add up
+    to 1.
+    """
+    weights = {peer: 1 / (1 + max(len(links[rank]), len(links[peer]))) for peer in links[rank]}
+    return {rank: 1 - sum(weights.values())} | weights
+
+
+def connected(links: Links, *, told: bool = False) -> Links:
+    """Returns the links, with a ring of all ranks where a rank cannot reach another.
+
+    Args:
+        links: The neighbours of each rank, by rank.
+        told: Whether to print that a ring is added. Default: False.
+    """
+    size, reached, ahead = len(links), {0}, [0]
+    while ahead:
+        new = set(links[ahead.pop()]) - reached
+        reached |= new
+        ahead += new
+    if len(reached) == size:
+        return links
+    if told:
+        apart = next(rank for rank in range(size) if rank not in reached)
+        text = f"sync=neighbour: no path of edges joins workers 0 and {apart}, a ring of all workers is added"
+        print(text, file=sys.stderr, flush=True)
+    ring = [{(rank - 1) % size, (rank + 1) % size} - {rank} for rank in range(size)]
+    return [sorted({*peers, *more}) for peers, more in zip(links, ring, strict=True)]
+
+
+def _links(module: nn.Module, comm: Communicator) -> Links:
+    """Shares the neighbours of every worker. Collective.
+
+    A module without a worker, or a worker that does not know, has all as neighbours.
+    """
+    peers = getattr(getattr(module, "worker", None), "peers", None)
+    linked = torch.zeros(comm.world_size, comm.world_size, dtype=torch.int64, device=comm.device)
+    linked[comm.rank, list(range(comm.world_size)) if peers is None else list(peers)] = 1
+    linked[comm.rank, comm.rank] = 0
+    linked = comm.all_reduce(linked)
+    return [row.nonzero().flatten().tolist() for row in (linked + linked.T).cpu()]

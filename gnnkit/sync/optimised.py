@@ -1,0 +1,156 @@
+"""Parameters with their optimiser, made from plain values and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.utils import parameters_to_vector
+from torch.optim import Optimizer
+
+from gnnkit.errors import UserError
+
+State = dict[int, dict[str, Any]]  # of an optimiser: tensors and numbers by name, by number of the parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The parameter groups of an optimiser as plain values."""
+
+    members: tuple[tuple[int, ...], ...]  # numbers of the parameters, by group
+    settings: tuple[dict[str, Any], ...]  # such as the learning rate, by group
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, parameters: Sequence[Parameter]) -> Groups:
+        """Reads the groups of an optimiser.
+
+        Raises `UserError` for settings that are no plain values.
+
+        Args:
+            optimizer: The optimiser.
+            parameters: The parameters, whose places are their numbers. The optimiser's
+                other parameters are left out.
+        """
+        places = {id(parameter): place for place, parameter in enumerate(parameters)}
+        members = tuple(
+            tuple(places[id(p)] for p in group["params"] if id(p) in places) for group in optimizer.param_groups
+        )
+        return cls(members, tuple(_plain(group) for group in optimizer.param_groups))
+
+    def within(self, numbers: Sequence[int]) -> Groups:
+        """Returns the groups of some parameters, whose numbers become their places."""
+        places = {number: place for place, number in enumerate(numbers)}
+        kept = tuple(tuple(places[n] for n in group if n in places) for group in self.members)
+        return Groups(kept, self.settings)
+
+
+class Optimised:
+    """Parameters with their optimiser, on the CPU."""
+
+    def __init__(
+        self, values: Tensor, shapes: Sequence[Sequence[int]], groups: Groups, make: Callable[..., Optimizer]
+    ) -> None:
+        """Makes parameters and optimiser.
+
+        Args:
+            values: All parameters, one after another, [n].
+            shapes: Shape of each parameter.
+            groups: The groups of the optimiser.
+            make: Class of the optimiser.
+        """
+        self.parameters = [Parameter(part) for part in _parts(values, shapes)]
+        self._numbers = [number for number, members in enumerate(groups.members) if members]
+        self._order = [place for members in groups.members for place in members]
+        self.optimizer = make(
+            [
+                {**groups.settings[n], "params": [self.parameters[place] for place in groups.members[n]]}
+                for n in self._numbers
+            ]
+        )
+
+    def step(self, gradient: Tensor, rate: float) -> None:
+        """Makes one step with a gradient [n], at `rate` times the learning rate.
+
+        The gradient is not scaled, because Adam would take no notice.
+        """
+        for parameter, part in zip(self.parameters, _parts(gradient, [p.shape for p in self.parameters]), strict=True):
+            parameter.grad = part
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = own * rate
+        self.optimizer.step()
+        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = own
+
+    def values(self) -> Tensor:  # [n]
+        """Returns a copy of the parameters, one after another."""
+        return parameters_to_vector(self.parameters).detach().clone()
+
+    def set_values(self, values: Tensor) -> None:
+        """Replaces the parameters. `values` is [n]."""
+        with torch.no_grad():
+            for parameter, part in zip(
+                self.parameters, _parts(values, [p.shape for p in self.parameters]), strict=True
+            ):
+                parameter.copy_(part)
+
+    def set_settings(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Replaces learning rates and other settings, by group of the worker."""
+        for number, group in zip(self._numbers, self.optimizer.param_groups, strict=True):
+            group.update(settings[number])
+
+    def state(self) -> State:
+        """Returns the optimiser's state by number of the parameter."""
+        packed = self.optimizer.state_dict()["state"]
+        return {place: dict(packed[i]) for i, place in enumerate(self._order) if i in packed}
+
+    def set_state(self, state: State) -> None:
+        """Replaces the optimiser's state."""
+        packed = {i: state[place] for i, place in enumerate(self._order) if place in state}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": packed})
+
+
+def pack_state(state: State) -> tuple[list[Any], dict[str, Tensor]]:
+    """Returns a state as plain values [number, name, value], and tensors by key."""
+    items = [(number, name, value) for number, own in state.items() for name, value in own.items()]
+    plain = [[number, name, value] for number, name, value in items if not isinstance(value, Tensor)]
+    return plain, {f"{number}/{name}": value for number, name, value in items if isinstance(value, Tensor)}
+
+
+def unpack_state(plain: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> State:
+    """Reverses `pack_state`. Other tensors have no slash in their keys."""
+    state: State = {}
+    for number, name, value in plain:
+        state.setdefault(number, {})[name] = value
+    for key, tensor in tensors.items():
+        number, slash, name = key.partition("/")
+        if slash:
+            state.setdefault(int(number), {})[name] = tensor
+    return state
+
+
+def _parts(values: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Cuts a vector into tensors of these shapes."""
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    return [part.view(torch.Size(shape)) for part, shape in zip(torch.split(values, sizes), shapes, strict=True)]
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a parameter group as JSON values."""
+    plain = {name: _number(value) for name, value in group.items() if name != "params"}
+    for name, value in plain.items():
+        inner = value if isinstance(value, list) else [value]
+        if not all(item is None or isinstance(item, bool | int | float | str) for item in inner):
+            raise UserError(f"sync: the optimiser's setting {name} is a {type(value).__name__}, a server takes numbers")
+    return plain
+
+
+def _number(value: Any) -> Any:
+    """Returns a tensor of one number as a number, and a tuple as a list."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    return [_number(item) for item in value] if isinstance(value, tuple | list) else value

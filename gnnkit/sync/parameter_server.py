@@ -1,0 +1,92 @@
+"""Synchronisation through parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.errors import UserError
+from gnnkit.ranges import whole
+from gnnkit.sync.base import GradientSync, OnLost
+from gnnkit.sync.served import Served
+from gnnkit.sync.server import Server
+from gnnkit.sync.versions import Damping, Mode, make_rules
+
+MAX_SERVERS = 1024
+
+
+class ParameterServer(GradientSync):
+    """Pushes gradients to servers, which step and know neither data nor model.
+
+    Alone the servers hold the optimiser's state. Choose `mode=async` where workers are
+    unevenly fast (Dean et al., NIPS 2012), and `mode=ssp` to bound how stale gradients
+    are (Ho et al., NIPS 2013).
+
+    A gradient is the worker's part of the sum over all rows. So under SGD, one
+    gradient of each worker moves the parameters as far as one step together. Adam does
+    not heed the scale and moves further. Momentum and weight decay act on each arrival.
+    """
+
+    def __init__(
+        self,
+        mode: Mode = "sync",
+        staleness: int | None = None,
+        servers: int = 0,
+        damping: Damping = "none",
+        average: str = "weighted",
+        trim: float | None = None,
+        on_lost: OnLost = "stop",
+    ) -> None:
+        """Checks the rules.
+
+        Args:
+            mode: sync, async or ssp. Default: sync.
+            staleness: Steps that a worker may start ahead of the slowest, in ssp.
+                Default: 3.
+            servers: Ranks of their own. Default: 0, a thread of rank 0 serves.
+            damping: none, or staleness. Default: none.
+            average: Name of the aggregation, in sync. Default: weighted.
+            trim: Argument of some aggregations. Default: that of the aggregation.
+            on_lost: stop, or continue without a worker that dies. Default: stop.
+        """
+        self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
+        self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
+        self.lockstep = self.rules.together
+        self.exact, self.on_lost = self.rules.exact, on_lost
+
+    def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
+        super().setup(module, comm)
+        assert mailbox is not None, "a parameter server needs a mailbox"
+        self._served = Served(comm, mailbox, self.servers, self.rules)
+
+    def serve(self, mailbox: Mailbox, num_workers: int) -> None:
+        Server(mailbox, num_workers, self.rules).run()
+
+    def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
+        self._served.step(module, optimizer, share)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return self._served.sum(x)
+
+    def average_models(self, module: nn.Module, weight: float) -> None:
+        if not self.lockstep:
+            raise UserError(f"sync.mode={self.rules.mode}: this strategy averages models, which needs sync.mode=sync")
+        self._served.average(module, weight)
+
+    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
+        self._served.settle(module)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._served.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._served.load_state_dict(state)
+
+    def figures(self) -> dict[str, Any]:
+        return {"servers": self.servers, **self._served.figures()}
+
+    def close(self) -> None:
+        self._served.close()

@@ -1,0 +1,253 @@
+"""A worker's end of parameter servers."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.mailbox import Letter, PeerLost
+from gnnkit.errors import UserError
+from gnnkit.sync.base import gradients, trainable, trained
+from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
+from gnnkit.sync.server import REPLY, REQUEST, Server
+from gnnkit.sync.versions import Rules
+
+HEARTBEAT = 1.0  # seconds between two signs of life, at most a quarter of comm.timeout
+BESIDE = "server beside rank 0"  # name of the thread
+
+
+class Served:
+    """A worker that pushes gradients to servers and reads parameters.
+
+    The servers hold the parameters in parts. Each part is whole tensors. The servers
+    have one optimiser, whose settings follow the optimiser of worker 0.
+    """
+
+    def __init__(self, comm: Communicator, mailbox: Mailbox, servers: int, rules: Rules) -> None:
+        """Starts the server beside rank 0, where there are no servers of their own.
+
+        Args:
+            comm: The workers.
+            mailbox: Letters between all ranks, workers first, servers after them.
+            servers: Number of ranks that serve. 0: a thread of rank 0 does.
+            rules: The rules of the servers.
+        """
+        self.rank, self.delays, self.state = comm.rank, Counter[int](), State()
+        self._mailbox, self._timeout, self._rules = mailbox, comm.timeout, rules
+        self._patience = min(HEARTBEAT, comm.timeout / 4)  # seconds without a sign of life
+        self._beside: Server | None = None
+        self._thread: threading.Thread | None = None
+        self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
+        self._parts: list[tuple[int, list[int]]] = []  # rank of the server, numbers of its parameters
+        self._begun = False  # on rank 0
+        self._settings: tuple[dict[str, Any], ...] = ()  # of the optimiser, as sent
+        self._read: list[Tensor] = []  # values last read, by part, on rank 0
+        if servers == 0 and comm.rank == 0:
+            self._beside = Server(mailbox, comm.world_size, rules)
+            self._thread = threading.Thread(target=self._beside.run_beside, name=BESIDE, daemon=True)
+            self._thread.start()
+
+    def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
+        """Pushes the gradients, and replaces the parameters by the newest ones.
+
+        Args:
+            module: Parameters with gradients.
+            optimizer: The optimiser. Its state is at the servers, and cleared here.
+            share: This worker's part of the rows.
+        """
+        parameters = trained(module)
+        self._share_out(parameters)
+        settings = self._bring(parameters, optimizer) if self.rank == 0 else None
+        pushed = [{"gradient": part} for part in self._cut(gradients(parameters))]
+        letters = self._ask({"kind": "push", "share": share, "settings": settings}, pushed)
+        self._write(parameters, letters)
+        optimizer.state.clear()  # of own steps
+        setattr(optimizer, "_opt_called", True)  # noqa: B010 - schedules would warn that no step was made
+
+    def settle(self, module: nn.Module) -> None:
+        """Brings the optimiser's state to rank 0, and the newest parameters to all.
+
+        Where workers step together, all have the newest parameters, and may have made
+        own steps since. Then only rank 0 asks.
+        """
+        parameters = trainable(module)
+        self._share_out(parameters)
+        if self._rules.together and not (self.rank == 0 and self._begun):
+            return
+        letters = self._ask({"kind": "state" if self._rules.together else "meet"}, [{} for _ in self._parts])
+        if letters[0].fields["kind"] == "nothing":
+            return
+        if not self._rules.together:
+            self._write(parameters, letters)
+        if self.rank == 0:
+            self._keep(letters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the servers' optimiser as brought by `settle`."""
+        return {str(number): own for number, own in self.state.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Lets the servers go on from a state, and from the parameters of rank 0."""
+        self.state, self._begun = {int(number): own for number, own in state.items()}, False
+
+    def figures(self) -> dict[str, Any]:
+        """Returns how many versions late gradients were, as mean and largest.
+
+        Where workers step together, no gradient is late.
+        """
+        total = self.delays.total()
+        if not total:
+            return {}
+        mean = sum(delay * count for delay, count in self.delays.items()) / total
+        return {"staleness": {"mean": mean, "largest": max(self.delays)}}
+
+    def average(self, module: nn.Module, weight: float) -> None:
+        """Replaces the parameters by the workers' weighted mean. All workers meet.
+
+        Args:
+            module: The parameters.
+            weight: The weight of this worker.
+        """
+        parameters = trainable(module)
+        self._share_out(parameters)
+        weighted = [torch.cat([part * weight, part.new_tensor([weight])]) for part in self._cut(parameters)]
+        letters = self._ask({"kind": "sum"}, [{"values": part} for part in weighted])
+        totals = [letter.tensors["values"] for letter in letters]
+        self._overwrite(parameters, [total[:-1] / total[-1] for total in totals])
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Returns the sum of `x` over the workers, who all meet at the first server."""
+        fields = {"kind": "sum", "patience": self._patience}
+        self._mailbox.put(self._ranks[0], REQUEST, fields, {"values": x})
+        return self._reply(self._ranks[0]).tensors["values"].to(x.device)
+
+    def close(self) -> None:
+        """Sends the last letter, and waits for the end of the server beside rank 0."""
+        for server in self._ranks:
+            self._mailbox.put(server, REQUEST, {"kind": "end"})
+        if self._thread is not None:
+            self._thread.join(self._timeout)
+
+    def _share_out(self, parameters: Sequence[Parameter]) -> None:
+        """Assigns each parameter to a server, the first time."""
+        if not self._parts:
+            numbers = balanced([parameter.numel() for parameter in parameters], len(self._ranks))
+            self._parts = [(server, own) for server, own in zip(self._ranks, numbers, strict=True) if own]
+
+    def _bring(self, parameters: Sequence[Parameter], optimizer: Optimizer) -> list[dict[str, Any]] | None:
+        """Sends the servers what they lack. Returns settings that have changed.
+
+        Own steps, an average and a rollback change the parameters of rank 0. The
+        servers go on from there, where workers step together.
+        """
+        groups = Groups.of(optimizer, parameters)
+        values = self._cut(parameters)
+        if not self._begun:
+            self._begin(parameters, values, groups, type(optimizer))
+        elif self._rules.together and not all(map(torch.equal, values, self._read)):
+            for (server, _), part in zip(self._parts, values, strict=True):
+                self._mailbox.put(server, REQUEST, {"kind": "values"}, {"values": part})
+        changed, self._settings = groups.settings != self._settings, groups.settings
+        return list(groups.settings) if changed else None
+
+    def _begin(
+        self, parameters: Sequence[Parameter], values: Sequence[Tensor], groups: Groups, kind: type[Optimizer]
+    ) -> None:
+        """Sends parameters, settings and state to the servers.
+
+        Raises `UserError` for an optimiser that only this process knows.
+
+        Args:
+            parameters: The parameters.
+            values: Their values, by part.
+            groups: Groups of the optimiser.
+            kind: Class of the optimiser.
+        """
+        if self._beside is not None:
+            self._beside.optimizer_class = kind
+        elif getattr(torch.optim, kind.__name__, None) is not kind:
+            raise UserError(
+                f"sync.servers={len(self._ranks)}: a server makes optimisers of torch.optim only, "
+                f"{kind.__module__}.{kind.__qualname__} needs sync.servers=0"
+            )
+        for (server, numbers), part in zip(self._parts, values, strict=True):
+            inner = groups.within(numbers)
+            state, tensors = pack_state({i: self.state[n] for i, n in enumerate(numbers) if n in self.state})
+            fields = {
+                "kind": "begin",
+                "optimizer": kind.__name__,
+                "shapes": [list(parameters[n].shape) for n in numbers],
+                "members": [list(members) for members in inner.members],
+                "settings": list(inner.settings),
+                "state": state,
+            }
+            self._mailbox.put(server, REQUEST, fields, tensors | {"values": part})
+        self._begun, self._settings = True, groups.settings
+
+    def _keep(self, letters: Sequence[Letter]) -> None:
+        """Keeps the optimiser's state and the delays of all gradients."""
+        self.state, self.delays = {}, Counter()
+        for (_, numbers), letter in zip(self._parts, letters, strict=True):
+            own = unpack_state(letter.fields["state"], letter.tensors)
+            self.state |= {numbers[place]: each for place, each in own.items()}
+            self.delays.update(dict(letter.fields["delays"]))
+
+    def _write(self, parameters: Sequence[Parameter], letters: Sequence[Letter]) -> None:
+        """Replaces the parameters. Rank 0 remembers the values."""
+        self._overwrite(parameters, [letter.tensors["values"] for letter in letters])
+        if self.rank == 0 and self._rules.together:
+            self._read = self._cut(parameters)
+
+    def _overwrite(self, parameters: Sequence[Parameter], values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for (_, numbers), vector in zip(self._parts, values, strict=True):
+                own = [parameters[n] for n in numbers]
+                parts = torch.split(vector, [p.numel() for p in own])
+                for parameter, part in zip(own, parts, strict=True):
+                    parameter.copy_(part.view_as(parameter))
+
+    def _cut(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Returns one vector for each part, a copy."""
+        return [torch.cat([tensors[n].detach().reshape(-1) for n in numbers]) for _, numbers in self._parts]
+
+    def _ask(self, fields: Mapping[str, Any], tensors: Sequence[Mapping[str, Tensor]]) -> list[Letter]:
+        """Sends a request to the server of each part, and returns the replies."""
+        for (server, _), own in zip(self._parts, tensors, strict=True):
+            self._mailbox.put(server, REQUEST, {**fields, "patience": self._patience}, own)
+        return [self._reply(server) for server, _ in self._parts]
+
+    def _reply(self, server: int) -> Letter:
+        """Waits for a reply. Each sign of life renews the deadline."""
+        while True:
+            letter = self._mailbox.take(REPLY, src=server, timeout=self._timeout)
+            fields = letter.fields
+            if fields["kind"] == "lost":
+                raise PeerLost(f"rank {self.rank}: its server lost a peer: {fields['error']}", fields["rank"])
+            if fields["kind"] == "failed":
+                error = None if self._beside is None else self._beside.error
+                raise RuntimeError(f"rank {self.rank}: its server failed: {fields['error']}") from error
+            if fields["kind"] != "wait":
+                return letter
+
+
+def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Deals things out to `count` places, the largest first, each to the emptiest.
+
+    Returns the numbers of the things at each place, ascending.
+    """
+    places: list[tuple[int, int]] = [(0, place) for place in range(count)]  # size, place: a heap
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
+        size, place = heapq.heappop(places)
+        dealt[place].append(number)
+        heapq.heappush(places, (size + sizes[number], place))
+    return [sorted(numbers) for numbers in dealt]

@@ -1,0 +1,106 @@
+"""Evaluation covers all nodes, whichever rank is lost at whichever moment."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Survivors
+from gnnkit.comm.threads import Threads
+from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
+from gnnkit.graph import Graph
+from gnnkit.leader.cut import PREPARED, adopting_shard, load_shard
+from gnnkit.model.gcn import GCN
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.strategy import Worker
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit.testing.ranks import by_node
+
+GRAPH = check_graph(60)
+RANKS, LAST = 3, 2
+
+
+class Leaves(Exception):
+    """The end of the last rank."""
+
+
+class Leaving(GCN):
+    """A model that ends its rank at some call of a layer."""
+
+    calls = 0
+    last_call = -1
+
+    def layer(self, index: int, x: Tensor, adjacency: object) -> Tensor:
+        self.calls += 1
+        if self.calls == self.last_call:
+            raise Leaves
+        return super().layer(index, x, adjacency)  # type: ignore[arg-type]
+
+
+def prepare(folder: Path) -> None:
+    """Writes the graph and the shards as the leader does."""
+    owner = np.random.default_rng(0).integers(0, RANKS, GRAPH.num_nodes).astype(np.int32)
+    GRAPH.save(folder / PREPARED / "graph")
+    for shard in cut_all(GRAPH, Partition(owner, None, Grid(RANKS, 1, 1))):
+        shard.save(folder / PREPARED / str(shard.rank))
+
+
+def figures(logits: Tensor, worker: Worker) -> tuple[Tensor, Tensor, dict[str, float]]:
+    return torch.tensor(worker.owned), logits, NodeClassification().measure(logits, worker)
+
+
+def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Tensor, list[dict[str, float]]]:
+    """Returns the logits of all nodes, and the accuracies on every rank left."""
+
+    def work(comm: Threads) -> tuple[Tensor, Tensor, dict[str, float]] | None:
+        own = copy.deepcopy(model)
+        if comm.rank != LAST and isinstance(own, Leaving):
+            own.last_call = -1
+        survivors = Survivors(comm, comm.mailbox(), range(RANKS))
+        worker = Worker(
+            survivors, load_shard(folder, comm.rank), torch.float64, 0, Graph.load(folder / "prepared/graph")
+        )
+        evaluation = SurvivorsEvaluation(
+            worker,
+            survivors,
+            lambda worker: Evaluation.of(worker, own, 1e-3, scratch),
+            lambda lost: adopting_shard(folder, lost),
+        )
+        try:
+            return evaluation.read(own, figures)
+        except Leaves:
+            return None
+        finally:
+            survivors.close()
+
+    found = [each for each in Threads.run(work, RANKS, timeout=20) if each is not None]
+    return by_node([(nodes, logits) for nodes, logits, _ in found]), [told for _, _, told in found]
+
+
+@pytest.mark.parametrize("last_call", [1, 3, 12], ids=["at the begin", "in the first layer", "in the last layer"])
+def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path, last_call: int) -> None:
+    prepare(tmp_path)
+    torch.manual_seed(0)
+    model = Leaving(WIDTH, CLASSES, hidden=4, num_layers=3).double()
+    expected, told = evaluated(model, tmp_path, tmp_path)
+    assert len(told) == RANKS
+    model.last_call = last_call
+    found, left = evaluated(model, tmp_path, tmp_path)
+    assert torch.equal(found, expected)
+    assert left == told[1:]
+
+
+def test_the_adopting_shard_owns_the_nodes_of_all_its_ranks(tmp_path: Path) -> None:
+    prepare(tmp_path)
+    shard = adopting_shard(tmp_path, frozenset({LAST}))
+    nodes = np.sort(np.concatenate([load_shard(tmp_path, rank).owned for rank in (0, LAST)]))
+    assert np.array_equal(shard.owned, nodes)
+    assert np.array_equal(shard.labels, GRAPH.labels[nodes])
+    assert np.array_equal(shard.split, GRAPH.split[nodes])
+    assert shard.rank == 0

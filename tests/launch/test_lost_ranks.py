@@ -1,0 +1,115 @@
+"""The launcher goes on without a rank that is dispensable, and says so."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnkit.comm import PeerLost
+from gnnkit.errors import UserError
+from gnnkit.launch.group import RankError
+from gnnkit.launch.processes import launch
+from gnnkit.launch.progress import dispensable
+
+LAST = 2
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def break_down() -> None:
+    raise ZeroDivisionError("mine")
+
+
+def ranks(fate: Callable[[], Any], seconds: float = 0.5, *, of_rank_0: Callable[[], Any] = lambda: None) -> Any:
+    """Makes the work of ranks of which all but rank 0 are dispensable.
+
+    Args:
+        fate: Done by the last rank.
+        seconds: Seconds that the other ranks take. Default: 0.5.
+        of_rank_0: Done by rank 0 in the end. Default: nothing.
+    """
+
+    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        if rank:
+            dispensable()
+        if rank == LAST:
+            fate()
+        time.sleep(seconds)
+        if rank == 0:
+            of_rank_0()
+        return {"rank": rank}
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("fate", "told"),
+    [(kill, "rank 2 was ended by SIGKILL"), (break_down, "rank 2 failed: ZeroDivisionError: mine")],
+)
+def test_the_others_go_on_without_a_dispensable_rank(
+    fate: Callable[[], Any], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert launch(ranks(fate), 3) == {"rank": 0, "lost_workers": ["rank 2"]}
+    shown = capfd.readouterr().err
+    assert told in shown
+    assert "; the run goes on without rank 2\n" in shown
+    assert ("in break_down" in shown) == (fate is break_down)
+
+
+def test_a_dispensable_rank_that_ends_well_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch(ranks(lambda: None, 0.0), 3) == {"rank": 0}
+    assert capfd.readouterr().err == ""
+
+
+def test_what_the_user_can_mend_ends_the_run_on_any_rank() -> None:
+    def fate() -> None:
+        raise UserError("lr=-1")
+
+    with pytest.raises(UserError, match="lr=-1"):
+        launch(ranks(fate, 60), 3)
+
+
+def test_a_rank_that_is_not_dispensable_is_the_cause_even_if_another_was_lost_before() -> None:
+    with pytest.raises(RankError, match=r"^rank 0 failed: ZeroDivisionError: mine\nrank 1 .*\nrank 2 was ended by"):
+        launch(ranks(kill, of_rank_0=break_down), 3)
+
+
+def test_a_lost_rank_is_the_cause_where_the_others_fail_for_lack_of_it() -> None:
+    def lost() -> None:
+        raise PeerLost("lost its peer rank 2, which closed its connection", 2)
+
+    with pytest.raises(RankError, match=r"^rank 2 was ended by SIGKILL"):
+        launch(ranks(kill, of_rank_0=lost), 3)
+
+
+class Clock(io.StringIO):
+    """A stream that keeps the time of its first text."""
+
+    first = math.inf  # monotonic seconds
+
+    def write(self, text: str) -> int:
+        self.first = min(self.first, time.monotonic())
+        return super().write(text)
+
+
+def test_a_lost_rank_is_named_within_half_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, file = Clock(), tmp_path / "killed"
+
+    def fate() -> None:
+        file.write_text(str(time.monotonic()))
+        kill()
+
+    monkeypatch.setattr("sys.stderr", clock)
+    launch(ranks(fate, 1.0), 3)
+    assert clock.first - float(file.read_text()) < 0.5

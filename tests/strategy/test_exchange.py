@@ -1,0 +1,642 @@
+"""Cheaper exchange: what is exact, what is stale or estimated, and what moves."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Adjacency, Engine, ShardAdjacency
+from gnnkit.errors import UserError
+from gnnkit.evaluation import Evaluation
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.shard import cut_all
+from gnnkit.strategy.base import Worker
+from gnnkit.strategy.row_exchange import EXCHANGES
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.testing import check_strategy
+from gnnkit.training import checkpoint
+from tests.jobs.test_train import small_graph
+from tests.sync.training import CLASSES, WIDTH, make_graph, parameters, shards_on, train
+
+RANKS = 3
+ROWS = Grid(RANKS, 1, 1)
+HIDDEN = 4
+sgd = functools.partial(torch.optim.SGD, lr=0.5)
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": GAT,
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=1),
+}
+OPTIONS: dict[str, dict[str, Any]] = {  # of each exchange, small enough to matter on a small graph
+    "exact": {},
+    "quantized": {"bits": 4},
+    "pipelined": {"staleness": 2, "smoothing": 0.3},
+    "sampled": {"keep": 0.5},
+    "adaptive": {"variation": 0.3, "max_age": 4},
+    "quantized+pipelined": {"bits": 8},
+    "quantized+sampled": {"bits": 16, "keep": 0.5},
+    "quantized+adaptive": {"bits": 8, "variation": 0.3},
+}
+
+
+def model_of(name: str, dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    return MODELS[name](WIDTH, CLASSES, hidden=HIDDEN, dropout=dropout).double()
+
+
+@dataclass
+class Ended:
+    """What a rank has at the end of a run."""
+
+    parameters: Tensor
+    gradient: Tensor
+    words: int
+    bytes_sent: int
+
+    def equals(self, other: Ended) -> bool:
+        return torch.equal(self.parameters, other.parameters) and torch.equal(self.gradient, other.gradient)
+
+
+def run(
+    model: nn.Module, grid: Grid = ROWS, epochs: int = 4, graph: Graph | None = None, **options: Any
+) -> list[Ended]:
+    """Trains on threads, and returns what each rank has at the end."""
+    shards = shards_on(grid, graph)
+
+    def on_rank(comm: Communicator) -> Ended:
+        own = copy.deepcopy(model)
+        _, strategy, _ = train(shards, AllReduce, own, comm, epochs=epochs, make_optimizer=sgd, **options)
+        strategy.close()
+        gradient = torch.cat([p.grad.flatten() for p in own.parameters() if p.grad is not None])
+        tally = strategy.tally
+        return Ended(parameters(own), gradient, sum(tally.words.values()), tally.bytes_sent)
+
+    return Threads.run(on_rank, grid.world_size, timeout=30)
+
+
+EXACT = [
+    {"exchange": "pipelined", "staleness": 0},
+    {"exchange": "pipelined", "staleness": 0, "smoothing": 0.0},
+    {"exchange": "sampled", "keep": 1.0},
+    {"exchange": "quantized", "bits": 32},
+    {"exchange": "adaptive", "variation": 0.0},
+    {"exchange": "adaptive", "variation": 9.0, "max_age": 1},
+    {"exchange": "quantized+pipelined", "bits": 32, "staleness": 0},
+]
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage"])
+@pytest.mark.parametrize("options", EXACT, ids=str)
+def test_the_exact_end_of_every_option_gives_the_bits_of_the_exact_run(name: str, options: dict[str, Any]) -> None:
+    model = model_of(name, dropout=0.4)
+    for exact, found in zip(run(model), run(model, **options), strict=True):
+        assert found.equals(exact)
+        assert found.words <= exact.words  # a block of zeros that stays one is not sent again
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_two_runs_have_equal_bits_and_only_the_exact_one_is_exact(exchange: str) -> None:
+    model = model_of("gcn", dropout=0.4)
+    first, second = (run(model, exchange=exchange, **OPTIONS[exchange]) for _ in range(2))
+    assert all(a.equals(b) and a.bytes_sent == b.bytes_sent for a, b in zip(first, second, strict=True))
+    assert first[0].equals(run(model)[0]) == (exchange == "exact")
+    assert all(torch.equal(rank.parameters, first[0].parameters) for rank in first)
+
+
+# A reference of one process, without engine: a matrix, of which one part is stale.
+
+
+def normalized(graph: Graph) -> Tensor:  # [n, n]
+    """D_in^-1/2 A D_out^-1/2 with missing loops added, row v: in-edges of v."""
+    n = graph.num_nodes
+    a = torch.zeros(n, n, dtype=torch.float64)
+    destinations = np.repeat(np.arange(n), np.diff(graph.csc.indptr))
+    for u, v in zip(graph.csc.indices, destinations, strict=True):
+        a[int(v), int(u)] += 1
+    a += torch.diag((a.diagonal() == 0).double())
+    return a / a.sum(1, keepdim=True).sqrt() / a.sum(0, keepdim=True).sqrt()
+
+
+@dataclass
+class Replay:
+    """A product whose cut part reads what passed some epochs ago."""
+
+    own: Tensor  # [n, n] entries inside a rank
+    cut: Tensor  # [n, n] entries between ranks
+    staleness: int
+    smoothing: float = 0.0
+    rows: list[Tensor] = field(default_factory=list)  # by epoch
+    gradients: list[Tensor] = field(default_factory=list)
+
+    def past(self, history: list[Tensor]) -> Tensor:
+        """The average of the rows received up to now, which are `staleness` old."""
+        average = history[0]
+        for epoch in range(1, len(history) - self.staleness):
+            average = self.smoothing * average + (1 - self.smoothing) * history[epoch]
+        return average
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, replay: Replay) -> Tensor:
+        ctx.replay = replay
+        replay.rows.append(h.detach().clone())
+        return replay.own @ h + replay.cut @ replay.past(replay.rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        replay = ctx.replay
+        replay.gradients.append(grad.clone())
+        return replay.own.T @ grad + replay.cut.T @ replay.past(replay.gradients), None
+
+
+def replayed(model: nn.Module, epochs: int, make: Callable[[Tensor, Tensor], Replay]) -> Tensor:
+    """The parameters of a GCN after some epochs in which `make` says what is stale."""
+    graph, own = make_graph(), copy.deepcopy(model)
+    a, rank = normalized(graph), torch.arange(graph.num_nodes) * RANKS // graph.num_nodes
+    inside = rank[:, None] == rank
+    products = [make(a * inside, a * ~inside) for _ in range(2)]
+    train_rows = torch.tensor(graph.split == Split.TRAIN)
+    labels = torch.tensor(graph.labels)[train_rows]
+    optimizer = sgd(own.parameters())
+    for _ in range(epochs):
+        h = torch.tensor(graph.features)
+        for layer, (conv, product) in enumerate(zip(own.convs, products, strict=True)):
+            h = _Product.apply(h @ conv.weight, product) + conv.bias
+            h = h.relu() if layer == 0 else h
+        optimizer.zero_grad()
+        (nn.functional.cross_entropy(h[train_rows], labels, reduction="sum") / len(labels)).backward()
+        optimizer.step()
+    return parameters(own)
+
+
+@pytest.mark.parametrize(("staleness", "smoothing"), [(0, 0.0), (1, 0.0), (2, 0.0), (1, 0.6), (3, 0.25)])
+def test_pipelined_rows_and_gradients_are_as_old_as_promised(staleness: int, smoothing: float) -> None:
+    model, epochs = model_of("gcn"), 7
+    expected = replayed(model, epochs, lambda own, cut: Replay(own, cut, staleness, smoothing))
+    found = run(model, epochs=epochs, exchange="pipelined", staleness=staleness, smoothing=smoothing)
+    for rank in found:
+        torch.testing.assert_close(rank.parameters, expected, rtol=0, atol=1e-10)
+
+
+def test_without_kept_rows_the_cut_edges_are_missing_and_degrees_stay_global() -> None:
+    model = model_of("gcn")
+    expected = replayed(model, 4, lambda own, cut: Replay(own, 0 * cut, 0))
+    for rank in run(model, exchange="sampled", keep=0.0):
+        torch.testing.assert_close(rank.parameters, expected, rtol=0, atol=1e-10)
+        assert rank.bytes_sent == rank.words == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
+def test_sampled_sums_and_their_gradients_are_unbiased(name: str) -> None:
+    """One layer, whose result is linear in the rows: its mean over epochs is exact."""
+    torch.manual_seed(1)
+    model = MODELS[name](WIDTH, CLASSES, num_layers=1, dropout=0.0).double()
+    linear = model.convs[0] if name != "gin" else _Sum()
+    shards, epochs = shards_on(ROWS), 150
+
+    def on_rank(comm: Communicator) -> Tensor:  # [epochs + 1, numbers], the exact ones first
+        own, outcomes = copy.deepcopy(linear), []
+        strategies = [VertexCentric(exchange="exact"), VertexCentric(exchange="sampled", keep=0.4)]
+        for strategy, count in zip(strategies, (1, epochs), strict=True):
+            strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
+            x = strategy.x.clone().requires_grad_()
+            for epoch in range(count):
+                (batch,) = strategy.batches(epoch)
+                z = own(x, batch.adjacencies[0])
+                (gradient,) = torch.autograd.grad((z * z.detach().new_ones(1).cumsum(0)).sum(), x)
+                outcomes.append(torch.cat([z.detach().flatten(), gradient.flatten()]))
+        return torch.stack(outcomes)
+
+    for outcomes in Threads.run(on_rank, RANKS, timeout=60):
+        exact, drawn = outcomes[0], outcomes[1:]
+        error = drawn.std(0) / epochs**0.5
+        assert float(error.max()) > 0
+        assert bool(((drawn.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
+
+
+class _Sum(nn.Module):
+    def forward(self, x: Tensor, adjacency: ShardAdjacency) -> Tensor:
+        return adjacency.aggregate(x)
+
+
+# What moves.
+
+
+def boundary() -> np.ndarray:  # [holder, owner]
+    """Rows that each rank reads from each other rank, by loops over edges."""
+    graph = make_graph()
+    rank = np.arange(graph.num_nodes) * RANKS // graph.num_nodes
+    destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    pairs = {(rank[v], u) for u, v in zip(graph.csc.indices, destinations, strict=True) if rank[u] != rank[v]}
+    counts = np.zeros((RANKS, RANKS), np.int64)
+    for holder, source in pairs:
+        counts[holder, rank[source]] += 1
+    return counts
+
+
+WIDTHS = (HIDDEN, CLASSES)  # of a GCN's rows, in both directions
+
+
+def row_bytes(bits: int, width: int) -> int:
+    return {64: 8 * width, 16: 2 * width}.get(bits, -(-bits * width // 8) + 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "bits", "keep"),
+    [
+        ({}, 64, 1.0),
+        ({"exchange": "quantized", "bits": 16}, 16, 1.0),
+        ({"exchange": "quantized"}, 8, 1.0),
+        ({"exchange": "quantized", "bits": 4}, 4, 1.0),
+        ({"exchange": "quantized", "bits": 2}, 2, 1.0),
+        ({"exchange": "pipelined"}, 64, 1.0),
+        ({"exchange": "quantized+pipelined"}, 8, 1.0),
+        ({"exchange": "sampled", "keep": 0.3}, 64, 0.3),
+        ({"exchange": "quantized+sampled", "bits": 2, "keep": 0.3}, 2, 0.3),
+    ],
+    ids=str,
+)
+def test_words_and_bytes_are_those_of_the_formula(options: dict[str, Any], bits: int, keep: float) -> None:
+    epochs, rows = 3, boundary()
+    kept = np.vectorize(lambda n: round(keep * n))(rows)
+    size, width = sum(row_bytes(bits, w) for w in WIDTHS), sum(WIDTHS)
+    for rank, found in enumerate(run(model_of("gcn"), epochs=epochs, **options)):
+        both = int(kept[:, rank].sum() + kept[rank].sum())  # rows forward, gradients backward
+        assert found.words == epochs * both * width
+        assert found.bytes_sent == epochs * both * size
+
+
+@pytest.mark.parametrize(("exchange", "bits"), [("adaptive", 64), ("quantized+adaptive", 8)])
+def test_blocks_that_hardly_change_travel_when_they_are_old(exchange: str, bits: int) -> None:
+    """With a bound that no change exceeds: in epochs 0, 3 and 6 of 8."""
+    epochs, rows, size = 8, boundary(), sum(row_bytes(bits, w) for w in WIDTHS)
+    found = run(model_of("gcn"), epochs=epochs, exchange=exchange, variation=1e9, max_age=3)
+    for rank, ended in enumerate(found):
+        both = int(rows[:, rank].sum() + rows[rank].sum())
+        flags = int((rows[:, rank] > 0).sum() + (rows[rank] > 0).sum()) * len(WIDTHS)
+        assert ended.bytes_sent == 3 * both * size + epochs * flags
+
+
+def test_a_block_travels_after_a_large_change_and_not_after_a_small_one() -> None:
+    """Rows are constant, then grow by 20 %, then by 1 %."""
+    shards = shards_on(ROWS)
+
+    def sent(comm: Communicator) -> list[bool]:
+        strategy = VertexCentric(exchange="adaptive", variation=0.05, max_age=100)
+        strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), GIN(WIDTH, CLASSES))
+        moved = []
+        for epoch, factor in enumerate((1.0, 1.0, 1.2, 1.21)):
+            before = sum(strategy.tally.words.values())
+            (batch,) = strategy.batches(epoch)
+            z = batch.adjacencies[0].aggregate(factor * strategy.x)
+            moved.append(sum(strategy.tally.words.values()) > before)
+            assert bool(z.isfinite().all())
+        return moved
+
+    assert Threads.run(sent, RANKS) == [[True, False, True, False]] * RANKS
+
+
+# Evaluation, and second looks at a step.
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_evaluation_and_a_second_look_are_exact_and_leave_no_trace(exchange: str) -> None:
+    shards, model = shards_on(ROWS), model_of("gcn", dropout=0.4)
+
+    def on_rank(comm: Communicator) -> Tensor:
+        ends = []
+        for looks in (False, True):
+            own = copy.deepcopy(model)
+            module, strategy, _ = train(shards, AllReduce, own, comm, epochs=3, exchange=exchange, **OPTIONS[exchange])
+            (batch,) = strategy.batches(3)
+            if looks:
+                words = sum(strategy.tally.words.values())
+                exact = Evaluation.of(Worker(comm, shards[comm.rank], torch.float64, 7), own, 1.0).logits(own)
+                assert torch.equal(module.evaluation.logits(own), exact)
+                with torch.no_grad(), strategy.tally.paused():
+                    own.eval()
+                    assert torch.equal(own(batch.x, batch.again().adjacencies), exact)
+                    own.train()
+                assert sum(strategy.tally.words.values()) == words
+            own.zero_grad()
+            module.training_step(batch, 0).backward()
+            ends.append(torch.cat([p.grad.flatten() for p in own.parameters()]))
+            strategy.close()
+        assert torch.equal(*ends)
+        return ends[0]
+
+    assert all(bool(end.isfinite().all()) for end in Threads.run(on_rank, RANKS))
+
+
+def test_a_second_look_at_a_local_iteration_moves_nothing() -> None:
+    shards = shards_on(ROWS)
+
+    def on_rank(comm: Communicator) -> bool:
+        module, strategy, _ = train(shards, AllReduce, model_of("gat"), comm, epochs=1, local_iterations=3)
+        (batch,) = strategy.batches(1)
+        strategy.tally.reset()
+        logits = [module.model(each.x, each.adjacencies) for each in (batch, batch.again())]
+        return torch.equal(*logits) and not strategy.tally.words
+
+    assert Threads.run(on_rank, RANKS) == [True] * RANKS
+
+
+class Plain(L.LightningModule):
+    """A GCN, with a training step like that of the house or without."""
+
+    num_layers, self_loops = 2, True
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.gcn = GCN(in_features, num_classes, hidden=HIDDEN)
+
+    def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+        logits: Tensor = self.gcn(x, adjacencies)
+        return logits
+
+
+class WithStep(Plain):
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        logits = self(batch.x, batch.adjacencies)[batch.rows]
+        return nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / max(batch.total, 1)
+
+
+@pytest.mark.slow
+def test_the_check_of_a_loss_leaves_stale_rows_alone(tmp_path: Path) -> None:
+    found = [trained(tmp_path / kind.__name__, "pipelined", "threads", model=kind)[1] for kind in (Plain, WithStep)]
+    plain, with_step = (checkpoint.load(path)["state_dict"] for path in found)
+    assert all(torch.equal(with_step[name], value) for name, value in plain.items())
+
+
+# Resuming.
+
+
+@pytest.mark.parametrize("done", [1, 4])
+@pytest.mark.parametrize("exchange", ["pipelined", "adaptive", "quantized+pipelined", "quantized+adaptive"])
+def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
+    shards, model, options = shards_on(ROWS), model_of("sage", dropout=0.4), OPTIONS[exchange]
+
+    def gradients(strategy: VertexCentric, own: nn.Module, first: int, last: int) -> list[Tensor]:
+        found = []
+        for epoch in range(first, last):
+            (batch,) = strategy.batches(epoch)
+            own.zero_grad()
+            logits = own(batch.x, batch.adjacencies)
+            nn.functional.cross_entropy(logits[batch.rows], batch.labels, reduction="sum").backward()
+            found.append(torch.cat([p.grad.flatten() for p in own.parameters()]))
+            with torch.no_grad():
+                for parameter in own.parameters():
+                    parameter.mul_(0.9)
+        return found
+
+    def on_rank(comm: Communicator) -> None:
+        def started() -> VertexCentric:
+            strategy = VertexCentric(exchange=exchange, **options)
+            strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
+            return strategy
+
+        whole, own = started(), copy.deepcopy(model)
+        gradients(whole, own, 0, done)
+        state, kept = checkpoint.unpack(checkpoint.pack(whole.state_dict())), copy.deepcopy(own)
+        forgetful = copy.deepcopy(own)
+        expected = gradients(whole, own, done, 8)
+        resumed = started()
+        resumed.load_state_dict(state)
+        for found, right in zip(gradients(resumed, kept, done, 8), expected, strict=True):
+            assert torch.equal(found, right)
+        anew = gradients(started(), forgetful, done, 8)
+        assert not torch.equal(torch.stack(anew), torch.stack(expected))
+
+    Threads.run(on_rank, RANKS)
+
+
+def trained(
+    folder: Path, exchange: str, comm: str, *, model: Any = "gcn", **trainer: Any
+) -> tuple[dict[str, Any], Path]:
+    overrides = [f"strategy.exchange={exchange}", *(f"strategy.{k}={v}" for k, v in OPTIONS[exchange].items())]
+    keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": comm, "partition": "1d", "folder": folder}
+    keys["trainer"] = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 2, **trainer}
+    result = gnnkit.train(small_graph(), strategy="vertex_centric", model=model, overrides=overrides, **keys)
+    return result, folder / "checkpoints/last.json"
+
+
+@pytest.mark.slow
+def test_processes_pipeline_as_threads_do_and_resume_to_the_bit(tmp_path: Path) -> None:
+    def values(path: Path) -> Tensor:
+        return torch.cat([value.flatten() for value in checkpoint.load(path)["state_dict"].values()])
+
+    result, whole = trained(tmp_path / "whole", "pipelined", "gloo")
+    assert not result["exact"]
+    _, half = trained(tmp_path / "half", "pipelined", "gloo", max_epochs=3)
+    _, rest = trained(tmp_path / "rest", "pipelined", "gloo", resume=str(half))
+    assert torch.equal(values(rest), values(whole))
+    _, threads = trained(tmp_path / "threads", "pipelined", "threads")
+    torch.testing.assert_close(values(threads), values(whole), rtol=0, atol=1e-12)
+
+
+# Every grid, every model.
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage-max", "gat"])
+@pytest.mark.parametrize("grid", [ROWS, Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2), Grid(1, 1, 3)], ids=str)
+def test_quantised_rows_serve_every_grid_and_model(name: str, grid: Grid) -> None:
+    model = model_of(name)
+    exact = run(model, grid, epochs=1)[0]
+    for bits, close in ((16, 0.05), (8, 0.1)):
+        found = run(model, grid, epochs=1, exchange="quantized", bits=bits)
+        assert all(torch.equal(rank.gradient, found[0].gradient) for rank in found)
+        assert found[0].words == exact.words
+        assert found[0].bytes_sent < exact.bytes_sent
+        difference = float((found[0].gradient - exact.gradient).norm() / exact.gradient.norm())
+        assert 0 < difference < close
+
+
+@pytest.mark.parametrize("name", ["gat", "sage-max"])
+@pytest.mark.parametrize("exchange", ["pipelined", "adaptive"])
+def test_stale_rows_serve_attention_and_maxima(name: str, exchange: str) -> None:
+    exact = {"pipelined": {"staleness": 0}, "adaptive": {"variation": 0.0}}
+    model = model_of(name, dropout=0.4)
+    assert run(model, exchange=exchange, **exact[exchange])[0].equals(run(model)[0])
+    assert bool(run(model, exchange=exchange)[0].parameters.isfinite().all())
+
+
+def blocks(num_nodes: int = 150, classes: int = CLASSES) -> Graph:
+    """A block model: features hint at the class, neighbours decide."""
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, classes, num_nodes)
+    src, dst = rng.integers(0, num_nodes, (2, 40 * num_nodes))
+    stays = (labels[src] == labels[dst]) | (rng.random(len(src)) < 0.05)
+    features = rng.standard_normal((num_nodes, WIDTH)) + 1.2 * np.eye(classes, WIDTH)[labels]
+    split = np.where(np.arange(num_nodes) % 2 == 0, Split.TRAIN, Split.TEST).astype(np.int8)
+    return Graph(
+        CSC.from_edges(src[stays][: 8 * num_nodes], dst[stays][: 8 * num_nodes], num_nodes), features, labels, split
+    )
+
+
+@functools.cache
+def accuracy(exchange: str) -> float:
+    graph, model = blocks(), model_of("sage", dropout=0.2)
+    shards = shards_on(ROWS, graph)
+
+    def on_rank(comm: Communicator) -> tuple[int, int]:
+        module, strategy, _ = train(
+            shards,
+            AllReduce,
+            copy.deepcopy(model),
+            comm,
+            epochs=25,
+            make_optimizer=_adam,
+            exchange=exchange,
+            **OPTIONS[exchange],
+        )
+        strategy.close()
+        right = module.evaluation.logits(module.model).argmax(1).numpy() == shards[comm.rank].labels
+        tested = shards[comm.rank].split == Split.TEST
+        return int(right[tested].sum()), int(tested.sum())
+
+    counts = np.sum(Threads.run(on_rank, RANKS), axis=0)
+    return float(counts[0] / counts[1])
+
+
+_adam = functools.partial(torch.optim.Adam, lr=0.05)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> None:
+    assert accuracy("exact") > 0.9
+    assert accuracy(exchange) >= accuracy("exact") - 0.05
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"exchange": "lossy"}, "strategy.exchange=lossy is not known"),
+        ({"exchange": "pipelined+sampled"}, r"strategy.exchange=pipelined\+sampled is not known"),
+        ({"bits": 8}, "strategy.bits=8 must be null: only strategy.exchange=quantized reads the key"),
+        ({"exchange": "quantized", "staleness": 1}, "strategy.staleness=1 must be null: only .*pipelined"),
+        ({"exchange": "adaptive", "keep": 0.5}, "strategy.keep=0.5 must be null: only strategy.exchange=sampled"),
+        ({"exchange": "quantized", "bits": 7}, "strategy.bits=7 must be 32 or 16 or 8 or 4 or 2"),
+        ({"exchange": "sampled", "keep": 1.5}, "strategy.keep=1.5 must be a number of at least 0 and of at most 1"),
+        ({"exchange": "pipelined", "smoothing": 1}, "strategy.smoothing=1 must be a number of at least 0 and below 1"),
+        ({"exchange": "adaptive", "max_age": 0}, "strategy.max_age=0 must be a whole number from 1"),
+        (
+            {"exchange": "quantized+pipelined", "local_iterations": 2},
+            r"strategy.local_iterations above 1 goes with strategy.exchange=exact and quantized, not with quantized\+pipelined: "
+            "a local iteration exchanges nothing",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused_with_the_reason(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=f"^{expected}"):
+        VertexCentric(**options)
+
+
+@pytest.mark.parametrize("exchange", ["pipelined", "sampled", "quantized+adaptive"])
+@pytest.mark.parametrize("grid", [Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2)], ids=str)
+def test_grids_that_spread_in_edges_are_refused(exchange: str, grid: Grid) -> None:
+    with pytest.raises(UserError, match=r"^partition\.grid=.* needs every in-edge with the owner of its node"):
+        run(model_of("gcn"), grid, exchange=exchange)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("gat", "attention"), ("sage-max", "a maximum"), ("gine", "messages")])
+def test_sampling_refuses_what_a_sample_does_not_estimate(name: str, reason: str) -> None:
+    graph = make_graph()
+    graph = Graph(graph.csc, graph.features, graph.labels, graph.split, np.ones((graph.num_edges, 1)))
+    with pytest.raises(UserError, match=f"^strategy.exchange=sampled estimates .*{reason}"):
+        run(model_of(name), graph=graph, exchange="sampled")
+
+
+class ForOneProcess(nn.Module):
+    """Reads the rank's own graph, as layers of PyG do."""
+
+    num_layers, self_loops = 1, False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        logits: Tensor = self.linear(adjacencies[0].with_halo(x))[: len(x)]
+        return logits
+
+
+def test_sampling_refuses_layers_written_for_one_process() -> None:
+    with pytest.raises(UserError, match=r"^strategy\.exchange=sampled .*a layer written for one process"):
+        run(ForOneProcess().double(), exchange="sampled")
+
+
+@pytest.mark.parametrize("override", ["strategy.exchange=quantized", "strategy.local_iterations=2"])
+def test_programs_are_exact(override: str) -> None:
+    with pytest.raises(UserError, match=r"needs strategy=vertex_centric, .*strategy\.exchange=exact"):
+        gnnkit.train(small_graph(), strategy="vertex_centric", model="pagerank", workers=2, overrides=[override])
+
+
+@pytest.mark.parametrize("local_iterations", [2, 3])
+def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
+    options = {"local_iterations": local_iterations, "exchange": "quantized"}
+    found = run(model_of("gat"), **options)
+    again = run(model_of("gat"), **options)
+    assert all(a.equals(b) for a, b in zip(found, again, strict=True))
+    exact = run(model_of("gat"), local_iterations=local_iterations)
+    assert [rank.words for rank in found] == [rank.words for rank in exact]
+    assert not found[0].equals(exact[0])
+
+
+@pytest.mark.parametrize("exchange", ["quantized", "sampled", "quantized+sampled"])
+def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str) -> None:
+    check_strategy(lambda: VertexCentric(exchange=exchange), grids=[ROWS])
+
+
+def test_an_engine_closes_without_having_opened_a_thread() -> None:
+    shards = shards_on(Grid(1, 1, 1))
+    Threads.run(lambda comm: Engine(shards[comm.rank], comm, torch.float64).close(), 1)
+
+
+def test_one_rank_is_exact_under_every_exchange() -> None:
+    model, alone = model_of("gcn", dropout=0.4), Grid(1, 1, 1)
+    exact = run(model, alone)[0]
+    for exchange in EXCHANGES:
+        assert run(model, alone, exchange=exchange)[0].equals(exact), exchange
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_rank_that_owns_nothing_joins_in(exchange: str) -> None:
+    owner = (np.arange(make_graph().num_nodes) % (RANKS - 1)).astype(np.int32)
+    shards, model = list(cut_all(make_graph(), Partition(owner, None, ROWS))), model_of("gcn")
+
+    def on_rank(comm: Communicator) -> Tensor:
+        own = copy.deepcopy(model)
+        train(shards, AllReduce, own, comm, epochs=3, exchange=exchange, **OPTIONS[exchange])[1].close()
+        return parameters(own)
+
+    found = Threads.run(on_rank, RANKS)
+    assert all(torch.equal(rank, found[0]) and bool(rank.isfinite().all()) for rank in found)

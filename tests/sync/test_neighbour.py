@@ -1,0 +1,286 @@
+"""Workers that average with their neighbours, and wait for no other worker."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Adjacency
+from gnnkit.graph import Graph
+from gnnkit.model.gcn import GCN
+from gnnkit.partition.base import Grid
+from gnnkit.sync import drift
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.base import GradientSync
+from gnnkit.sync.neighbour import Links, Neighbour, connected, metropolis
+from gnnkit.training import checkpoint
+from tests.comm.processes import run_gloo
+from tests.sync.training import make_model, parameters, shards_on, train
+
+PATH: Links = [[1], [0, 2], [1, 3], [2]]
+STAR: Links = [[1, 2, 3], [0], [0], [0]]
+ALL: Links = [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
+APART: Links = [[1], [0], [3], [2]]
+MARK = 5.0  # feature of node 0
+SHARES = (0.1, 0.2, 0.3, 0.4)
+Run = Callable[[Callable[[Communicator], Any], int], list[Any]]
+
+
+def module_of(links: Links, comm: Communicator) -> nn.Module:
+    """One number as parameter, on a worker with these neighbours."""
+    module: Any = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(module.weight, comm.rank)
+    module.worker = SimpleNamespace(peers=tuple(links[comm.rank]))
+    return module
+
+
+def one_step(links: Links, shares: Sequence[float], comm: Communicator, **options: Any) -> float:
+    """The change of a rank's parameter. Mean gradients of ranks are 0, -1, -4, -9."""
+    module: Any = module_of(links, comm)
+    before, share = module.weight.item(), shares[comm.rank]
+    module.weight.grad = torch.full_like(module.weight, -(comm.rank**2) * share)
+    sync = Neighbour(**options)
+    sync.setup(module, comm)
+    sync.step(module, torch.optim.SGD(module.parameters(), lr=1.0), share)
+    return float(module.weight.item() - before)
+
+
+def weights(links: Links) -> Tensor:  # [P, P]
+    rows = torch.zeros(len(links), len(links), dtype=torch.float64)
+    for rank in range(len(links)):
+        for peer, weight in metropolis(links, rank).items():
+            rows[rank, peer] = weight
+    return rows
+
+
+@pytest.mark.parametrize("run", [Threads.run, pytest.param(run_gloo, marks=pytest.mark.slow)], ids=["threads", "gloo"])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_gradients_of_workers_that_are_all_neighbours_are_those_of_all_reduce(run: Run, rounds: int) -> None:
+    shards, model = shards_on(Grid(3, 1, 1)), make_model()
+
+    def trained(sync: Callable[[], GradientSync], comm: Communicator) -> tuple[Tensor, float]:
+        module = train(shards, sync, copy.deepcopy(model), comm, epochs=8)[0]
+        return parameters(module), drift(module, comm)
+
+    expected = run(functools.partial(trained, AllReduce), 3)
+    found = run(functools.partial(trained, functools.partial(Neighbour, rounds=rounds)), 3)
+    for (values, drifted), (wanted, _) in zip(found, expected, strict=True):
+        assert float((values - wanted).abs().max()) <= 1e-12
+        assert drifted <= (0 if rounds == 1 else 1e-12)
+
+
+@pytest.mark.parametrize("shares", [SHARES, (0.5, 0.5, 0.0, 0.0)], ids=str)
+@pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
+def test_a_gradient_is_the_mean_of_the_neighbourhood_weighted_with_rows(
+    links: Links, shares: tuple[float, ...]
+) -> None:
+    for rank, change in enumerate(Threads.run(functools.partial(one_step, links, shares), 4)):
+        members = [rank, *links[rank]]
+        rows = sum(shares[q] for q in members)
+        mean = sum(shares[q] * q**2 for q in members) / rows if rows else 0.0
+        assert change == pytest.approx(mean, abs=1e-12)
+
+
+@pytest.mark.parametrize("links", [PATH, STAR], ids=["path", "star"])
+def test_many_rounds_bring_the_mean_gradient_of_all_workers(links: Links) -> None:
+    changes = Threads.run(functools.partial(one_step, links, SHARES, rounds=200), 4)
+    assert changes == pytest.approx([sum(share * q**2 for q, share in enumerate(SHARES))] * 4, abs=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
+def test_parameters_are_averaged_with_metropolis_weights_which_keep_their_mean(links: Links, rounds: int) -> None:
+    step = functools.partial(one_step, links, SHARES, exchange="parameters", rounds=rounds)
+    start = torch.arange(4, dtype=torch.float64)
+    expected = torch.linalg.matrix_power(weights(links), rounds) @ (start + start**2)
+    found = torch.tensor(Threads.run(step, 4), dtype=torch.float64) + start
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert found.mean().item() == pytest.approx((start + start**2).mean().item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
+def test_metropolis_weights_add_up_to_one_both_ways(links: Links) -> None:
+    found = weights(links)
+    assert torch.equal(found, found.T)
+    assert bool((found.diagonal() > 0).all())
+    torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+def test_a_worker_without_rows_averages_parameters_without_a_step_of_its_own() -> None:
+    changes = Threads.run(functools.partial(one_step, PATH, (1.0, 0.0, 0.0, 0.0), exchange="parameters"), 4)
+    start = torch.arange(4, dtype=torch.float64)
+    assert changes == pytest.approx((weights(PATH) @ start - start).tolist(), abs=1e-12)
+
+
+def test_average_models_is_the_weighted_mean_of_the_neighbourhood() -> None:
+    def averaged(comm: Communicator) -> float:
+        module: Any = module_of(PATH, comm)
+        sync = Neighbour()
+        sync.setup(module, comm)
+        sync.average_models(module, (1.0, 0.0, 3.0, 0.0)[comm.rank])
+        return float(module.weight.item())
+
+    assert Threads.run(averaged, 4) == pytest.approx([0.0, 1.5, 2.0, 2.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("exchange", ["gradients", "parameters"])
+def test_a_worker_waits_for_its_neighbours_only(exchange: Any) -> None:
+    """Rank 3 begins when rank 0, no neighbour of rank 3, has ended a step."""
+    ended = threading.Event()
+
+    def work(comm: Communicator) -> bool:
+        module: Any = module_of(PATH, comm)
+        sync = Neighbour(exchange)
+        sync.setup(module, comm)
+        in_time = comm.rank != 3 or ended.wait(5)
+        sync.step(module, torch.optim.SGD(module.parameters(), lr=0.1), 0.25)
+        if comm.rank == 0:
+            ended.set()
+        return in_time
+
+    assert Threads.run(work, 4) == [True] * 4
+
+
+def test_slow_workers_change_no_bit() -> None:
+    def values(pauses: Sequence[float], comm: Communicator) -> float:
+        module: Any = module_of(STAR, comm)
+        optimizer, sync = torch.optim.SGD(module.parameters(), lr=0.3), Neighbour("parameters", rounds=2)
+        sync.setup(module, comm)
+        for step in range(6):
+            time.sleep(pauses[(comm.rank + step) % 4])
+            module.weight.grad = torch.sin(module.weight.detach() + step) / 4
+            sync.step(module, optimizer, 0.25)
+        return float(module.weight.item())
+
+    even = Threads.run(functools.partial(values, (0, 0, 0, 0)), 4)
+    assert Threads.run(functools.partial(values, (0, 0.03, 0, 0.01)), 4) == even
+
+
+def test_a_ring_joins_workers_without_a_path_and_the_leader_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    assert connected(PATH) is PATH
+    ring = [[1, 3], [0, 2], [1, 3], [0, 2]]
+    assert connected(APART) == ring
+    assert connected([[], []]) == [[1], [0]]
+    assert connected([[]]) == [[]]
+    options = {"exchange": "parameters", "rounds": 3}
+    apart, joined = (Threads.run(functools.partial(one_step, links, SHARES, **options), 4) for links in (APART, ring))
+    assert apart == joined
+    told = "sync=neighbour: no path of edges joins workers 0 and 2, a ring of all workers is added\n"
+    assert capfd.readouterr().err == told
+
+
+def test_a_worker_that_ends_is_named_by_its_neighbour() -> None:
+    def work(comm: Communicator) -> None:
+        module: Any = module_of(PATH, comm)
+        sync = Neighbour()
+        sync.setup(module, comm)
+        if comm.rank != 1:
+            sync.step(module, torch.optim.SGD(module.parameters(), lr=0.1), 0.25)
+
+    with pytest.raises(RuntimeError, match=r"rank [02]: lost its peer rank 1, which has ended"):
+        Threads.run(work, 4, timeout=5)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"sync.exchange=models is not known: .*there are: gradients, parameters"):
+        Neighbour("models")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"sync.rounds=0 must be a whole number from 1"):
+        Neighbour(rounds=0)
+
+
+class Breaks(nn.Module):
+    """A network whose loss is not finite in training, where the rows have a mark."""
+
+    num_layers, self_loops = 2, True
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.gcn = GCN(in_features, num_classes, hidden=4)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        factor = torch.where(x[:, :1] == MARK, torch.nan, 1.0) if self.training else 1.0
+        logits: Tensor = self.gcn(x * factor, adjacencies)
+        return logits
+
+
+def ring_graph(num_nodes: int = 80) -> Graph:
+    """A ring, whose regions of consecutive nodes have two neighbours each."""
+    nodes = np.arange(num_nodes)
+    features = np.random.default_rng(1).standard_normal((num_nodes, 6)).astype(np.float32)
+    features[0, 0] = MARK
+    split = np.tile([1, 1, 2, 3], num_nodes // 4)
+    return Graph.from_edges(
+        nodes, (nodes + 1) % num_nodes, num_nodes, features=features, labels=nodes * 3 // num_nodes, split=split
+    )
+
+
+def whole_run(folder: Path, strategy: str, exchange: str, **keys: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": 6, "precision": 64, "lr": 0.05, **keys.pop("trainer", {})}
+    chosen = {"workers": 4, "threads": 1, "comm": "threads", "model": "gcn", **keys}
+    if strategy == "individual_sample":
+        chosen |= {"strategy": {"name": strategy, "batch_size": 4}, "sampler": {"name": "neighbor", "fanouts": [2, 2]}}
+    else:
+        chosen |= {"strategy": strategy}
+    sync = {"name": "neighbour", "exchange": exchange}
+    return gnnkit.train(ring_graph(), folder=folder, sync=sync, trainer=trainer, **chosen)  # type: ignore[return-value]
+
+
+def workers_of(folder: Path) -> list[dict[str, Tensor]]:
+    """The parameters of every worker in the checkpoint."""
+    saved = checkpoint.load(folder / "checkpoints/last.json")["workers"]
+    return [checkpoint.unpack(packed)["state_dict"] for packed in saved]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", ["gradients", "parameters"])
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+def test_a_resumed_run_ends_where_an_unbroken_one_does(tmp_path: Path, strategy: str, exchange: str) -> None:
+    result = whole_run(tmp_path / "whole", strategy, exchange)
+    assert result["drift"] > 0
+    assert result["final_drift"] == 0
+    assert "sync=neighbour: its steps are not those of the exact gradient" in result["inexact"]
+    whole_run(tmp_path / "half", strategy, exchange, trainer={"max_epochs": 3})
+    whole_run(tmp_path / "rest", strategy, exchange, trainer={"resume": str(tmp_path / "half")})
+    for found, expected in zip(workers_of(tmp_path / "rest"), workers_of(tmp_path / "whole"), strict=True):
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", ["gradients", "parameters"])
+def test_a_worker_that_leaves_out_a_step_still_meets_its_neighbours(tmp_path: Path, exchange: str) -> None:
+    result = whole_run(tmp_path / "run", "individual_sample", exchange, model=Breaks, trainer={"on_nan": "skip"})
+    assert result["skipped_steps"] > 0
+    assert all(bool(value.isfinite().all()) for own in workers_of(tmp_path / "run") for value in own.values())
+
+
+@pytest.mark.slow
+def test_a_worker_whose_loss_is_not_finite_ends_the_run_by_name(tmp_path: Path) -> None:
+    for strategy in ("individual_sample", "vertex_centric"):
+        with pytest.raises(ValueError, match=r"trainer.on_nan=stop: .* is not finite on ranks? \d"):
+            whole_run(tmp_path / strategy, strategy, "gradients", model=Breaks)
+    with pytest.raises(ValueError, match=r"trainer.on_nan=rollback needs workers that all meet in each step"):
+        whole_run(tmp_path / "run", "individual_sample", "gradients", trainer={"on_nan": "rollback"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+def test_processes_give_the_result_of_threads(tmp_path: Path, strategy: str) -> None:
+    result = whole_run(
+        tmp_path / "run", strategy, "parameters", job="verify", comm="gloo", trainer={"checkpoint": False}
+    )
+    assert result["reference"] == "4 ranks as threads of one process"
+    assert result["verified"]

@@ -1,0 +1,319 @@
+"""Parameters at servers are those of an all-reduce, or of workers that do not wait."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.mailbox import PeerLost
+from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
+from gnnkit.partition.base import Grid
+from gnnkit.sync import GradientSync
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.leader import Leader
+from gnnkit.sync.parameter_server import ParameterServer
+from gnnkit.sync.served import balanced
+from gnnkit.testing import check_sync
+from tests.comm.processes import run_gloo
+from tests.sync.training import make_model, parameters, sgd, shards_on, train
+
+Make = Callable[[], GradientSync]
+Work = Callable[[GradientSync, Communicator, Mailbox], Any]
+MODEL = make_model()
+adam = functools.partial(torch.optim.Adam, lr=0.05, weight_decay=0.01)
+plain = functools.partial(torch.optim.SGD, lr=0.5)
+
+
+def on_ranks(make: Make, work: Work, workers: int, world: Communicator) -> Any:
+    """Does the work of a worker, or serves."""
+    with world.mailbox() as mailbox:
+        sync = make()
+        if world.rank >= workers:
+            sync.serve(mailbox, workers)
+            return torch.zeros(0)
+        return work(sync, world.split(range(workers)), mailbox)
+
+
+def run(make: Make, work: Work, workers: int, timeout: float = 20.0) -> list[Any]:
+    """Runs the workers on threads, and returns their results."""
+    world = functools.partial(on_ranks, make, work, workers)
+    return Threads.run(world, workers + make().servers, timeout=timeout)[:workers]
+
+
+def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid) -> Work:
+    shards = shards_on(grid)
+
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> Tensor:
+        model = copy.deepcopy(MODEL)
+        keys = {"epochs": epochs, "local_iterations": local_iterations, "make_optimizer": make_optimizer}
+        return parameters(train(shards, lambda: sync, model, comm, mailbox=mailbox, **keys)[0])
+
+    return work
+
+
+@pytest.mark.parametrize("make_optimizer", [sgd, adam], ids=["sgd", "adam"])
+@pytest.mark.parametrize("servers", [0, 2])
+def test_together_servers_step_as_an_all_reduce_and_as_one_process(servers: int, make_optimizer: Any) -> None:
+    work = trained(make_optimizer, 8, 1, Grid(3, 1, 1))
+    alone = run(AllReduce, trained(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
+    reduced = run(AllReduce, work, 3)[0]
+    found = run(functools.partial(ParameterServer, servers=servers), work, 3)
+    for each in found:
+        assert torch.equal(each, found[0]), "workers have the servers' parameters, to the bit"
+        assert float((each - reduced).abs().max()) <= 1e-12
+        assert float((each - alone).abs().max()) <= 1e-12
+
+
+@pytest.mark.slow
+def test_servers_that_are_processes_step_to_the_same_bits() -> None:
+    make = functools.partial(ParameterServer, servers=2)
+    work = trained(adam, 6, 1, Grid(3, 1, 1))
+    found = run_gloo(functools.partial(on_ranks, make, work, 3), 5)[:3]
+    expected = run(ParameterServer, work, 3)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
+    work = trained(plain, 6, 3, Grid(3, 1, 1))
+    found, expected = run(ParameterServer, work, 3), run(Leader, work, 3)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"mode": "async"}, {"mode": "async", "servers": 2, "damping": "staleness"}, {"mode": "ssp", "staleness": 1}],
+    ids=str,
+)
+@pytest.mark.parametrize("leader", [False, True], ids=["server", "leader"])
+def test_workers_that_do_not_wait_come_to_the_optimum(leader: bool, keys: dict[str, Any]) -> None:
+    """Least squares, whose rows are dealt out to three workers of unlike speed."""
+    rng = torch.Generator().manual_seed(0)
+    rows, target = torch.randn(60, 4, generator=rng), torch.randn(4, generator=rng)
+    labels = rows @ target
+    if leader:
+        keys = {key: value for key, value in keys.items() if key != "servers"}
+    make: Any = Leader if leader else ParameterServer
+
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> tuple[Tensor, dict[str, Any]]:
+        module = nn.Linear(4, 1, bias=False)
+        nn.init.zeros_(module.weight)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        sync.setup(module, comm, mailbox)
+        own = slice(20 * comm.rank, 20 * comm.rank + 20)
+        for step in range(150):
+            optimizer.zero_grad()
+            (((module(rows[own])[:, 0] - labels[own]) ** 2).sum() / 60).backward()
+            time.sleep(0.002 if (step + comm.rank) % 10 == 0 else 0)
+            sync.step(module, optimizer, 1 / 3)
+        sync.settle(module, optimizer)
+        sync.close()
+        return module.weight.detach()[0].clone(), sync.figures()
+
+    found = run(functools.partial(make, **keys), work, 3)
+    for weight, _ in found:
+        assert torch.equal(weight, found[0][0]), "after settling all have the newest parameters"
+        torch.testing.assert_close(weight, target, rtol=0, atol=0.05)
+    assert found[0][1]["staleness"]["largest"] >= 1
+
+
+def one_number(lr: float = 1.0) -> tuple[nn.Module, Optimizer]:
+    module = nn.Linear(1, 1, bias=False).double()
+    nn.init.zeros_(module.weight)
+    return module, torch.optim.SGD(module.parameters(), lr=lr, momentum=0.5)
+
+
+def push(sync: GradientSync, module: Any, optimizer: Optimizer, gradient: float) -> float:
+    """Steps once, and returns the parameter."""
+    module.weight.grad = torch.full_like(module.weight, gradient)
+    sync.step(module, optimizer, 0.5)
+    return float(module.weight.detach())
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_servers_follow_the_schedule_of_worker_0() -> None:
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> list[float]:
+        module, optimizer = one_number()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        sync.setup(module, comm, mailbox)
+        values = []
+        for _ in range(4):
+            values.append(push(sync, module, optimizer, 1.0))
+            schedule.step()
+        sync.close()
+        return values
+
+    assert run(functools.partial(ParameterServer, servers=1), work, 2) == run(AllReduce, work, 2)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_state_that_is_loaded_gives_the_same_steps_again(servers: int) -> None:
+    """As after a resumed run, and as after a rollback."""
+
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> tuple[list[float], list[float]]:
+        module, optimizer = one_number()
+        sync.setup(module, comm, mailbox)
+        push(sync, module, optimizer, 1.0 + comm.rank)
+        sync.settle(module, optimizer)
+        kept, state = copy.deepcopy(module.state_dict()), copy.deepcopy(sync.state_dict())
+        assert (comm.rank == 0) == bool(state)
+        first = [push(sync, module, optimizer, 2.0) for _ in range(3)]
+        module.load_state_dict(kept)
+        sync.load_state_dict(state)
+        again = [push(sync, module, optimizer, 2.0) for _ in range(3)]
+        sync.close()
+        return first, again
+
+    for first, again in run(functools.partial(ParameterServer, servers=servers), work, 2):
+        assert first == again
+        assert first[1] - first[0] != first[0], "momentum acts"
+
+
+def test_an_average_of_models_is_weighted_and_the_servers_go_on_from_there() -> None:
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> list[float]:
+        module, optimizer = one_number()
+        sync.setup(module, comm, mailbox)
+        values = [push(sync, module, optimizer, 1.0)]
+        nn.init.constant_(module.weight, [4.0, 8.0][comm.rank])  # type: ignore[arg-type]
+        sync.average_models(module, [1.0, 3.0][comm.rank])
+        values.append(float(module.weight.detach()))  # type: ignore[operator]
+        values.append(push(sync, module, optimizer, 0.5))
+        sync.close()
+        return values
+
+    for servers in (0, 2):
+        assert run(functools.partial(ParameterServer, servers=servers), work, 2) == [[-2.0, 7.0, 5.0]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{}, {"servers": 1}, {"mode": "ssp", "staleness": 1}, {"mode": "async"}], ids=str)
+def test_a_worker_slower_than_the_deadline_does_not_end_the_run(keys: dict[str, Any]) -> None:
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> float:
+        module, optimizer = one_number()
+        sync.setup(module, comm, mailbox)
+        for step in range(3):
+            if comm.rank == step == 1:
+                time.sleep(1.5)
+            push(sync, module, optimizer, 1.0)
+        sync.settle(module, optimizer)
+        total = sync.all_reduce(torch.ones(1)) if sync.lockstep else torch.full((1,), 2.0)
+        sync.close()
+        return float(total)
+
+    assert run(functools.partial(ParameterServer, **keys), work, 2, timeout=0.6) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("mode", ["sync", "ssp"])
+def test_a_lost_worker_is_named_at_once_by_those_who_wait(mode: str, servers: int) -> None:
+    lost: dict[int, PeerLost] = {}
+
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> None:
+        module, optimizer = one_number()
+        sync.setup(module, comm, mailbox)
+        push(sync, module, optimizer, 1.0)
+        if comm.rank == 2:
+            mailbox.close()
+            return
+        try:
+            for _ in range(10):
+                push(sync, module, optimizer, 1.0)
+        except PeerLost as error:
+            lost[comm.rank] = error
+
+    start = time.monotonic()
+    run(functools.partial(ParameterServer, mode=mode, servers=servers), work, 3, timeout=60)
+    assert time.monotonic() - start < 5
+    assert {rank: error.rank for rank, error in lost.items()} == {0: 2, 1: 2}
+    assert "lost its peer rank 2, which has closed its mailbox" in str(lost[1])
+
+
+def test_the_server_beside_rank_0_ends_with_the_workers() -> None:
+    check_sync(ParameterServer)
+    deadline = time.monotonic() + 5
+    while any("server" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Own(torch.optim.SGD):
+    """An optimiser that is not of torch."""
+
+
+class Broken(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        raise ValueError("the optimiser is at fault")
+
+
+def pushed_by(kind: type[Optimizer]) -> Work:
+    def work(sync: GradientSync, comm: Communicator, mailbox: Mailbox) -> float:
+        module, _ = one_number()
+        optimizer = kind(module.parameters(), lr=0.5)  # type: ignore[call-arg]
+        sync.setup(module, comm, mailbox)
+        value = push(sync, module, optimizer, 1.0)
+        sync.close()
+        return value
+
+    return work
+
+
+def test_an_optimiser_of_ones_own_needs_the_server_beside_rank_0() -> None:
+    assert run(ParameterServer, pushed_by(Own), 2) == [-1.0, -1.0]
+    with pytest.raises(UserError, match=r"^sync.servers=1: a server makes optimisers of torch.optim only, .*Own needs"):
+        run(functools.partial(ParameterServer, servers=1), pushed_by(Own), 2)
+
+
+def test_an_error_of_the_server_reaches_the_workers() -> None:
+    with pytest.raises(RuntimeError, match="its server failed: ValueError: the optimiser is at fault"):
+        run(ParameterServer, pushed_by(Broken), 2)
+
+
+def test_parameters_are_dealt_out_evenly_as_whole_tensors() -> None:
+    sizes = np.random.default_rng(0).integers(1, 1000, 40).tolist()
+    dealt = balanced(sizes, 4)
+    assert sorted(number for numbers in dealt for number in numbers) == list(range(40))
+    loads = [sum(sizes[number] for number in numbers) for numbers in dealt]
+    assert max(loads) <= 4 / 3 * sum(sizes) / 4
+    assert balanced([5, 5], 3) == [[0], [1], []]
+
+
+@pytest.mark.parametrize("make", [ParameterServer, Leader])
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"staleness": 2}, r"^sync.staleness=2: only sync.mode=ssp has a bound"),
+        ({"mode": "async", "staleness": 2}, r"^sync.staleness=2: only sync.mode=ssp has a bound"),
+        ({"damping": "staleness"}, r"^sync.damping=staleness: no gradient is late"),
+        ({"mode": "ssp", "staleness": 0, "damping": "staleness"}, r"^sync.damping=staleness: no gradient is late"),
+        ({"mode": "async", "average": "median"}, r"^sync.average=median: sync.mode=async applies each gradient alone"),
+        ({"mode": "bsp"}, r"^sync.mode=bsp is not known"),
+    ],
+)
+def test_keys_that_the_mode_does_not_read_are_refused(make: Any, keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        make(**keys)
+
+
+@pytest.mark.parametrize("make", [ParameterServer, Leader])
+def test_workers_that_do_not_wait_cannot_average_models(make: Any) -> None:
+    with pytest.raises(UserError, match=r"^sync.mode=async: .* needs sync.mode=sync"):
+        make(mode="async").average_models(nn.Linear(1, 1), 1.0)
+
+
+@pytest.mark.parametrize("name", ["mean", "median", "trimmed_mean"])
+def test_an_aggregation_that_is_not_the_sum_is_not_exact(name: str) -> None:
+    for make in (ParameterServer, Leader):
+        assert not make(average=name).exact  # type: ignore[operator]
+        check_sync(functools.partial(make, average=name))  # type: ignore[arg-type]
