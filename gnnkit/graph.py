@@ -18,6 +18,7 @@ from gnnkit.storage import load_arrays, save_arrays
 
 Ids = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]
+Labels = npt.NDArray[Any]  # of nodes: int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
 
 _MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labels
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
@@ -191,13 +192,20 @@ class Graph:
     float32. `split` also takes all forms that `Split.of` reads. Contiguous arrays of
     the types below are taken without a copy, from mapped files too.
 
+    `labels` hold what a model is to say about each node, in one of three forms. The
+    form decides which tasks fit:
+
+    - [num_nodes] int64: one class of each node, -1 for none
+    - [num_nodes, num_classes] bool: a set of classes of each node
+    - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN for none
+
     `edge_positions` are the positions of the edges in the list that the graph was made
     from. None stands for positions in `csc`.
     """
 
     csc: CSC
     features: Floats  # [num_nodes, width] finite
-    labels: Ids  # [num_nodes] int64, -1: no label
+    labels: Labels  # classes, sets of classes, or numbers, as `Graph` describes
     split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`. Nodes in use have a label
     edge_features: Floats | None = None  # [num_edges, edge_width] finite
     coordinates: Floats | None = None  # [num_nodes, 2 or 3] finite
@@ -210,9 +218,7 @@ class Graph:
             raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
         if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
             checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
-        labels = checks.int64s("labels", self.labels, n)
-        num_classes = max(n, _MAX_CLASSES) if self.class_names is None else len(self.class_names)
-        checks.check_range("labels", labels, -1, num_classes)
+        labels = read_labels(self.labels, n, None if self.class_names is None else len(self.class_names))
         split = Split.of(self.split, n)
         _check_labelled(labels, split)
         _set(
@@ -247,7 +253,7 @@ class Graph:
         num_nodes: int | None = None,
         *,
         features: npt.ArrayLike | None = None,  # [num_nodes, width]
-        labels: npt.ArrayLike | None = None,  # [num_nodes]
+        labels: npt.ArrayLike | None = None,  # [num_nodes, ...]
         split: npt.ArrayLike | None = None,  # [num_nodes]
         weight: npt.ArrayLike | None = None,  # [num_edges]
         edge_features: npt.ArrayLike | None = None,  # [num_edges, edge_width]
@@ -263,7 +269,9 @@ class Graph:
             num_nodes: number of nodes. Default: rows of features, or one more than the
                 largest id. This id must be below max(1,000,000, 16 num_edges).
             features: [num_nodes, width] numbers. Default: width 0.
-            labels: [num_nodes] class of each node, -1 for none. Default: no labels.
+            labels: [num_nodes] class of each node, -1 for none. Or sets of classes
+                [num_nodes, classes] of 0 and 1. Or floating-point numbers [num_nodes]
+                or [num_nodes, numbers], NaN for none. Default: no labels.
             split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
             weight: [num_edges] finite numbers, or None.
             edge_features: [num_edges, edge_width] numbers, or None.
@@ -374,8 +382,20 @@ class Graph:
 
     @property
     def num_classes(self) -> int:
-        """The number of class names, or one more than the largest label."""
+        """The number of classes, or of numbers where labels are numbers.
+
+        Of classes: the number of class names, or one more than the largest label.
+        """
+        if self.labels.ndim == 2:
+            return int(self.labels.shape[1])
+        if self.labels.dtype.kind == "f":
+            return 1
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
+        """Which nodes have a label. A set of classes may be empty, and is a label."""
+        return labelled(self.labels)
 
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
@@ -548,9 +568,69 @@ def _weights(values: object | None, num_edges: int) -> Floats | None:
     return weight.astype(np.promote_types(weight.dtype, np.float32), copy=False)
 
 
-def _check_labelled(labels: Ids, split: Ids) -> None:
+def read_labels(values: object, num_nodes: int, num_classes: int | None = None) -> Labels:
+    """Reads labels of nodes, in one of three forms.
+
+    Integers in one dimension are classes, -1 for none. Booleans, or integers 0 and 1,
+    in two dimensions are sets of classes. Floating-point numbers in one or two
+    dimensions are numbers to predict, NaN for none.
+
+    Args:
+        values: [num_nodes] or [num_nodes, ...] labels.
+        num_nodes: number of nodes.
+        num_classes: number of class names. None: there are no names.
+    """
+    given = checks.array("labels", values)
+    if given.dtype.kind == "f" and given.size:
+        return _numbers(given, num_nodes)
+    if given.ndim == 2:
+        return _class_sets(given, num_nodes, num_classes)
+    labels = checks.int64s("labels", given, num_nodes)
+    checks.check_range("labels", labels, -1, max(num_nodes, _MAX_CLASSES) if num_classes is None else num_classes)
+    return labels
+
+
+def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
+    """Says which rows of labels hold a label."""
+    if labels.dtype.kind == "f":
+        known: npt.NDArray[np.bool_] = ~np.isnan(labels)
+        return known if known.ndim == 1 else np.asarray(known.any(axis=1))
+    return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
+
+
+def _numbers(given: Array, num_nodes: int) -> Labels:
+    if given.ndim not in (1, 2) or len(given) != num_nodes or not given.shape[-1]:
+        raise UserError(f"labels has shape {list(given.shape)}, expected [{num_nodes}] or [{num_nodes}, numbers]")
+    labels = np.ascontiguousarray(given, np.float64 if given.itemsize > 4 else np.float32)
+    with np.errstate(invalid="ignore"):
+        bad = np.argwhere(np.abs(labels) > checks.FLOAT32_MAX)
+    if len(bad):
+        place = bad[0].tolist()
+        raise UserError(f"labels{place} = {labels[tuple(place)]} is too large for float32: NaN stands for no label")
+    return labels
+
+
+def _class_sets(given: Array, num_nodes: int, num_classes: int | None) -> Labels:
+    if given.dtype.kind not in "iub" or len(given) != num_nodes or not given.shape[1]:
+        raise UserError(
+            f"labels has dtype {given.dtype}, shape {list(given.shape)}, expected 0 and 1 of shape "
+            f"[{num_nodes}, classes]"
+        )
+    if num_classes not in (None, given.shape[1]):
+        raise UserError(f"labels has {given.shape[1]} columns, but there are {num_classes} class names")
+    if given.dtype != np.bool_:
+        bad = np.argwhere((given != 0) & (given != 1))
+        if len(bad):
+            place = bad[0].tolist()
+            raise UserError(f"labels{place} = {given[tuple(place)]}: labels of two dimensions are 0 or 1, or floating")
+    return np.ascontiguousarray(given, np.bool_)
+
+
+def _check_labelled(labels: Labels, split: Ids) -> None:
     """Refuses nodes in use without a label."""
-    bad = np.flatnonzero((split != Split.NONE) & (labels < 0))
+    bad = np.flatnonzero((split != Split.NONE) & ~labelled(labels))
     if len(bad):
         node = bad[0]
-        raise UserError(f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = -1: no label")
+        raise UserError(
+            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label"
+        )

@@ -24,7 +24,16 @@ from gnnkit.ranges import shown, unknown, unknown_key
 if TYPE_CHECKING:
     from gnnkit.settings import Choice
 
-KINDS = ("dataset", "partition", "sampler", "strategy", "comm", "sync", "model")  # sections of the configuration
+KINDS = (
+    "dataset",
+    "partition",
+    "sampler",
+    "strategy",
+    "comm",
+    "sync",
+    "model",
+    "task",
+)  # sections of the configuration
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin

@@ -17,11 +17,11 @@ from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown
 JOBS = ("train", "verify", "plan", "partition")
 PRECISIONS = (32, 64, "bf16-mixed")
 DEFAULT_WORKERS = 4
+DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
-Until = Literal["train_loss", "val_accuracy"]
 _KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")
 
 
@@ -93,7 +93,7 @@ class TrainerSettings:
     on_nan: OnNan
     final_average: bool
     evaluation_memory: float  # MiB
-    until: Until | None  # the value that ends training once no better
+    until: str | None  # the value that ends training once no better. The task names more
     patience: int | None  # looks at that value without a better one
     min_delta: float | None  # change that counts as better
 
@@ -119,8 +119,7 @@ class TrainerSettings:
         if self.min_delta is not None:
             real("trainer.min_delta", self.min_delta, 0)
         if self.until is not None:
-            one_of("trainer.until", self.until, Until.__args__)  # type: ignore[attr-defined]
-            return
+            return  # the names are known with the task
         for name in ("patience", "min_delta"):
             if getattr(self, name) is not None:
                 raise UserError(
@@ -145,6 +144,7 @@ class Settings:
     timeout: float  # seconds that a rank waits for another
     sync: Choice
     model: Choice
+    task: Choice
     trainer: TrainerSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
@@ -187,6 +187,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
         sync=_choice("sync", config),
         model=_choice("model", config),
+        task=_choice("task", config),
         trainer=TrainerSettings(**config["trainer"]),
         composed=config,
         notes=notes,
@@ -194,7 +195,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:
-    """Puts another data set, model or sampler in the place of the configured one."""
+    """Puts another plugin in the place of the configured one."""
     composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
     changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
     return replace(settings, **changed)

@@ -32,6 +32,9 @@ from gnnkit.strategy import Batch
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
+from gnnkit.task import Task
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
@@ -81,6 +84,20 @@ def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
 @pytest.mark.parametrize("name", plugins.names("dataset"))
 def test_datasets(name: str, arguments: dict[str, dict[str, str]]) -> None:
     testing.check_dataset(configured("dataset", name, **arguments.get(name, {}))())
+
+
+LABELS = {  # that a task reads, of 30 nodes
+    "multilabel": np.random.default_rng(0).random((30, 4)) < 0.3,
+    "regression": np.where(np.arange(30) % 7 == 6, np.nan, np.random.default_rng(0).normal(size=30)),
+}
+
+
+@pytest.mark.parametrize("name", plugins.names("task"))
+def test_tasks(name: str) -> None:
+    graph = check_graph()
+    labels = LABELS.get(name, graph.labels)
+    split = np.where(np.arange(30) % 7 == 6, 0, graph.split).astype(np.int8)
+    testing.check_task(configured("task", name), dataclasses.replace(graph, labels=labels, split=split))
 
 
 @pytest.mark.slow
@@ -380,3 +397,40 @@ def test_wrong_communicators_are_found(broken: str, told: str, monkeypatch: pyte
     monkeypatch.setattr(Twisted, "broken", broken)
     with pytest.raises(AssertionError, match=told):
         Twisted.run(testing.check_communicator, 3, timeout=2.0)
+
+
+class MeanOverRows(NodeClassification):
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return super().losses(outputs, labels) / max(len(labels), 1)
+
+
+class OneLoss(NodeClassification):
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return super().losses(outputs, labels).sum()[None]
+
+
+class MeanOfRanks(NodeClassification):
+    """Measures each rank's own nodes."""
+
+    def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        counts = super().counts(outputs, labels)
+        return counts / counts.sum().clamp(min=1)
+
+
+class OtherName(NodeClassification):
+    def figures(self, counts: Tensor) -> dict[str, float]:
+        return {"precision": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (MeanOverRows, "losses of rows together, against each row alone"),
+        (OneLoss, "losses gives shape"),
+        (MeanOfRanks, "figures on rank 0 of 3 x 1 x 1, against one rank"),
+        (OtherName, "which are not in names"),
+    ],
+)
+def test_wrong_tasks_are_found(wrong: type[Task], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_task(wrong)

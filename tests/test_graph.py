@@ -209,7 +209,15 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
         ({"labels": [0, -2, 0]}, r"labels\[1\] = -2 is out of range -1\.\.65535"),
         ({"labels": [0, 10**9, 0]}, r"labels\[1\] = 1000000000 is out of range"),
         ({"labels": [0, 0, 2], "class_names": ["a", "b"]}, r"labels\[2\] = 2 is out of range -1\.\.1"),
-        ({"labels": [0.0, 1.0, np.nan]}, "labels has dtype float64, expected integers"),
+        ({"labels": [0.0, np.inf, np.nan]}, r"labels\[1\] = inf is too large for float32"),
+        ({"labels": [[0, 1], [1, 2], [0, 0]]}, r"labels\[1, 1\] = 2: labels of two dimensions are 0 or 1"),
+        ({"labels": np.zeros((2, 2), bool)}, r"labels has dtype bool, shape \[2, 2\], expected 0 and 1 of shape \[3"),
+        ({"labels": np.eye(3, dtype=bool), "class_names": ["a"]}, "labels has 3 columns, but there are 1 class names"),
+        ({"labels": np.zeros((4, 2))}, r"labels has shape \[4, 2\], expected \[3\] or \[3, numbers\]"),
+        (
+            {"split": [1, 0, 0], "labels": [np.nan, 1.0, 2.0]},
+            r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = nan: no label",
+        ),
         ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
         ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),
         ({"split": [1, 2, 0], "labels": [0, -1, 0]}, r"split\[1\] = 2 \(VAL\), but labels\[1\] = -1"),
@@ -490,8 +498,8 @@ def test_a_graph_keeps_the_position_of_each_edge_in_the_users_list(graph: Edges)
 @pytest.mark.parametrize("value", [None, 7, 2**70, [2**70], [[1], [2, 3]], [object()], [0.5], np.zeros((1, 1, 1))])
 def test_what_is_no_array_names_the_argument(name: str, value: object) -> None:
     arguments: dict[str, Any] = {"src": [0], "dst": [0], "num_nodes": 1, name: value}
-    if (value is None and name != "src") or (value == [0.5] and name == "weight"):
-        return  # left out, and a weight
+    if (value is None and name != "src") or (value == [0.5] and name in ("weight", "labels")):
+        return  # left out, a weight and a number
     with pytest.raises(UserError, match=f"^{name} (has|cannot be read)"):
         Graph.from_edges(**arguments)
 

@@ -30,6 +30,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import Aggregation, GradientSync
+from gnnkit.task import Task
 
 PACKAGE = Path(gnnkit.__file__).parent
 ROOT = PACKAGE.parent
@@ -51,6 +52,7 @@ LAYERS = [
     "strategy",
     "sync",
     "evaluation",
+    "task",
     "launch",
     "config",
     "keys",
@@ -63,7 +65,19 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-FROM_COMM_ON = {"comm", "engine", "model", "strategy", "sync", "evaluation", "launch", "leader", "training", "jobs"}
+FROM_COMM_ON = {
+    "comm",
+    "engine",
+    "model",
+    "strategy",
+    "sync",
+    "evaluation",
+    "task",
+    "launch",
+    "leader",
+    "training",
+    "jobs",
+}
 COMMAND = {"__init__", "__main__", "usage"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {
@@ -80,7 +94,7 @@ IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import 
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
-    Partitioner, Program, Sampler,
+    Partitioner, Program, Sampler, Task,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 

@@ -35,6 +35,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync import Aggregation
 from gnnkit.sync.base import GradientSync, trained
+from gnnkit.task.node_classification import NodeClassification
 
 
 def used(kind):
@@ -113,6 +114,12 @@ class OfRank0(Aggregation):
         return gradients[0] / shares[0]
 
 
+class Goal(NodeClassification):
+    def measure(self, outputs, worker):
+        used("task")
+        return super().measure(outputs, worker)
+
+
 class Model(L.LightningModule):
     num_layers = 1
 
@@ -140,7 +147,7 @@ class Steps(Program):
     def step(self, x, nodes):
         return x + 1
 """
-CLASSES = dict(zip(KINDS, ("Ring", "Deal", "First", "Strategy", "Comm", "Sync", "Model"), strict=True))
+CLASSES = dict(zip(KINDS, ("Ring", "Deal", "First", "Strategy", "Comm", "Sync", "Model", "Goal"), strict=True))
 YAML = {"dataset": "name: others_dataset\nsize: 12  # nodes\n", "model": "name: others_model\nbias: true\n"}
 BROKEN = "import sys\nsys.exit(3)\n"
 

@@ -169,6 +169,7 @@ KINDS = {
     "sampler": lambda: plugins.names("sampler"),
     "partition": lambda: plugins.options("partition"),
     "sync": lambda: plugins.names("sync"),
+    "task": lambda: plugins.names("task"),
     "job": lambda: settings.JOBS,
 }
 

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Floats, Graph, Ids
+from gnnkit.graph import SPLITS, Floats, Graph, Ids, Labels
 from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
@@ -34,12 +34,16 @@ class EdgeFolder(Dataset):
     [2, num_edges], or has these named fields.
 
     `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. A column
-    `label` holds class numbers or names, empty or -1 for none. A column `split` holds
-    train, val, test, none or nothing. Both are optional. Further columns must be
-    numeric and are features. Nodes are numbered in the order of this table. Without the
-    table, ids are 0, 1, ... and there are no labels.
+    `label` holds class numbers or names, empty or -1 for none. Decimal fractions are
+    numbers to predict, empty for none. A name may join several with semicolons, as in
+    `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
+    val, test, none or nothing. Both are optional. Further columns must be numeric and
+    are features. Nodes are numbered in the order of this table. Without the table, ids
+    are 0, 1, ... and there are no labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
+    `labels.npy` may take the place of the column `label`, in any form of
+    `Graph.labels`.
 
     CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
@@ -82,7 +86,7 @@ class EdgeFolder(Dataset):
             raise UserError("holds no edges.csv, edges.parquet or edges.npy")
         # Ids that are text must not be read as numbers. Numbers are checked below.
         edges = _Table(path, {"src": ids.type, "dst": ids.type} if ids is not None and _is_text(ids.type) else {})
-        labels, class_names = nodes.labels() if nodes else (None, None)
+        labels, class_names = self._labels(nodes)
         return Graph.from_edges(
             edges.positions("src", ids),
             edges.positions("dst", ids),
@@ -102,6 +106,13 @@ class EdgeFolder(Dataset):
         if nodes and columns is not None and array is not None:
             raise UserError(f"features.npy and {nodes.path.name} both hold features")
         return array if columns is None else columns
+
+    def _labels(self, nodes: _Table | None) -> tuple[Labels | None, list[str] | None]:
+        array = self._array("labels")
+        labels, names = nodes.labels() if nodes else (None, None)
+        if nodes and labels is not None and array is not None:
+            raise UserError(f"labels.npy and {nodes.path.name} both hold labels")
+        return (array, None) if labels is None else (labels, names)
 
     def _array(self, name: str) -> Array | None:
         path = self.root / f"{name}.npy"
@@ -154,8 +165,11 @@ class _Table:
         self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
         return np.asarray(found.to_numpy())
 
-    def labels(self) -> tuple[Ids | None, list[str] | None]:
-        """Reads class numbers [num_nodes], -1 for none, and names of text classes."""
+    def labels(self) -> tuple[Labels | None, list[str] | None]:
+        """Reads class numbers [num_nodes], -1 for none, and names of text classes.
+
+        Reads floating-point numbers as they are, NaN for none.
+        """
         if "label" not in self.names:
             return None, None
         column = self._column("label")
@@ -163,8 +177,10 @@ class _Table:
             column = column.cast(pa.string())
             names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
             return pc.index_in(column, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy(), names
+        if pa.types.is_floating(column.type):
+            return column.to_numpy(zero_copy_only=False), None
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-            raise UserError(f"{self._place('label')} holds {column.type}, expected whole numbers or text")
+            raise UserError(f"{self._place('label')} holds {column.type}, expected numbers or text")
         labels = self._cast("label", pa.int64()).fill_null(-1)
         self._refuse("label", labels.to_numpy() < -1, labels, "is no class and not -1")
         return labels.to_numpy(), None

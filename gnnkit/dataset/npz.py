@@ -29,7 +29,7 @@ class Npz(Dataset):
     - `weight`: [num_edges], optional.
     - `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
       features. Without `x_data`, the features are ones.
-    - `y`: [num_nodes] classes, -1 for none.
+    - `y`: [num_nodes] classes, -1 for none, or another form of `Graph.labels`.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
       `train_masks`, ... [splits, num_nodes].
     """

@@ -10,9 +10,11 @@ from gnnkit import _core
 from gnnkit.checks import MAX_THREADS, whole
 from gnnkit.dataset.base import Dataset, blame, random_split
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Graph, Ids
+from gnnkit.graph import CSC, Floats, Graph, Ids, Labels
+from gnnkit.ranges import one_of
 
 _DIMS = {"grid2d": 2, "grid3d": 3}
+_TARGETS = ("class", "classes", "number")
 _KINDS = ("sbm", "rmat", *_DIMS)
 
 
@@ -33,6 +35,10 @@ class Synthetic(Dataset):
 
     Features are the mean of the node's class plus noise. Entries of a mean have
     variance 1. Of the nodes 10 % train and 10 % validate.
+
+    `targets` says which labels a node gets: its class, or the set of its class and of
+    all classes that a third of the in-neighbours have, or a number, the mean class of
+    the node and its in-neighbours divided by the number of classes.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Synthetic(Dataset):
         width: int = 32,
         in_block: float = 0.8,
         noise: float = 5.0,
+        targets: str = "class",
         symmetrize: bool = True,
         seed: int = 0,
         threads: int | None = None,
@@ -58,6 +65,7 @@ class Synthetic(Dataset):
             width: features per node.
             in_block: share of edges inside a block, 0 to 1. For sbm.
             noise: standard deviation of features around the mean of the class.
+            targets: class, classes or number.
             symmetrize: add the reverse edges. `num_edges` does not count these.
             seed: any whole number. The whole graph follows from the seed.
             threads: threads that draw. Default: the cores at hand.
@@ -68,7 +76,7 @@ class Synthetic(Dataset):
             raise UserError(f"dataset.in_block={in_block} must be within 0..1")
         if not 0 <= noise < np.inf:
             raise UserError(f"dataset.noise={noise} must be finite and not negative")
-        self.kind = kind
+        self.kind, self.targets = kind, one_of("dataset.targets", targets, _TARGETS)
         self.num_nodes = whole("dataset.num_nodes", num_nodes, 2)
         self.num_edges = whole("dataset.num_edges", num_edges, 0)
         self.num_classes = whole("dataset.num_classes", num_classes, 1, self.num_nodes)
@@ -88,10 +96,23 @@ class Synthetic(Dataset):
         return Graph(
             csc,
             features.reshape(-1, self.width),
-            labels,
+            self._targets(csc, labels),
             random_split(labels, 0.1, 0.1, self.seed),
             coordinates=_coordinates(self.num_nodes, _DIMS[self.kind]) if self.kind in _DIMS else None,
         )
+
+    def _targets(self, csc: CSC, classes: Ids) -> Labels:
+        """Makes labels from the class [num_nodes] of each node."""
+        if self.targets == "class":
+            return classes
+        dst, degree = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr)), np.diff(csc.indptr)
+        near = classes[csc.indices]
+        if self.targets == "number":
+            sums = classes + np.bincount(dst, near, csc.num_nodes)
+            return np.asarray(sums / (degree + 1) / self.num_classes, np.float32)
+        places = np.bincount(dst * self.num_classes + near, minlength=csc.num_nodes * self.num_classes)
+        shared = places.reshape(-1, self.num_classes) * 3 >= np.maximum(degree, 1)[:, None]
+        return np.asarray(shared | (classes[:, None] == np.arange(self.num_classes)))
 
     @property
     def _key(self) -> int:

@@ -18,6 +18,8 @@ from gnnkit.engine.engine import Engine as Engine
 from gnnkit.engine.engine import Message as Message
 from gnnkit.engine.features import FeatureStore as FeatureStore
 from gnnkit.engine.features import TableFeatures as TableFeatures
+from gnnkit.engine.lookup import Lookup as Lookup
+from gnnkit.engine.lookup import Reach as Reach
 from gnnkit.engine.pipelined import Pipelined as Pipelined
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
 from gnnkit.engine.received import LastReceived as LastReceived

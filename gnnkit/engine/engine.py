@@ -7,7 +7,9 @@ sum, where the gradient of the weights is added up over the cell.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +26,7 @@ from gnnkit.engine.schedule import Passes
 from gnnkit.engine.tally import Tally
 from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats
+from gnnkit.graph import CSC, Floats, Ids
 from gnnkit.partition.shard import Shard
 
 # Maps (rows [held edges, f], their columns) to messages [held edges, f].
@@ -62,9 +64,44 @@ class Engine:
             for ids in (shard.owned, shard.edge_ids, shard.sources)
         )
         self.edge_features = None if shard.edge_features is None else self._tensor(shard.edge_features)
-        first = sum(self.slicing.row_counts[: shard.slice]) if self.slicing else 0
-        mine = slice(first, first + len(shard.owned))
+        mine = self._mine
         self.in_degree, self.out_degree = self._tensor(shard.in_degree[mine]), self._tensor(shard.out_degree[mine])
+
+    @property
+    def _mine(self) -> slice:
+        """This rank's rows among the cell's."""
+        first = sum(self.slicing.row_counts[: self.shard.slice]) if self.slicing else 0
+        return slice(first, first + len(self.shard.owned))
+
+    def keeping(self, kept: Ids) -> Engine:
+        """Returns the engine of the graph that has some of the held edges only.
+
+        Degrees are of this graph. All ranks leave out edges of one rule. Collective.
+
+        Args:
+            kept: [num_kept] ascending positions of held edges.
+        """
+        other, shard = copy.copy(self), self.shard
+        weight, features = shard.csc.weight, shard.edge_features
+        csc = CSC(
+            np.searchsorted(kept, shard.csc.indptr),
+            shard.csc.indices[kept],
+            None if weight is None else weight[kept],
+            shard.csc.num_sources,
+        )
+        edge_features = None if features is None else features[kept]
+        other.shard = replace(shard, csc=csc, edge_ids=shard.edge_ids[kept], edge_features=edge_features)
+        other.__dict__.pop("rank_graph", None)  # of all edges
+        other.edges = HeldEdges(csc, self.device)
+        other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
+        other.edge_features = None if edge_features is None else self._tensor(edge_features)
+        ones = torch.ones(len(kept), 1, dtype=self.dtype, device=self.device)
+        held = other.edges.weight(self.dtype)
+        weights = ones if held is None else held
+        into = self.targets.collect_rows(other.edges.by_destination.sum(weights), 0)
+        out_of = self.sources.collect_rows(other.edges.of_sources.spread(weights), 0)
+        other.in_degree, other.out_degree = into[self._mine, 0], out_of[self._mine, 0]
+        return other
 
     def _peers(self, comm: Communicator) -> tuple[Peers, Peers | None]:
         """Finds the ranks of the same slice and of the same cell."""
@@ -208,7 +245,7 @@ class _Max(Function):
         place = targets.arrivals.max(candidates)[1]
         ctx.engine, ctx.layer = engine, layer
         ctx.save_for_backward(edge, place)
-        return torch.where(place >= 0, best, 0)
+        return torch.where((place >= 0) & best.isfinite(), best, 0)  # a holder may have left out its edges
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -48,7 +48,7 @@ class OwnedRows:
         """
         self.shard, self.owners = shard, owners
         features, mean = shard.features, shard.mean_edge_features
-        fields: list[tuple[Any, ...]] = [("label", np.int64)]
+        fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
         if features.shape[1]:
             fields.append(("features", features.dtype, features.shape[1:]))
         if values:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -35,16 +34,20 @@ class Wire:
             tally: Counts what moves.
         """
         self.comm, self.ranks, self.tally = comm, ranks, tally
+        self._background: Background | None = None
 
-    @cached_property
+    # No cached property: one lock of all instances would keep other threads waiting.
+    @property
     def background(self) -> Background:
         """The thread for exchanges that nobody waits for. Collective at first use."""
-        return Background(self.comm)
+        if self._background is None:
+            self._background = Background(self.comm)
+        return self._background
 
     def close(self) -> None:
         """Ends the thread, if there is one."""
-        if "background" in self.__dict__:
-            self.background.close()
+        if self._background is not None:
+            self._background.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

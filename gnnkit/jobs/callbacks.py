@@ -75,7 +75,10 @@ def periodic(job: Job) -> list[Callback]:
 def until(job: Job) -> list[Until]:
     """Makes the callback that ends training once a value gets no better, if asked."""
     settings = job.settings.trainer
-    return [] if settings.until is None else [Until(settings.until, settings.patience, settings.min_delta)]
+    if settings.until is None:
+        return []
+    lower = job.task().lower_is_better
+    return [Until(settings.until, settings.patience, settings.min_delta, lower_is_better=lower)]
 
 
 def guard(job: Job, saved: list[resume.Resume]) -> Guard:

@@ -25,10 +25,12 @@ from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program
+from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
+from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.until import LOSS
 
@@ -61,11 +63,9 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings.partition.nodes.create()
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
-    if settings.trainer.until == LOSS and not sync.lockstep:
-        raise UserError(
-            f"trainer.until={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
-            "choose val_accuracy"
-        )
+    task: Task = settings.task.create()
+    if settings.trainer.until is not None:
+        _check_until(settings.trainer.until, settings, sync, task)
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
@@ -74,8 +74,10 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
     if not source.trains:
         iterate.check(settings, strategy)
-    elif isinstance(num_layers, int):
-        strategy.check(sampler, num_layers)
+    else:
+        task.check(strategy, sampler)
+        if isinstance(num_layers, int):
+            strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
         resume.load(settings.trainer.resume)  # the ranks read it again
     if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
@@ -83,8 +85,25 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
         )
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
-        lost.check(settings, strategy)
+        lost.check(settings, strategy, task)
     return settings
+
+
+def _check_until(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:
+    """Raises `UserError` for a value that the run does not look at.
+
+    Args:
+        name: The value of `trainer.until`.
+        settings: The configuration.
+        sync: The configured synchronisation.
+        task: The configured task.
+    """
+    one_of("trainer.until", name, (LOSS, task.progress))
+    if name == LOSS and not sync.lockstep:
+        raise UserError(
+            f"trainer.until={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
+            f"choose {task.progress}"
+        )
 
 
 def _with_sampler(settings: Settings, strategy: ExecutionStrategy, num_layers: object) -> Settings:

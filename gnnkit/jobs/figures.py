@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from gnnkit.engine import Tally
-from gnnkit.evaluation.metrics import SPLITS
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import all_ranks
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
+from gnnkit.task import Task
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
@@ -33,6 +33,7 @@ def chosen(job: Job, worker: Worker) -> dict[str, Any]:
         "world_size": worker.comm.world_size,
         "dataset": settings.dataset.name,
         "model": job.source.name,
+        "task": settings.task.name,
     }
 
 
@@ -41,9 +42,9 @@ def circumstances(job: Job) -> dict[str, Any]:
     return {"why": job.prepared.why, "versions": versions(), "seed": job.settings.seed}
 
 
-def by_split(measured: dict[str, float]) -> dict[str, float | None]:
-    """Names the accuracy of every split. None for a split without nodes."""
-    return {f"{split}_accuracy": measured.get(split) for split in SPLITS}
+def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
+    """Returns all figures of a task. None for a split that has nothing to measure."""
+    return {name: measured.get(name) for name in task.names}
 
 
 def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def of_training(
         module: The module of this rank.
         observer: The measurements of this rank.
         watch: The watch over all workers, on the leader. None on other ranks.
-        measured: Accuracy of each split.
+        measured: The figures of the task.
     """
     worker, seconds = module.worker, observer.epoch_seconds
     counted = words(module.strategy.tally, len(seconds), worker)
@@ -85,7 +86,7 @@ def of_training(
         "epochs": len(seconds),
         "train_loss": watch.train_loss,
         "stragglers": watch.stragglers,
-        **by_split(measured),
+        **by_name(module.task, measured),
         # The first epoch also builds buffers and plans for later epochs.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
         "time_to_accuracy": observer.time_to_accuracy,

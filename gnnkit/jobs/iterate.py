@@ -18,15 +18,15 @@ from torch import Tensor
 from gnnkit.comm import Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.errors import UserError
-from gnnkit.evaluation import accuracies
+from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
 from gnnkit.jobs.job import Job
-from gnnkit.jobs.rows import write_rows
+from gnnkit.jobs.rows import write_names, write_rows
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
-from gnnkit.settings import Settings
+from gnnkit.settings import DEFAULT_TASK, Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 
 
@@ -64,6 +64,11 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
             f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "
             "needs strategy=vertex_centric, strategy.local_iterations=1 and strategy.exchange=exact"
         )
+    if settings.task.name != DEFAULT_TASK:
+        raise UserError(
+            f"task={settings.task.name}: model={settings.model.name} is a program, which is not trained: leave the "
+            "task out"
+        )
     if settings.trainer.resume:
         raise UserError(f"trainer.resume={settings.trainer.resume}: programs have no checkpoints")
     if settings.servers:
@@ -79,11 +84,14 @@ def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
     watch = StepLog(job.folder) if comm.rank == LEADER else (lambda *_: None)
     outcome = iterate(program, worker, watch)
     values = outcome.values
-    write_rows(job.folder / "values.npy", values[:, 0] if values.shape[1] == 1 else values, worker)
+    write_rows(job.folder / "values.npy", by_node(values[:, 0] if values.shape[1] == 1 else values, worker))
     measured: dict[str, float | None] = {}
     if program.classifies:
-        measured = figures.by_split(accuracies(values, worker))
-        write_rows(job.folder / "predictions.npy", values.argmax(1), worker)
+        task = job.task()
+        measured = figures.by_name(task, task.measure(values, worker))
+        write_rows(job.folder / "predictions.npy", task.predictions(values, worker))
+        if comm.rank == LEADER:
+            write_names(job)
     return {
         **figures.chosen(job, worker),
         "iterations": outcome.iterations,
@@ -138,7 +146,7 @@ def _nodes(engine: Engine, worker: Worker) -> Nodes:
         shard.num_nodes,
         shard.num_classes,
         features=torch.tensor(np.asarray(shard.features), dtype=worker.dtype, device=device),
-        labels=torch.tensor(np.asarray(shard.labels, np.int64), device=device),
+        labels=torch.from_numpy(np.array(shard.labels)).to(device),
         split=torch.tensor(np.asarray(shard.split), device=device),
     )
 

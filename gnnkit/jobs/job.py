@@ -12,11 +12,12 @@ import torch
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared, load_graph, load_shard
+from gnnkit.leader.cut import Prepared, load_graph, load_links, load_shard
 from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
+from gnnkit.task import Task
 
 T = TypeVar("T")
 # Types of features, parameters and messages by trainer.precision.
@@ -51,6 +52,11 @@ class Job:
         sync: GradientSync = self.settings.sync.create()
         return sync
 
+    def task(self) -> Task:
+        """Makes a new task."""
+        task: Task = self.settings.task.create()
+        return task
+
     def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
         """Makes this rank's part of the run.
 
@@ -71,14 +77,16 @@ class Job:
             load_graph(self.folder),
             None if settings.sampler is None else settings.sampler.create(),
             settings.threads,
-            tuple(self.prepared.peers[comm.rank]) if shard is None else None,
+            links=load_links(self.folder),
+            peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
         )
 
     def widths(self, worker: Worker) -> Widths:
         """Returns the widths that the model of this run must fit."""
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
-        return Widths(worker.features.width, worker.shard.num_classes, 0 if edges is None else edges.shape[1])
+        num_outputs = self.task().num_outputs(worker.shard.num_classes)
+        return Widths(worker.features.width, num_outputs, 0 if edges is None else edges.shape[1])
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""

@@ -20,10 +20,17 @@ from gnnkit.leader.cut import adopting_shard
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
+from gnnkit.task import NodeTask, Task
 
 
-def check(settings: Settings, strategy: ExecutionStrategy) -> None:
-    """Raises `UserError` for a run that cannot go on without a worker."""
+def check(settings: Settings, strategy: ExecutionStrategy, task: Task) -> None:
+    """Raises `UserError` for a run that cannot go on without a worker.
+
+    Args:
+        settings: The configuration.
+        strategy: The configured strategy.
+        task: The configured task.
+    """
     if strategy.samples and strategy.fetches:
         raise UserError(
             "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
@@ -33,6 +40,11 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
         raise UserError(
             f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "
             "needs every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop"
+        )
+    if not isinstance(task, NodeTask):
+        raise UserError(
+            f"sync.on_lost=continue: task={settings.task.name} measures with rows of all workers, so each evaluation "
+            "needs every worker: choose a task about nodes or sync.on_lost=stop"
         )
     if settings.comm.load().in_one_process:
         raise UserError(

@@ -27,7 +27,7 @@ class Widths:
     """The sizes that a model must fit."""
 
     in_features: int
-    num_classes: int
+    num_classes: int  # width of the output
     edge_width: int  # 0 where edges have no features
 
 

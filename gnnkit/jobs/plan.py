@@ -22,6 +22,7 @@ from gnnkit.leader.result import Result
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
+from gnnkit.task import Task
 
 _Ranks = np.ndarray[Any, Any]  # [world_size]
 
@@ -44,12 +45,15 @@ def plan(settings: Settings, graph: Graph | None, given: Given) -> Result:
 
 def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, Any]:
     graph, source = load(settings, graph), ModelSource(settings.model, given)
+    task: Task = settings.task.create()
+    if source.trains:
+        graph = task.prepare(graph)[0]
     if not settings.strategy.load().full_graph:
         raise UserError(
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )
     width, edge_width = graph_widths(graph)
-    widths = Widths(width, graph.num_classes, edge_width)
+    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width)
     model = source.make_model(widths, settings.seed) if source.trains else source.make_program()
     quality = measure(graph, assign(graph, settings.partition, settings.workers))
     layouts = {"chosen": layout(settings.trainer, graph, model, quality)}

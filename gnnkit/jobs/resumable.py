@@ -20,7 +20,8 @@ def resumable(job: Job) -> Identity:
     may change between epochs. `Resume` compares the shapes of parameters.
     """
     settings, partition = job.settings, job.settings.partition
-    run: dict[str, Any] = {"dataset": job.prepared.fingerprint, "seed": settings.seed}
+    run: dict[str, Any] = _spelt_out("task", settings.task)  # first, as the data follow
+    run |= {"dataset": job.prepared.fingerprint, "seed": settings.seed}
     run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
     run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
     run |= _spelt_out("sync", settings.sync)

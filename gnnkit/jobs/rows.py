@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,35 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.jobs.job import Job
 from gnnkit.storage import write_atomically
 from gnnkit.strategy import Worker
 
 
-def by_node(rows: Tensor, worker: Worker) -> Tensor | None:  # [num_owned, ...] -> [num_nodes, ...]
-    """Returns the rows of all nodes in the data set's order, on the leader.
-
-    Collective. Returns None on other ranks.
-    """
-    nodes = worker.comm.gather(torch.tensor(np.asarray(worker.owned, np.int64), device=worker.device))
-    parts = worker.comm.gather(rows)
-    return torch.cat(parts)[torch.argsort(torch.cat(nodes))] if parts else None
-
-
-def write_rows(path: Path, rows: Tensor, worker: Worker) -> None:
-    """Writes the rows of all nodes as `.npy`, in the data set's order.
-
-    Collective. The leader writes.
-
-    Args:
-        path: The file.
-        rows: [num_owned, ...] of this rank's nodes.
-        worker: This rank.
-    """
-    joined = by_node(rows, worker)
+def write_rows(path: Path, joined: Tensor | None) -> None:
+    """Writes rows as `.npy`, on the leader. Other ranks have no rows."""
     if joined is not None:
         buffer = io.BytesIO()
         np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
         write_atomically(path, buffer.getvalue())
+
+
+def write_names(job: Job) -> None:
+    """Writes `classes.json`, the user's name of each class, where there are names."""
+    if job.prepared.class_names is not None:
+        write_atomically(job.folder / "classes.json", json.dumps(job.prepared.class_names).encode())
 
 
 def all_ranks(counts: Mapping[str, int], worker: Worker) -> dict[str, Any]:

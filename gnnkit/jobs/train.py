@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.evaluation import Evaluation, accuracies
-from gnnkit.graph import Split
+from gnnkit.evaluation import Evaluation
 from gnnkit.jobs import callbacks, figures, lost
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
-from gnnkit.jobs.rows import write_rows
+from gnnkit.jobs.rows import write_names, write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
+from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
@@ -85,7 +84,9 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
-    measured = module.evaluation.read(module.model, functools.partial(_measure, job))
+    measured = module.evaluation.read(module.model, functools.partial(_measure, job, module.task))
+    if comm.rank == LEADER:
+        write_names(job)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     rule = until(fitted.trainer)
     stopped = {"stopped": rule and rule.stopped}
@@ -93,16 +94,17 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     return found | drifts | left_out | sync.figures() | exactness | stopped | on_lost
 
 
-def _measure(job: Job, logits: Tensor, worker: Worker) -> dict[str, float]:
-    """Writes the predictions and returns the accuracies. Collective.
+def _measure(job: Job, task: Task, outputs: Tensor, worker: Worker) -> dict[str, float]:
+    """Writes the predictions and returns the figures of the task. Collective.
 
     Args:
         job: The job.
-        logits: [num_nodes, num_classes] of a rank's nodes.
+        task: Predicts and measures.
+        outputs: [num_nodes, width] of a rank's nodes.
         worker: The rank with these nodes.
     """
-    write_rows(job.folder / "predictions.npy", logits.argmax(1), worker)
-    return accuracies(logits, worker)
+    write_rows(job.folder / "predictions.npy", task.predictions(outputs, worker))
+    return task.measure(outputs, worker)
 
 
 def _scratch(job: Job, comm: Communicator) -> Path | None:
@@ -142,6 +144,7 @@ def make_module(
         strategy,
         worker,
         lost.evaluation(job, worker, make_evaluation),
+        task=job.task(),
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
@@ -212,7 +215,7 @@ def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Tra
     before = after = drift(module.model, worker.comm)
     last = resume.state(trainer, module)  # where a longer run goes on
     if before and settings.final_average:
-        sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+        sync.finish(module.model, worker.comm, worker.weight)
         after = drift(module.model, worker.comm)
     if settings.checkpoint:
         resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0), last)

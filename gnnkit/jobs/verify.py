@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -17,10 +16,9 @@ from torch.nn.utils import parameters_to_vector
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
+from gnnkit.evaluation import by_node
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.job import Job, with_servers
-from gnnkit.jobs.rows import by_node
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -148,7 +146,7 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailb
     make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[recorder], **options).fit(module)
     sync.close()
     if drift(module.model, worker.comm) and job.settings.trainer.final_average:
-        sync.finish(module.model, worker.comm, int(np.count_nonzero(worker.shard.split == Split.TRAIN)))
+        sync.finish(module.model, worker.comm, worker.weight)
     strategy.close()
     return {
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),

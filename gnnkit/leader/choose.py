@@ -99,9 +99,14 @@ def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
     note = remark(chosen.grid, grid)
     return [
         f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, "
-        f"{graph.num_classes} classes; {chosen.nodes.name} nodes on a {grid} grid",
+        f"{labels_of(graph)}; {chosen.nodes.name} nodes on a {grid} grid",
         *([note] if note else []),
     ]
+
+
+def labels_of(graph: Graph) -> str:
+    """Says how many classes, or numbers of each node, the labels have."""
+    return f"{graph.num_classes} {'numbers to predict' if graph.labels.dtype.kind == 'f' else 'classes'}"
 
 
 def shape(grid: Grid) -> list[int]:

@@ -15,17 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph import CSC, Graph
 from gnnkit.leader.choose import Decision, assign, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut, cut_all
+from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
+from gnnkit.task import Task
 
 PREPARED = "prepared"  # folder in the run folder
+LINKS = "links"  # the edges to predict
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -38,6 +40,7 @@ class Prepared:
     why: str
     summary: str  # for people
     fingerprint: str  # of the graph
+    class_names: list[str] | None  # of the user, by class
     peers: list[list[int]]  # of each rank: ranks whose nodes share an edge with its nodes
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,7 +51,7 @@ class Prepared:
 class Needs:
     """The data that the ranks of a job read."""
 
-    trains: bool  # labelled nodes in the training split
+    trains: bool  # what the task reads
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
@@ -65,6 +68,12 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
     return loaded
 
 
+def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
+    """Returns the graph that trains, and the edges to predict, as the task says."""
+    task: Task = settings.task.create()
+    return task.prepare(graph)
+
+
 def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:
     """Cuts the graph as the leader assigns it, and writes what every rank reads.
 
@@ -77,15 +86,17 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     Returns:
         The fields of `Prepared`.
     """
-    graph = load(settings, graph)
+    graph, links = load(settings, graph), None
     if needs.trains:
-        check_trainable(graph)
+        graph, links = read(settings, graph)
     partition = assign(graph, settings.partition, settings.workers)
     target = folder / PREPARED
     make = _share if needs.shares_all else functools.partial(_cut, compares=needs.features)
     prepared = make(settings, graph, partition, target)
     if needs.graph and not needs.features:
         replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
+    if links is not None:
+        links.save(target / LINKS)
     if needs.reference:
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
         reduced = _without_edges(graph) if needs.shares_all else graph
@@ -115,6 +126,12 @@ def load_graph(folder: Path) -> Graph | None:
     """The whole graph, mapped, where the ranks read it."""
     path = folder / PREPARED / "graph"
     return Graph.load(path) if path.exists() else None
+
+
+def load_links(folder: Path) -> Links | None:
+    """The edges to predict, mapped, where the task is about edges."""
+    path = folder / PREPARED / LINKS
+    return Links.load(path) if path.exists() else None
 
 
 def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
@@ -169,7 +186,8 @@ def _prepared(
         lines: The description for people.
     """
     grid, peers = shape(partition.grid), neighbours(graph, partition)
-    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), peers)
+    names = None if graph.class_names is None else list(graph.class_names)
+    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
 
 
 def _without_edges(graph: Graph) -> Graph:
@@ -184,15 +202,6 @@ def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:
     report = quality.to_dict()
     coordination = {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}
     (folder / "coordination.json").write_text(json.dumps(coordination), encoding="utf-8")
-
-
-def check_trainable(graph: Graph) -> None:
-    """Raises `UserError` for a graph without a labelled training node."""
-    if not np.any(graph.split == Split.TRAIN):
-        raise UserError("dataset: no node is in the training split")
-    unlabelled = np.flatnonzero((graph.split != Split.NONE) & (graph.labels < 0))
-    if len(unlabelled):
-        raise UserError(f"dataset: node {unlabelled[0]} is in a split and has no label")
 
 
 def fingerprint(graph: Graph) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -35,6 +36,8 @@ class LabelPropagation(Program):
         self.alpha = share("model.alpha", alpha)
 
     def start(self, nodes: Nodes) -> Tensor:  # [num_owned, num_classes]
+        if nodes.labels.dtype != torch.int64:
+            raise UserError("model=label_propagation needs one class of each node, dataset has other labels")
         known = _known(nodes)
         if not nodes.sum(known).any():
             raise UserError("dataset: no labelled node is in the training split")

@@ -25,7 +25,7 @@ class Nodes:
     num_nodes: int  # of the whole graph
     num_classes: int
     features: Tensor  # [num_owned, width]
-    labels: Tensor  # [num_owned] int64, -1: none
+    labels: Tensor  # [num_owned] int64, -1: none. Or another form of `Graph.labels`
     split: Tensor  # [num_owned] int8, values of `Split`
 
     def sum(self, x: Tensor) -> Tensor:  # [num_owned, ...] -> [...]

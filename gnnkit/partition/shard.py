@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.graph import CSC, Floats, Graph, Ids
+from gnnkit.graph import CSC, Floats, Graph, Ids, Labels, labelled
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
@@ -31,7 +31,7 @@ class Shard:
     grid: Grid
     num_nodes: int  # of the whole graph
     num_edges: int  # of the whole graph, without added self-loops
-    num_classes: int
+    num_classes: int  # as `Graph.num_classes`
     owned: Ids  # [num_owned] int64 global ids, ascending
     cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first. = owned without slices
     sources: Ids  # [num_sources] int64 global ids of the held edges' sources, ordered by (source_cell, id)
@@ -44,10 +44,15 @@ class Shard:
     out_degree: Floats  # [num_cell_nodes] float64
     looped: npt.NDArray[np.bool_]  # [num_cell_nodes] has a loop, whichever cell holds it
     features: Floats  # [num_owned, width]
-    labels: Ids  # [num_owned] -1: no label
+    labels: Labels  # [num_owned, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
     edge_features: Floats | None  # [num_held_edges, edge_width]
     mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] of all in-edges, zeros if none: a loop's features
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:  # [num_owned]
+        """Which owned nodes have a label."""
+        return labelled(self.labels)
 
     @property
     def cell(self) -> int:

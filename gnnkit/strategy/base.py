@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine, FeatureStore, TableFeatures, Tally
+from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, TableFeatures, Tally
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids
+from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import Links
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class Worker:
     graph: Graph | None = None  # the whole graph, where the strategy reads it
     sampler: Sampler | None = None  # the configured one, where the strategy draws
     threads: int = 1  # of this rank
+    links: Links | None = None  # the edges to predict, where the task is about edges
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
 
     @property
@@ -70,6 +73,36 @@ class Worker:
             self._engines[loops] = Engine(shard, self.comm, self.dtype)
         return self._engines[loops]
 
+    @cached_property
+    def _owners(self) -> list[Ids]:
+        return []
+
+    # No cached property: one lock of all instances would keep other threads waiting.
+    @property
+    def owner(self) -> Ids:  # [num_nodes] int32
+        """The rank that owns each node. Collective at the first call."""
+        if not self._owners:
+            self._owners.append(self.rank_of(self.owned))
+        return self._owners[0]
+
+    def rank_of(self, nodes: Ids) -> Ids:  # [num_nodes] int32
+        """Finds the rank that gives each node of the graph. Collective.
+
+        `nodes` are this rank's [k] ids. Each node is given by one rank.
+        """
+        ranks = torch.zeros(self.shard.num_nodes, dtype=torch.int32, device=self.device)
+        ranks[torch.from_numpy(nodes.astype(np.int64)).to(self.device)] = self.comm.rank
+        return self.comm.all_reduce(ranks).cpu().numpy()
+
+    @property
+    def weight(self) -> int:
+        """This rank's weight in a mean of the ranks' parameters.
+
+        Counts training nodes, or all owned nodes where the task is about edges.
+        """
+        train = self.shard.split == Split.TRAIN
+        return len(self.owned) if self.links is not None else int(np.count_nonzero(train))
+
     @property
     def owned(self) -> Ids:  # [num_owned] int64, ascending
         """The global ids of the nodes that this rank owns, evaluates and predicts."""
@@ -93,12 +126,21 @@ class Batch:
 
     x: Tensor  # [num_src, width] input rows
     adjacencies: Sequence[Adjacency]  # one for each layer of the model
-    rows: Tensor  # [k] int64, the output rows that the loss reads
-    labels: Tensor  # [k] int64
+    rows: Tensor  # [k] int64, the output rows that the loss reads, or [k, 2] pairs of rows
+    labels: Tensor  # [k, ...] labels of these rows, in the form of `Graph.labels`. Of pairs 1 or 0, floating
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
     update: Update = "synchronise"
     weight: float = 0.0  # of this rank's parameters, where `update` is "average"
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
+    reach: Reach | None = None  # collective, brings the rows that `rows` counts. None: the model's output
+
+    def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs
+        """Returns the rows that the loss reads of the model's output. Collective.
+
+        Args:
+            out: [num_dst, width] output of the model.
+        """
+        return (out if self.reach is None else self.reach(out))[self.rows]
 
     @property
     def synchronise(self) -> bool:
@@ -149,6 +191,9 @@ class ExecutionStrategy(ABC):
 
     samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
     full_graph: ClassVar[bool] = False  # True: every batch reads all edges
+    # The edges of `worker.links` that batches predict: all edges once in an epoch, or
+    # the share `supervision_share`, drawn anew in each epoch. None: rows are nodes.
+    predicts_edges: Literal["all", "share"] | None = None
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises

@@ -49,7 +49,7 @@ class CooperativeBatches:
         own = shard.owned[shard.split == Split.TRAIN].astype(np.int64)
         self._seeds = np.sort(from_all(torch.from_numpy(own).to(comm.device), comm, tally)[0].cpu().numpy())
         self._schedule = Schedule(self._seeds, batch_size, comm.world_size)
-        self._labels = torch.tensor(np.asarray(shard.labels, np.int64), device=worker.device)
+        self._labels = torch.from_numpy(np.array(shard.labels)).to(worker.device)
 
     def __len__(self) -> int:
         """Counts the steps of an epoch."""

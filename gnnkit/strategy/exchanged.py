@@ -36,7 +36,7 @@ class Exchanged(Workload):
         shard, device = worker.shard, worker.device
         self._x = worker.features.rows(shard.owned)
         self._rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(device)
-        self._labels = torch.tensor(np.asarray(shard.labels, np.int64), device=device)[self._rows]
+        self._labels = torch.from_numpy(np.array(shard.labels)).to(device)[self._rows]
         self.num_own = len(self._rows)
         self.num_train = int(worker.comm.all_reduce(torch.tensor([self.num_own], device=device)).item())
 

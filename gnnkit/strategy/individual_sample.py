@@ -17,6 +17,7 @@ from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
+from gnnkit.strategy.link_batches import LinkBatches
 from gnnkit.strategy.row_cache import CACHES
 from gnnkit.strategy.sampled import SampledBatches
 
@@ -54,7 +55,7 @@ class IndividualSample(ExecutionStrategy):
 
         Args:
             batch_size: Seeds per worker and step. Groups of seeds, where the sampler
-                has groups.
+                has groups. Edges, where the task predicts edges.
             batching: "plain", or "balanced" to even out the expected work of the
                 workers.
             window: Steps over which balanced batching evens out.
@@ -78,6 +79,7 @@ class IndividualSample(ExecutionStrategy):
         self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
+        self.predicts_edges = "all" if batching == "plain" and not self.fetches else None
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -93,8 +95,11 @@ class IndividualSample(ExecutionStrategy):
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally, self._comm = Tally(), worker.comm
+        self.sampled: SampledBatches | FetchedBatches | LinkBatches
+        if worker.links is not None:
+            self.sampled = LinkBatches(worker, model, batch_size=self.batch_size, prefetch=self.prefetch)
+            return
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window", "prefetch")}
-        self.sampled: SampledBatches | FetchedBatches
         if not self.fetches:
             self.sampled = SampledBatches(worker, model, **sizes)
             return

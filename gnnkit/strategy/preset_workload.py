@@ -18,6 +18,7 @@ from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
 from gnnkit.strategy.exchanged import Exchanged
+from gnnkit.strategy.linked_share import LinkedShare
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
@@ -85,6 +86,8 @@ class PresetWorkload(ExecutionStrategy):
             correction_batch_size,
             exchange_every,
         )
+        whole_share = halo != "cluster" and correction == "none" and exchange_every is None
+        self.predicts_edges = "share" if whole_share else None
         self.samples = correction == "llcg"
         self.reads_graph = exchange_every is None
         self.drifts = average == "parameters"
@@ -109,7 +112,7 @@ class PresetWorkload(ExecutionStrategy):
         self.reader = Reader.of(worker, model, local_degrees=self.keys.degrees == "local")
         if self.measures:
             num_ranks = worker.comm.world_size
-            self._chunk = cut_chunks(self.reader.owner(), num_ranks, self.keys.chunks)
+            self._chunk = cut_chunks(worker.owner, num_ranks, self.keys.chunks)
             self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * self.keys.chunks)
             self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
         self.work = self._workload(worker.owned)
@@ -160,8 +163,10 @@ class PresetWorkload(ExecutionStrategy):
     def _workload(self, nodes: Ids) -> Workload:
         """Builds the workload of a rank that computes `nodes`. Collective."""
         keys = self.keys
+        if self.worker.links is not None:
+            return LinkedShare(self.reader, self.worker.links, nodes, one_hop=keys.halo == "one_hop")
         if keys.covers:
-            return Covered(self.reader, self.reader.owner(), every=keys.resplit_every)
+            return Covered(self.reader, self.worker.owner, every=keys.resplit_every)
         if keys.halo == "cluster":
             return Clusters(self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
         return OneShare(self.reader, nodes, one_hop=keys.halo == "one_hop")

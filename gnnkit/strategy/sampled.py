@@ -88,7 +88,7 @@ class SampledBatches:
     def _batch(self, loaded: LoadedBatch, key: int, total: int) -> Batch:
         worker = self.worker
         x, adjacencies = self._inputs(loaded, key)
-        labels = torch.tensor(self.graph.labels[loaded.seeds].astype(np.int64), device=worker.device)
+        labels = torch.from_numpy(self.graph.labels[loaded.seeds]).to(worker.device)
         return Batch(x, adjacencies, torch.arange(len(loaded.seeds), device=worker.device), labels, total)
 
     def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:

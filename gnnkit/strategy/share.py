@@ -96,7 +96,7 @@ class Inputs:
     x: Tensor  # [num_src, width]
     adjacencies: Sequence[Adjacency]  # one for each layer
     rows: Tensor  # [k] int64
-    labels: Tensor  # [k] int64
+    labels: Tensor  # [k, ...]
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
 
 
@@ -114,7 +114,7 @@ class HeldShare:
         """
         seeds = share.block.src_nodes[: share.num_seeds]
         self.x, self.rows = x, torch.arange(share.num_seeds, device=x.device)
-        self.labels = torch.tensor(layers.graph.labels[seeds].astype(np.int64), device=x.device)
+        self.labels = torch.from_numpy(layers.graph.labels[seeds]).to(x.device)
         hidden = [BlockAdjacency(layers, share.block, 0)] * (num_layers - 1) if num_layers > 1 else []
         self._layers = [*hidden, BlockAdjacency(layers, share.seeds, 0)]
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import numpy as np
-import torch
 from torch import nn
 
 from gnnkit.engine import ForwardPass, ShardAdjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.row_exchange import RowExchange
 from gnnkit.strategy.supersteps import Supersteps
+from gnnkit.strategy.supervised import Supervision
 
 _DRAWS = 2**32  # tells the key of the exchange from the keys of layers
 
@@ -80,6 +78,8 @@ class VertexCentric(ExecutionStrategy):
         self.keeps_state = self.exchange.keeps_state
         self.repeatable = local_iterations != "auto"
         self.only_synchronises = not self.drifts
+        # Rows of an earlier epoch are of other edges.
+        self.predicts_edges = "share" if self.exchange.exact and not self.drifts else None
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if self.exchange.exact and not self.drifts else None
@@ -96,12 +96,9 @@ class VertexCentric(ExecutionStrategy):
         self.schedule, self.codec = self.exchange.schedule(), self.exchange.codec()
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
-        self.seed = worker.seed
+        self.seed, self.weight = worker.seed, worker.weight
         self.x = worker.features.rows(shard.owned)
-        self.labels = torch.tensor(np.asarray(shard.labels, np.int64), device=worker.device)
-        self.train_rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(worker.device)
-        count = worker.comm.all_reduce(torch.tensor([len(self.train_rows)], device=worker.device))
-        self.num_train = int(count.item())
+        self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 
     def num_batches(self, epoch: int) -> int:
         return 1
@@ -111,7 +108,7 @@ class VertexCentric(ExecutionStrategy):
             yield self._batch(epoch)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
-        self.supersteps.end_epoch(epoch, measured, model, self.comm, len(self.train_rows))
+        self.supersteps.end_epoch(epoch, measured, model, self.comm, self.weight)
 
     def figures(self) -> dict[str, Any]:
         return {"supersteps": self.supersteps.lengths}
@@ -129,9 +126,16 @@ class VertexCentric(ExecutionStrategy):
         self.engine.close()
 
     def _batch(self, epoch: int) -> Batch:
-        exchanges = self.supersteps.exchanges(epoch)
-        rows, total = self.train_rows, self.num_train if exchanges else len(self.train_rows)
+        exchanges, given = self.supersteps.exchanges(epoch), self.supervision.epoch(epoch)
         key = derive(self.seed, epoch)
         forward = ForwardPass(self.schedule, self.codec, derive(key, _DRAWS), exchanges)
-        adjacencies = ShardAdjacency.layers(self.engine, self.num_layers, key, forward)
-        return Batch(self.x, adjacencies, rows, self.labels[rows], total, "synchronise" if exchanges else "own")
+        adjacencies = ShardAdjacency.layers(given.engine, self.num_layers, key, forward)
+        return Batch(
+            self.x,
+            adjacencies,
+            given.rows,
+            given.labels,
+            given.total if exchanges else len(given.rows),
+            "synchronise" if exchanges else "own",
+            reach=given.reach,
+        )

@@ -64,13 +64,6 @@ class Reader:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         return cls(worker, worker.graph, layers, num_layers, local_degrees)
 
-    def owner(self) -> Ids:  # [num_nodes] int32
-        """Finds the rank that owns each node. Collective."""
-        comm = self.worker.comm
-        owner = torch.zeros(self.graph.num_nodes, dtype=torch.int32, device=comm.device)
-        owner[torch.from_numpy(self.worker.owned.astype(np.int64)).to(comm.device)] = comm.rank
-        return comm.all_reduce(owner).cpu().numpy()
-
     def hold(self, share: Share, x: Tensor | None = None) -> HeldShare:
         """Makes a share ready to compute with.
 

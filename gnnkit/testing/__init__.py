@@ -13,3 +13,4 @@ from gnnkit.testing.partition import check_partitioner as check_partitioner
 from gnnkit.testing.sampler import check_sampler as check_sampler
 from gnnkit.testing.strategy import check_strategy as check_strategy
 from gnnkit.testing.sync import check_sync as check_sync
+from gnnkit.testing.task import check_task as check_task

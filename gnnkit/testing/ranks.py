@@ -15,6 +15,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import Links
 from gnnkit.strategy import Worker
 
 T = TypeVar("T")
@@ -24,7 +25,13 @@ TIMEOUT = 20.0  # seconds until a rank that waits in vain says so
 
 
 def on_ranks(
-    graph: Graph, grid: Grid, work: Callable[[Worker], T], *, whole: bool = False, sampler: Sampler | None = None
+    graph: Graph,
+    grid: Grid,
+    work: Callable[[Worker], T],
+    *,
+    whole: bool = False,
+    sampler: Sampler | None = None,
+    links: Links | None = None,
 ) -> list[T]:
     """Runs `work` on every rank of a grid. The last of several ranks owns nothing.
 
@@ -34,6 +41,7 @@ def on_ranks(
         work: Collective over the ranks, which are threads.
         whole: Whether every rank also reads the whole graph.
         sampler: The sampler of every rank.
+        links: The edges to predict. None: there are none.
 
     Returns:
         The results by rank.
@@ -42,7 +50,8 @@ def on_ranks(
     shards = list(cut_all(graph, Partition(owners.astype(np.int32), None, grid)))
 
     def on_rank(comm: Communicator) -> T:
-        return work(Worker(comm, shards[comm.rank], torch.float64, 3, graph if whole else None, copy.deepcopy(sampler)))
+        reads, draws = graph if whole else None, copy.deepcopy(sampler)
+        return work(Worker(comm, shards[comm.rank], torch.float64, 3, reads, draws, links=links))
 
     return Threads.run(on_rank, grid.world_size, timeout=TIMEOUT)
 

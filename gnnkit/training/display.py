@@ -44,7 +44,9 @@ class Display(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         shown: dict[str, Any] = {"train_loss": self.watch.train_loss, **trainer.callback_metrics}
-        text = "  ".join(f"{name} {float(shown[name]):.4f}" for name in ("train_loss", "val_accuracy") if name in shown)
+        text = "  ".join(
+            f"{name} {float(shown[name]):.4f}" for name in ("train_loss", module.task.progress) if name in shown
+        )
         self._progress.update(self._task, completed=trainer.current_epoch + 1, description=text)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from gnnkit.errors import UserError
-from gnnkit.evaluation import Evaluation, accuracies
+from gnnkit.evaluation import Evaluation
 from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
+from gnnkit.task import Task
+from gnnkit.task.node_classification import NodeClassification
 
-# Scalars that every run logs.
-_METRICS = ("train_loss", "train_accuracy", "val_accuracy", "test_accuracy", "work_max_over_mean")
+_LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "sum": torch.sum,
@@ -62,7 +62,7 @@ class EpochBatches:
 
 
 class TrainingModule(L.LightningModule):
-    """The classification of nodes, by cross-entropy over the rows of a batch.
+    """The training of a model on the rows of a batch, whose loss the task computes.
 
     A model that is a LightningModule itself may bring `configure_optimizers` and
     `training_step(batch, index)`. The step returns this rank's part of the loss: a sum
@@ -71,8 +71,10 @@ class TrainingModule(L.LightningModule):
 
     - `x` [num_src, in_features]: the features of the input nodes
     - `adjacencies`: the in-edges that each layer reads, one for each layer
-    - `rows` [k] int64: the rows of the model's output that the loss reads
-    - `labels` [k] int64: the classes of these rows
+    - `rows` [k] int64: the rows of the model's output that the loss reads. Where the
+      task is about edges, pairs of rows [k, 2]
+    - `outputs(out)`: these rows of the model's output. Collective
+    - `labels` [k, ...]: the labels of these rows, in the form of `Graph.labels`
     - `total`: the sum of k over all ranks
     - `row_weights` [k]: factors of the rows' losses, or None. A model whose
       `training_step` multiplies by these factors says so: `reads_row_weights = True`
@@ -89,6 +91,7 @@ class TrainingModule(L.LightningModule):
         worker: Worker,
         evaluation: Evaluation,
         *,
+        task: Task | None = None,
         optimizer: str,
         lr: float,
         weight_decay: float,
@@ -100,12 +103,14 @@ class TrainingModule(L.LightningModule):
             strategy: Hands out batches, after `setup`.
             worker: This rank.
             evaluation: Computes the logits of the owned nodes.
+            task: Computes losses and metrics. Default: classification of nodes.
             optimizer: A key of `settings.OPTIMIZERS`.
             lr: Learning rate.
             weight_decay: L2 penalty on the parameters that the model decays.
         """
         super().__init__()
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
+        self.task = task or NodeClassification()
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
@@ -142,7 +147,7 @@ class TrainingModule(L.LightningModule):
             _check_row_weights(self.model, batch)
             loss: Tensor = own(batch, batch_idx)
         else:
-            loss = cross_entropy(self.model(batch.x, batch.adjacencies), batch)
+            loss = loss_part(self.task, self.model(batch.x, batch.adjacencies), batch)
         self.local_loss = loss.detach()
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
@@ -177,8 +182,9 @@ class TrainingModule(L.LightningModule):
             sync_dist: Whether the ranks' values are reduced.
             **keys: Further arguments of Lightning's `log`.
         """
-        if name in _METRICS:
-            raise UserError(f"self.log({name!r}): every run logs {', '.join(_METRICS)} itself, choose another name")
+        logged = (*_LOGGED, *self.task.names)
+        if name in logged:
+            raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
         if self.muted:
             return
         if sync_dist and isinstance(value, int | float | Tensor):
@@ -204,16 +210,22 @@ class TrainingModule(L.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
-        for split, accuracy in self.evaluation.read(self.model, accuracies).items():
-            self.log(f"{split}_accuracy", accuracy, prog_bar=split == "val", batch_size=1)
+        for name, figure in self.evaluation.read(self.model, self.task.measure).items():
+            self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
 
 
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Computes this rank's part of the loss from the logits [num_dst, num_classes]."""
-    chosen, total = logits[batch.rows], max(batch.total, 1)
-    if batch.row_weights is None:
-        return F.cross_entropy(chosen, batch.labels, reduction="sum") / total
-    return (F.cross_entropy(chosen, batch.labels, reduction="none") * batch.row_weights).sum() / total
+def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
+    """Computes this rank's part of the loss. Collective.
+
+    Args:
+        task: Computes the loss of each row.
+        out: [num_dst, width] output of the model.
+        batch: Says which rows the loss reads.
+    """
+    losses = task.losses(batch.outputs(out), batch.labels)
+    if batch.row_weights is not None:
+        losses = losses * batch.row_weights
+    return losses.sum() / max(batch.total, 1)
 
 
 def _check_row_weights(model: nn.Module, batch: Batch) -> None:

@@ -45,7 +45,8 @@ class Observer(Callback):
         """
         self.worker, self.meter, self.channel, self.timeout = worker, meter, channel, timeout
         self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
-        self.validations: list[tuple[float, float]] = []  # seconds since the start, accuracy
+        self.validations: list[tuple[float, float]] = []  # seconds since the start, the task's figure
+        self.lower_is_better = False  # of the task's figure
         self.started = time.perf_counter()
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
 
@@ -96,18 +97,24 @@ class Observer(Callback):
         self._mark = _Mark.now(module)
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
-        accuracy = trainer.callback_metrics.get("val_accuracy")
-        if accuracy is not None:
-            self.validations.append((time.perf_counter() - self.started, float(accuracy)))
+        figure = trainer.callback_metrics.get(module.task.progress)
+        self.lower_is_better = module.task.lower_is_better
+        if figure is not None:
+            self.validations.append((time.perf_counter() - self.started, float(figure)))
 
     @property
     def time_to_accuracy(self) -> float | None:
-        """Seconds from the start of training to 99 % of the best validation accuracy.
+        """Seconds from the start of training to 99 % of the best validation figure.
 
-        None without a validation.
+        The figure is the task's first. An error counts as its inverse. None without a
+        validation.
         """
-        best = max((accuracy for _, accuracy in self.validations), default=0.0)
-        return next((seconds for seconds, accuracy in self.validations if accuracy >= 0.99 * best), None)
+        figures = [figure for _, figure in self.validations]
+        if self.lower_is_better:
+            reached = [figure * 0.99 <= min(figures) for figure in figures]
+        else:
+            reached = [figure >= 0.99 * max(figures) for figure in figures]
+        return next((seconds for (seconds, _), good in zip(self.validations, reached, strict=True) if good), None)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         module.settle()  # a worker that is ahead waits here for the others, without a deadline

@@ -15,7 +15,7 @@ from torch import Tensor
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
-from gnnkit.strategy import Batch
+from gnnkit.strategy import Batch, Worker
 
 DEFAULT_PATIENCE = 10
 LOSS = "train_loss"  # looked at after each epoch. The least value is best
@@ -25,29 +25,39 @@ class Until(Callback):
     """The callback that ends training once a value has got no better for some time.
 
     `train_loss` is looked at after each epoch: the loss of all ranks, as mean over the
-    rows. `val_accuracy` is looked at after each evaluation. All ranks see the same
-    values, and end after the same epoch.
+    rows. The figure of the task, such as `val_accuracy`, is looked at after each
+    evaluation. All ranks see the same values, and end after the same epoch.
     """
 
-    def __init__(self, name: str, patience: int | None = None, min_delta: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        patience: int | None = None,
+        min_delta: float | None = None,
+        *,
+        lower_is_better: bool = False,
+    ) -> None:
         """Keeps the rule.
 
         Args:
-            name: `train_loss` or `val_accuracy`.
+            name: `train_loss` or `Task.progress`.
             patience: Epochs, or evaluations, without a better value. Default: 10.
             min_delta: Change of the value that counts as better. Default: 0.
+            lower_is_better: Whether the least figure of the task is best.
         """
         self.name, self.min_delta = name, min_delta or 0.0
         self.patience = patience or DEFAULT_PATIENCE
-        self.sign = -1 if self.name == LOSS else 1
+        self.sign = -1 if self.name == LOSS or lower_is_better else 1
         self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # times the sign; epochs from 1; looks since
         self.rows = torch.zeros(2, dtype=torch.float64)  # of this rank and epoch: sum of the loss, rows
         self.stopped: str | None = None  # why training ended
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        num_val = torch.tensor([np.count_nonzero(module.worker.shard.split == Split.VAL)], device=module.worker.device)
-        if self.name != LOSS and not module.worker.comm.all_reduce(num_val).item():
-            raise UserError(f"trainer.until={self.name}: no node is in the validation split")
+        if self.name == LOSS:
+            return
+        kind, count = _validating(module.worker)
+        if not module.worker.comm.all_reduce(torch.tensor([count], device=module.worker.device)).item():
+            raise UserError(f"trainer.until={self.name}: no {kind} is in the validation split")
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         loss = float(module.local_loss) * batch.total
@@ -75,7 +85,7 @@ class Until(Callback):
         if self.waited >= self.patience:
             self.stopped = (
                 f"trainer.until={self.name}: ended after epoch {epoch}, no later value was better than "
-                f"{abs(self.best):.4g} of epoch {self.best_epoch} (trainer.patience={self.patience})"
+                f"{self.sign * self.best:.4g} of epoch {self.best_epoch} (trainer.patience={self.patience})"
             )
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)
@@ -114,6 +124,14 @@ class Until(Callback):
         rows: Tensor = state["rows"]
         if rank < len(rows):  # in mid-epoch, so many workers as before
             self.rows = rows[rank].clone()
+
+
+def _validating(worker: Worker) -> tuple[str, int]:
+    """Names what the task is about, and counts what validates on this rank."""
+    if worker.links is not None:
+        return "edge", len(worker.links.val)
+    shard = worker.shard
+    return "labelled node", int(np.count_nonzero(shard.labelled & (shard.split == Split.VAL)))
 
 
 def until(trainer: L.Trainer) -> Until | None:

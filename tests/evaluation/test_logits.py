@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
-from gnnkit.evaluation import Evaluation, accuracies
+from gnnkit.evaluation import Evaluation
 from gnnkit.evaluation.logits import MIB, chunks
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
@@ -148,20 +148,3 @@ def test_the_peak_of_memory_is_bounded_where_activations_are_ten_times_as_large(
     assert NODES * HIDDEN * 4 / MIB > 10 * MEMORY
     by_node = NODES * (3 * 8 + 2 * 16 + 4) / MIB  # offsets, costs of nodes twice, logits twice, the sampler's table
     assert found["grown"] < MEMORY + by_node
-
-
-def test_accuracies_count_labelled_nodes_of_all_ranks() -> None:
-    owner = (np.arange(GRAPH.num_nodes) % 3).astype(np.int32)
-    shards = list(cut_all(GRAPH, Partition(owner, None, Grid(3, 1, 1))))
-    right = torch.nn.functional.one_hot(torch.tensor(GRAPH.labels).clamp(min=0), CLASSES).double()
-    right[5] = right[5].roll(1)
-
-    def work(comm: Threads) -> dict[str, float]:
-        return accuracies(right[shards[comm.rank].owned], Worker(comm, shards[comm.rank], torch.float64, 0))
-
-    counts = {
-        name: int(((GRAPH.split == i + 1) & (GRAPH.labels >= 0)).sum())
-        for i, name in enumerate(("train", "val", "test"))
-    }
-    expected = {name: (count - (GRAPH.split[5] == i + 1)) / count for i, (name, count) in enumerate(counts.items())}
-    assert Threads.run(work, 3) == [expected] * 3

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Survivors
 from gnnkit.comm.threads import Threads
-from gnnkit.evaluation import Evaluation, SurvivorsEvaluation, accuracies
+from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.graph import Graph
 from gnnkit.leader.cut import PREPARED, adopting_shard, load_shard
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker
+from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import by_node
 
@@ -51,7 +52,7 @@ def prepare(folder: Path) -> None:
 
 
 def figures(logits: Tensor, worker: Worker) -> tuple[Tensor, Tensor, dict[str, float]]:
-    return torch.tensor(worker.owned), logits, accuracies(logits, worker)
+    return torch.tensor(worker.owned), logits, NodeClassification().measure(logits, worker)
 
 
 def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Tensor, list[dict[str, float]]]:

@@ -26,7 +26,6 @@ from gnnkit.engine import Adjacency, BlockLayers
 from gnnkit.engine.block import inverse_sqrt
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
-from gnnkit.evaluation import accuracies as measured_accuracies
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -41,10 +40,11 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.strategy.workload import Clusters
 from gnnkit.sync import average_parameters
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, cut_signal_graph
 from gnnkit.training.ddp import SyncMeter
-from gnnkit.training.module import TrainingModule, cross_entropy
+from gnnkit.training.module import TrainingModule, loss_part
 from gnnkit.training.trainer import make_trainer
 from tests.models import MODELS
 
@@ -312,7 +312,7 @@ class Steps(L.LightningModule):
         return logits
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        return cross_entropy(self(batch.x, batch.adjacencies), batch)
+        return loss_part(NodeClassification(), self(batch.x, batch.adjacencies), batch)
 
 
 def test_the_check_of_a_loss_leaves_the_rows_last_received_alone() -> None:
@@ -554,7 +554,7 @@ def _accuracy(make: Callable[[], ExecutionStrategy], graph: Graph, comm: Communi
     options: dict[str, Any] = {"max_epochs": 40, "limit_val_batches": 0, "logger": False}
     make_trainer(module, AllReduce(), SyncMeter(), **options).fit(module)
     average_parameters(model, comm, 1.0)
-    return measured_accuracies(module.evaluation.logits(model), own)["test"]
+    return module.task.measure(module.evaluation.logits(model), own)["test_accuracy"]
 
 
 @pytest.mark.slow

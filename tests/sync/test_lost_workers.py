@@ -182,6 +182,10 @@ def test_a_run_never_goes_on_without_a_server(tmp_path: Path, strike: Callable[[
             "workers fetch rows from each other, so each step needs every worker",
         ),
         ({"strategy": "individual_sample", "comm": "threads"}, "with comm=threads all workers are one process"),
+        (
+            {"strategy": "individual_sample", "task": "link_prediction"},
+            "task=link_prediction measures with rows of all workers",
+        ),
     ],
 )
 def test_a_run_that_cannot_go_on_is_refused_before_its_start(tmp_path: Path, keys: dict[str, Any], told: str) -> None:

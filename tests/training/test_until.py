@@ -30,10 +30,11 @@ PATIENCE = 3
 
 
 def run(folder: Path, until: str | None, **keys: Any) -> dict[str, Any]:
+    graph = keys.pop("graph", None) or small_graph()
     given = {"max_epochs": 60, "precision": 64, "lr": 0.1, "check_val_every_n_epoch": 2, "until": until}
     trainer = {**given, **({"patience": PATIENCE} if until else {}), **keys.pop("trainer", {})}
     chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "model": "gcn", **keys}
-    return gnnkit.train(keys.pop("graph", None) or small_graph(), folder=folder, trainer=trainer, **chosen)  # type: ignore[return-value]
+    return gnnkit.train(graph, folder=folder, trainer=trainer, **chosen)  # type: ignore[return-value]
 
 
 def looks(rule: Until, values: Sequence[float]) -> int | None:
@@ -50,6 +51,7 @@ def test_a_value_has_to_get_better_by_more_than_min_delta() -> None:
     assert looks(Until("val_accuracy", 2), [0.1, 0.2, 0.2, 0.3, 0.2, 0.3, 0.9]) == 6
     assert looks(Until("train_loss", 2, 0.5), [3, 2.6, 2.4, 2.2, 1.8, 1.7, 1.6]) == 7
     assert looks(Until("train_loss", 3), [2, float("nan"), float("inf"), 1, 1, 1]) is None
+    assert looks(Until("val_mae", 2, lower_is_better=True), [3, 2, 2, 1, 1, 1, 0]) == 6
     rule = Until("val_accuracy", 1)
     assert looks(rule, [0.5, 0.25]) == 2
     assert rule.stopped == (
@@ -158,7 +160,7 @@ def test_a_run_that_has_ended_goes_on_with_more_patience_only(tmp_path: Path) ->
 @pytest.mark.slow
 def test_an_accuracy_without_validation_nodes_is_refused(tmp_path: Path) -> None:
     graph = replace(small_graph(), split=np.where(small_graph().split == 2, 0, small_graph().split).astype(np.int8))
-    with pytest.raises(UserError, match=r"trainer.until=val_accuracy: no node is in the validation split"):
+    with pytest.raises(UserError, match=r"trainer.until=val_accuracy: no labelled node is in the validation split"):
         gnnkit.train(graph, strategy="vertex_centric", comm="threads", folder=tmp_path / "run",
                      trainer={"until": "val_accuracy"})  # fmt: skip
 
@@ -171,3 +173,37 @@ def test_what_the_rule_does_not_read_is_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match=r"trainer.until=train_loss needs workers that step together"):
         dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.until=train_loss"])))
     dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.until=val_accuracy"])))
+
+
+def test_the_task_names_the_figure_that_may_end_training() -> None:
+    def check(*overrides: str) -> None:
+        dispatch.check(settle(compose(["strategy=vertex_centric", *overrides])))
+
+    check("task=regression", "trainer.until=val_mae")
+    check("task=link_prediction", "trainer.until=train_loss")
+    with pytest.raises(UserError, match=r"^trainer.until=val_accuracy is not known.* there are: train_loss, val_mae$"):
+        check("task=regression", "trainer.until=val_accuracy")
+    with pytest.raises(UserError, match=r"^trainer.until=val_mae is not known.* there are: train_loss, val_accuracy$"):
+        check("trainer.until=val_mae")
+
+
+@pytest.mark.slow
+def test_the_least_error_of_a_task_ends_training(tmp_path: Path) -> None:
+    graph = replace(small_graph(), labels=np.where(small_graph().labels == 0, 1.0, 3.0)[:, None])
+    result = run(tmp_path / "run", "val_mae", graph=graph, task="regression")
+    assert PATIENCE < result["epochs"] < 60
+    lines = (tmp_path / "run/csv/metrics.csv").read_text().splitlines()
+    column = lines[0].split(",").index("val_mae")
+    errors = [float(line.split(",")[column]) for line in lines[1:] if line.split(",")[column]]
+    rule = Until("val_mae", PATIENCE, lower_is_better=True)
+    assert looks(rule, errors) == len(errors) == result["epochs"] // 2
+    assert f"better than {min(errors):.4g} of" in result["stopped"]
+
+
+@pytest.mark.slow
+def test_a_task_about_edges_needs_edges_that_validate(tmp_path: Path) -> None:
+    task = {"name": "link_prediction", "width": 4, "eval_negatives": 5}
+    result = run(tmp_path / "run", "val_mrr", task=task)
+    assert result["stopped"].startswith("trainer.until=val_mrr: ended after epoch ")
+    with pytest.raises(UserError, match=r"trainer.until=val_mrr: no edge is in the validation split"):
+        run(tmp_path / "none", "val_mrr", task={**task, "val_share": 0})

@@ -1,0 +1,88 @@
+"""A workload whose steps predict edges of the rank's own share."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnnkit.engine.dropout import derive
+from gnnkit.graph import Block, Ids
+from gnnkit.sampler.links import Links, chosen, pairs_of, supervised
+from gnnkit.strategy.share import Inputs, Share, in_neighbours, induced
+from gnnkit.strategy.workload import Reader, Workload
+
+_EDGES, _NEGATIVES = 1, 2  # purposes of keys
+
+
+class LinkedShare(Workload):
+    """One step an epoch, on edges into a rank's own nodes that its share holds.
+
+    A keyed share of all edges carries no messages in an epoch, an edge and its reverse
+    edge together, and is predicted. Pairs without an edge join nodes of the share.
+    """
+
+    def __init__(self, reader: Reader, links: Links, nodes: Ids, *, one_hop: bool) -> None:
+        """Builds the share. Collective.
+
+        Args:
+            reader: This rank.
+            links: Says which share of the edges, and how many negative pairs.
+            nodes: [k] ascending global ids of the nodes that this rank computes.
+            one_hop: Whether in-neighbours of the rank's nodes belong to the share.
+        """
+        graph, owner = reader.graph, reader.worker.rank_of(nodes)
+        halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
+        self._reader, self._links, self._owner, self._one_hop = reader, links, owner, one_hop
+        self._block = induced(graph.csc, np.concatenate([nodes, halo]))
+        self._x = reader.worker.features.rows(self._block.src_nodes)
+        assert self._block.edge_ids is not None
+        self._pairs = pairs_of(graph.csc, self._block.edge_ids)
+        self._place = np.full(graph.num_nodes, -1)
+        self._place[self._block.src_nodes] = np.arange(len(self._block.src_nodes))
+        self.num_own = len(nodes)
+        self._count = functools.lru_cache(maxsize=64)(self._count_pairs)
+
+    def inputs(self, epoch: int, step: int, key: int) -> Inputs:
+        block, worker = self._block, self._reader.worker
+        assert block.edge_ids is not None
+        taken = self._taken(self._pairs, epoch)
+        own = taken & (self._owner[self._pairs[:, 1]] == worker.comm.rank)
+        keyed = derive(worker.seed, epoch, _NEGATIVES)
+        pairs, labels = supervised(self._links, self._pairs[own], block.edge_ids[own], keyed, block.src_nodes)
+        share = Share(_without(block, taken), len(block.src_nodes))
+        rows = torch.from_numpy(self._place[pairs]).to(worker.device)
+        given = self._reader.hold(share, self._x).inputs(key)
+        return replace(given, rows=rows, labels=torch.from_numpy(labels).to(worker.device))
+
+    def rows_between(self, first: int, last: int) -> int:
+        return sum(self._count(epoch) for epoch in range(first, last))  # an epoch has one step
+
+    def _taken(self, pairs: Ids, epoch: int) -> npt.NDArray[np.bool_]:  # [k]
+        """Says which pairs are predicted in an epoch. Loops never are."""
+        num_nodes, key = self._reader.graph.num_nodes, derive(self._reader.worker.seed, epoch, _EDGES)
+        drawn = chosen(pairs, num_nodes, key) < self._links.supervision_share
+        return np.asarray(drawn & (pairs[:, 0] != pairs[:, 1]))
+
+    def _count_pairs(self, epoch: int) -> int:
+        """Counts the pairs of all ranks in an epoch."""
+        pairs, owner = pairs_of(self._reader.graph.csc), self._owner
+        taken = self._taken(pairs, epoch)
+        if not self._one_hop:
+            taken &= owner[pairs[:, 0]] == owner[pairs[:, 1]]
+        return int(taken.sum()) * (1 + self._links.negatives)
+
+
+def _without(block: Block, taken: npt.NDArray[np.bool_]) -> Block:
+    """Leaves out edges of a block.
+
+    Args:
+        block: The block.
+        taken: [num_edges] bool, edges to leave out.
+    """
+    kept = np.flatnonzero(~taken)
+    edge_ids = None if block.edge_ids is None else block.edge_ids[kept]
+    return Block(np.searchsorted(kept, block.indptr), block.indices[kept], block.src_nodes, edge_ids)

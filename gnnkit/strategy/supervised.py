@@ -1,0 +1,101 @@
+"""The rows that a step of full-graph training reads: nodes, or pairs of nodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine import Engine, Lookup, Reach
+from gnnkit.engine.dropout import derive
+from gnnkit.graph import Split
+from gnnkit.sampler.links import Links, chosen, supervised
+from gnnkit.strategy.base import Worker
+
+_EDGES, _NEGATIVES = 1, 2  # purposes of keys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Supervised:
+    """The rows whose loss one rank reads in an epoch, and the graph of the epoch."""
+
+    engine: Engine
+    rows: Tensor  # [k] output rows, or [k, 2] pairs
+    labels: Tensor  # [k, ...]
+    total: int  # k, summed over the ranks
+    reach: Reach | None = None  # as in `Batch`
+
+
+class Supervision(ABC):
+    """Chooses what a step reads."""
+
+    @staticmethod
+    def of(worker: Worker, engine: Engine, num_layers: int) -> Supervision:
+        """Chooses edges where the task is about edges, else nodes. Collective.
+
+        Args:
+            worker: This rank.
+            engine: The engine over the shards.
+            num_layers: Layers of the model.
+        """
+        if worker.links is None:
+            return TrainingNodes(worker, engine)
+        return KeyedEdges(worker, engine, worker.links, num_layers)
+
+    @abstractmethod
+    def epoch(self, epoch: int) -> Supervised:
+        """Returns the rows of an epoch. Collective."""
+
+
+class TrainingNodes(Supervision):
+    """The training nodes that this rank owns, in every epoch."""
+
+    def __init__(self, worker: Worker, engine: Engine) -> None:
+        shard = worker.shard
+        rows = torch.from_numpy(np.flatnonzero(shard.split == Split.TRAIN)).to(worker.device)
+        labels = torch.from_numpy(np.array(shard.labels)).to(worker.device)[rows]
+        total = int(worker.comm.all_reduce(torch.tensor([len(rows)], device=worker.device)).item())
+        self._supervised = Supervised(engine, rows, labels, total)
+
+    def epoch(self, epoch: int) -> Supervised:
+        return self._supervised
+
+
+class KeyedEdges(Supervision):
+    """A share of the edges, drawn anew in each epoch, which carries no messages then.
+
+    An edge and its reverse edge are drawn together. So no layer of the epoch reads an
+    edge that the loss asks for. Degrees are those of the edges that are left. A rank
+    predicts edges that it holds, and brings the rows of both ends from their owners.
+    """
+
+    def __init__(self, worker: Worker, engine: Engine, links: Links, num_layers: int) -> None:
+        """Lists the held edges. Collective.
+
+        Args:
+            worker: This rank.
+            engine: The engine over the shards.
+            links: Says which share of the edges, and how many negative pairs.
+            num_layers: Layers of the model, for counting the rows moved.
+        """
+        self._worker, self._engine, self._links, self._num_layers = worker, engine, links, num_layers
+        self._lookup = Lookup(worker.comm, worker.owned, worker.owner, engine.tally)
+        shard = engine.shard  # with added loops
+        destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
+        self._pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)  # [held edges, 2]
+
+    def epoch(self, epoch: int) -> Supervised:
+        worker, shard, links = self._worker, self._engine.shard, self._links
+        draw = chosen(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES))
+        taken = (draw < links.supervision_share) & (self._pairs[:, 0] != self._pairs[:, 1])
+        # The slice ranks of a cell hold the same edges, and share them out.
+        own = np.flatnonzero(taken & (shard.edge_ids % shard.grid.slices == shard.slice))
+        key = derive(worker.seed, epoch, _NEGATIVES)
+        pairs, labels = supervised(links, self._pairs[own], shard.edge_ids[own], key)
+        reach, rows = self._lookup.find(pairs, self._num_layers)
+        count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
+        engine = self._engine.keeping(np.flatnonzero(~taken))
+        return Supervised(engine, rows, torch.from_numpy(labels).to(worker.device), int(count.item()), reach)

@@ -1,0 +1,149 @@
+"""The interface of tasks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.errors import UserError
+from gnnkit.evaluation import by_node
+from gnnkit.graph import Graph, Split
+from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import Links
+from gnnkit.strategy import ExecutionStrategy, Worker
+
+SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}
+
+
+class Task(ABC):
+    """Says what a model is trained to say, and how well the model does.
+
+    A strategy decides which rows a step reads, a task what these rows lose. Arguments
+    of the constructor are the keys of `task`. Most tasks are a `NodeTask`.
+    """
+
+    metrics: ClassVar[tuple[str, ...]]  # names. The first one says how training gets on
+    splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # that are measured
+    lower_is_better: ClassVar[bool] = False  # of the first metric
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all measured figures, such as `val_accuracy`."""
+        return [f"{split}_{metric}" for split in self.splits for metric in self.metrics]
+
+    @property
+    def progress(self) -> str:
+        """The name of the figure that says how training gets on."""
+        return f"val_{self.metrics[0]}"
+
+    @abstractmethod
+    def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
+        """Returns the graph that trains, and the edges to predict where there are any.
+
+        Raises `UserError` for a graph that does not fit, with the way out. Runs once,
+        before the graph is cut.
+        """
+
+    def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:  # noqa: B027 - most fit all
+        """Raises `UserError` for a strategy or a sampler that cannot serve the task."""
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Returns the width of the model's output from `Graph.num_classes`."""
+        return num_classes
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [k]
+        """Computes the loss of each row. The loss of a step is the mean over all ranks.
+
+        Args:
+            outputs: [k, width] of the model, or [k, 2, width] for pairs of nodes.
+            labels: [k, ...] labels of the rows, in the form of `Graph.labels`. For
+                pairs: 1 where there is an edge, else 0.
+        """
+
+    @abstractmethod
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        """Measures the model by `names`, over all ranks. Equal on all ranks.
+
+        Leaves out splits that have nothing to measure. Collective.
+
+        Args:
+            outputs: [num_owned, width] of this rank's nodes.
+            worker: This rank.
+        """
+
+    @abstractmethod
+    def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
+        """Returns what the run writes as `predictions.npy`, on the leader.
+
+        Collective. Returns None on other ranks. Arguments are as in `measure`.
+        """
+
+
+class NodeTask(Task):
+    """A task whose rows are nodes. Sums over ranks keep the metrics exact."""
+
+    @abstractmethod
+    def read(self, graph: Graph) -> Graph:
+        """Returns the graph with labels in the form that the task reads.
+
+        Raises `UserError` for labels of another form, with the way out.
+        """
+
+    @abstractmethod
+    def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_counts] float64
+        """Computes what the metrics need as sums over rows.
+
+        Args:
+            outputs: [k, width] of labelled nodes. k may be 0.
+            labels: [k, ...] of these nodes.
+        """
+
+    @abstractmethod
+    def figures(self, counts: Tensor) -> dict[str, float]:
+        """Computes the metrics from the sums over the rows of all ranks."""
+
+    @abstractmethod
+    def predict(self, outputs: Tensor) -> Tensor:  # [k, ...]
+        """Returns the prediction for each row of outputs [k, width]."""
+
+    def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
+        if not np.any(graph.split == Split.TRAIN):
+            raise UserError("dataset: no node is in the training split")
+        return self.read(graph), None
+
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        shard = worker.shard
+        labels, known = torch.from_numpy(np.array(shard.labels)).to(worker.device), shard.labelled
+        found: dict[str, float] = {}
+        for split in self.splits:
+            rows = torch.from_numpy(np.flatnonzero(known & (shard.split == SPLITS[split]))).to(worker.device)
+            counts = self.counts(outputs[rows], labels[rows])
+            table = torch.cat([counts, counts.new_tensor([len(rows)])]).to(torch.float64)
+            *sums, num_rows = worker.comm.all_reduce(table)
+            if num_rows > 0:
+                found |= {f"{split}_{name}": value for name, value in self.figures(torch.stack(sums)).items()}
+        return found
+
+    def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
+        return by_node(self.predict(outputs), worker)
+
+
+def f1(counts: Tensor) -> Tensor:  # [num_classes]
+    """Computes the F1 score of each class, NaN for a class that nowhere occurs.
+
+    Args:
+        counts: [3, num_classes] hits, predictions and labels of each class.
+    """
+    hits, predicted, actual = counts
+    scores: Tensor = 2 * hits / (predicted + actual)
+    return scores
+
+
+def macro(scores: Tensor) -> float:
+    """Averages over the classes that occur in predictions or labels."""
+    return float(scores[~scores.isnan()].mean()) if not scores.isnan().all() else 0.0

@@ -1,0 +1,191 @@
+"""Which edges exist."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnnkit.engine import Lookup, Tally, derive
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, real, share, switch, whole
+from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import Links, chosen, codes, pairs_of
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.task.base import Task
+from gnnkit.task.ranking import HITS, ranked, ranking
+
+_SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless all
+_CHUNK = 2**16  # pairs whose rows are at hand at a time
+_SPLIT, _EVALUATION = 1, 2  # purposes of keys
+
+
+class LinkPrediction(Task):
+    """Choose this task where the question is which edges exist.
+
+    The model embeds nodes, and the dot product of two embeddings is the score of a
+    pair. The loss is the binary cross-entropy over edges and drawn pairs without an
+    edge. Edges that validate or test, with their reverse edges, are taken out of the
+    graph before anything else. No step reads messages over edges that the step
+    predicts.
+    """
+
+    metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
+    splits = ("val", "test")
+
+    def __init__(
+        self,
+        width: int = 64,
+        negatives: int = 1,
+        eval_negatives: int = 100,
+        val_share: float = 0.05,
+        test_share: float = 0.1,
+        supervision_share: float | None = None,
+        filtered: bool = True,
+        seed: int = 0,
+    ) -> None:
+        """Checks the keys.
+
+        Args:
+            width: Numbers of an embedding.
+            negatives: Pairs without an edge for each edge that trains.
+            eval_negatives: Pairs without an edge for each edge that is evaluated.
+            val_share: Share of the edges that validate.
+            test_share: Share of the edges that test.
+            supervision_share: Share of the edges that an epoch predicts, for strategies
+                that do not predict all. None: 0.3.
+            filtered: Whether pairs that are edges are drawn again.
+            seed: Seed of the split of edges and of the pairs that evaluate.
+        """
+        self.width = whole("task.width", width, 1, MAX_WIDTH)
+        self.negatives = whole("task.negatives", negatives, 1, MAX_COUNT)
+        self.eval_negatives = whole("task.eval_negatives", eval_negatives, 1, MAX_COUNT)
+        self.val_share, self.test_share = share("task.val_share", val_share), share("task.test_share", test_share)
+        if self.val_share + self.test_share >= 1:
+            raise UserError(f"task.val_share={val_share} and task.test_share={test_share} leave no edge that trains")
+        if supervision_share is not None:
+            real("task.supervision_share", supervision_share, above=0, below=1)
+        self.supervision_share = supervision_share
+        self.filtered = switch("task.filtered", filtered)
+        self.seed = whole("task.seed", seed, 0, 2**63 - 1)
+
+    def num_outputs(self, num_classes: int) -> int:
+        return self.width
+
+    def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
+        name = type(strategy).__name__
+        if strategy.predicts_edges is None:
+            raise UserError(
+                f"task=link_prediction: {name} with these keys hands out rows of nodes only: choose "
+                "strategy=vertex_centric with strategy.local_iterations=1 and strategy.exchange=exact, strategy=individual_sample with "
+                "strategy.batching=plain, or strategy=preset_workload without clusters, corrections and exchange"
+            )
+        if self.supervision_share is not None and strategy.predicts_edges == "all":
+            raise UserError(
+                f"task.supervision_share={self.supervision_share} is not read by {name}, which predicts every edge "
+                "once in an epoch: leave the key out"
+            )
+        if sampler is not None and not (
+            getattr(sampler, "draws_edges", True) and type(sampler).groups is Sampler.groups
+        ):
+            raise UserError(
+                f"task=link_prediction: {type(sampler).__name__} reads more than the drawn in-edges of the ends of "
+                "a pair, and may read the edge to predict: choose another sampler, such as sampler=neighbor"
+            )
+
+    def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
+        pairs, n = pairs_of(graph.csc), graph.num_nodes
+        draw = chosen(pairs, n, derive(self.seed, _SPLIT)) if len(pairs) else np.zeros(0)
+        draw[pairs[:, 0] == pairs[:, 1]] = 1  # loops are no answers
+        val, held = draw < self.val_share, draw < self.val_share + self.test_share
+        if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
+            raise UserError("task=link_prediction: dataset has no edge that trains")
+        known = np.unique(codes(pairs, n)) if self.filtered else None
+        supervised = _SUPERVISED if self.supervision_share is None else self.supervision_share
+        links = Links(
+            n,
+            pairs[val],
+            pairs[held & ~val],
+            known,
+            self.negatives,
+            self.eval_negatives,
+            supervised,
+            derive(self.seed, _EVALUATION),
+        )
+        return with_edges(graph, np.flatnonzero(~held)), links
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(dot(outputs), labels.to(outputs.dtype), reduction="none")
+
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        assert worker.links is not None
+        found: dict[str, float] = {}
+        for index, (split, pairs) in enumerate((("val", worker.links.val), ("test", worker.links.test))):
+            if len(pairs):
+                scores = worker.comm.gather(self._scores(outputs, worker, worker.links, pairs, index))
+                figures = ranking(torch.cat(scores)) if scores else {}
+                found |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
+        return found
+
+    def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
+        """Returns source, destination and score of the edges that test."""
+        links = worker.links
+        assert links is not None
+        parts = worker.comm.gather(self._scores(outputs, worker, replace(links, eval_negatives=0), links.test, 1))
+        if not parts:
+            return None
+        scores = ranked(parts, len(links.test))
+        return torch.cat([torch.from_numpy(np.array(links.test, np.float64)).to(scores.device), scores], 1)
+
+    @torch.no_grad()
+    def _scores(self, outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int) -> Tensor:
+        """Scores some of the pairs, each followed by its negative pairs. Collective.
+
+        Rank r scores pairs r, r + P, ..., in chunks, because rows come from all ranks.
+
+        Args:
+            outputs: [num_owned, width] of this rank's nodes.
+            worker: This rank.
+            links: Says how many negative pairs.
+            pairs: [num_pairs, 2] edges.
+            split: Number of the split, for the draws.
+
+        Returns:
+            [pairs of this rank, 1 + eval_negatives] float64.
+        """
+        lookup = Lookup(worker.comm, worker.owned, worker.owner, Tally())
+        num_ranks, size = worker.comm.world_size, max(_CHUNK // (1 + links.eval_negatives), 1)
+        parts = []
+        for start in range(0, len(pairs), size * num_ranks):
+            ids = np.arange(start + worker.comm.rank, min(start + size * num_ranks, len(pairs)), num_ranks)
+            own = np.asarray(pairs[ids])
+            negative = links.negative_pairs(own, ids, links.eval_negatives, derive(links.seed, split))
+            reach, rows = lookup.find(np.concatenate([own[:, None], negative], 1))
+            parts.append(dot(reach(outputs)[rows]).to(torch.float64))
+        return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+
+
+def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
+    """Scores pairs of embeddings."""
+    return (outputs[..., 0, :] * outputs[..., 1, :]).sum(-1)
+
+
+def with_edges(graph: Graph, kept: Ids) -> Graph:
+    """Returns the graph with some of its edges only.
+
+    Args:
+        graph: The graph.
+        kept: [num_kept] ascending edge ids.
+    """
+    csc, features, positions = graph.csc, graph.edge_features, graph.edge_positions
+    weight = None if csc.weight is None else csc.weight[kept]
+    return replace(
+        graph,
+        csc=CSC(np.searchsorted(kept, csc.indptr), csc.indices[kept], weight),
+        edge_features=None if features is None else features[kept],
+        edge_positions=kept if positions is None else positions[kept],
+    )

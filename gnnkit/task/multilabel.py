@@ -1,0 +1,72 @@
+"""A set of classes of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids
+from gnnkit.task.base import NodeTask, f1, macro
+
+_BETWEEN = ";"  # names of one node
+
+
+class Multilabel(NodeTask):
+    """Choose this task where a node may have several classes, or none.
+
+    The loss of a node is the mean over the classes of the binary cross-entropy.
+    """
+
+    metrics = ("micro_f1", "macro_f1")
+
+    def read(self, graph: Graph) -> Graph:
+        labels = graph.labels
+        if labels.dtype.kind == "b":
+            return graph
+        if labels.dtype.kind == "f" and labels.ndim == 2 and np.isin(labels, (0, 1)).all():
+            return replace(graph, labels=labels.astype(np.bool_))
+        if labels.dtype.kind == "f" or graph.class_names is None:
+            kind = "floating-point numbers" if labels.dtype.kind == "f" else "one class number of each node"
+            raise UserError(
+                f"task=multilabel needs 0 and 1 of shape [num_nodes, num_classes], labels are {kind}: give labels "
+                "of two dimensions, or names such as a;b in the column label"
+            )
+        sets, names = split_names(labels, graph.class_names)
+        return replace(graph, labels=sets, class_names=names)
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)
+
+    def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
+        found, actual = outputs > 0, labels.to(torch.bool)
+        return torch.cat([(found & actual).sum(0), found.sum(0), actual.sum(0)]).to(torch.float64)
+
+    def figures(self, counts: Tensor) -> dict[str, float]:
+        by_class = counts.view(3, -1)
+        return {"micro_f1": macro(f1(by_class.sum(1, keepdim=True))), "macro_f1": macro(f1(by_class))}
+
+    def predict(self, outputs: Tensor) -> Tensor:  # [k, num_classes] uint8
+        return (outputs > 0).to(torch.uint8)
+
+
+def split_names(labels: Ids, joined: Sequence[str]) -> tuple[npt.NDArray[np.bool_], tuple[str, ...]]:
+    """Reads each class name as the names of several classes, joined by semicolons.
+
+    Args:
+        labels: [num_nodes] class of each node, -1 for none.
+        joined: Name of each class, such as `a;b`.
+
+    Returns:
+        The set of each node [num_nodes, num_names], and the names in order.
+    """
+    parts = [{part.strip() for part in name.split(_BETWEEN)} - {""} for name in joined]
+    names = sorted(set().union(*parts))
+    table = np.array([[name in own for name in names] for own in [*parts, set()]], np.bool_)
+    return table[labels], tuple(names)

@@ -1,0 +1,45 @@
+"""The quality of scores, of which the first in each row should be the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+HITS = (1, 3, 10)
+
+
+def ranking(scores: Tensor) -> dict[str, float]:
+    """Measures scores [k, 1 + negatives] of edges and of their negative pairs.
+
+    The rank of an edge is one more than the number of its negative pairs with a larger
+    score. Of pairs with an equal score half count. ROC AUC and average precision are
+    over all pairs together.
+    """
+    positive, negative = scores[:, :1], scores[:, 1:]
+    ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
+    found = {"mrr": float((1 / ranks).mean())}
+    found |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
+    # torchmetrics squeezes scores outside of 0..1, which makes some equal.
+    distinct, place = torch.unique(scores, return_inverse=True)
+    places = place.reshape(-1).to(torch.float64) / max(len(distinct) - 1, 1)
+    wanted = torch.zeros_like(scores, dtype=torch.int64)
+    wanted[:, 0] = 1
+    found["roc_auc"] = float(binary_auroc(places, wanted.reshape(-1)))
+    found["average_precision"] = float(binary_average_precision(places, wanted.reshape(-1)))
+    return found
+
+
+def ranked(parts: Sequence[Tensor], count: int) -> Tensor:  # [count, ...]
+    """Puts the rows of ranks, which have every P-th row each, in their order.
+
+    Args:
+        parts: Rows of each rank.
+        count: Rows of all ranks.
+    """
+    joined = parts[0].new_empty((count, *parts[0].shape[1:]))
+    for rank, rows in enumerate(parts):
+        joined[rank :: len(parts)] = rows
+    return joined

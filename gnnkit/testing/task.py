@@ -1,0 +1,96 @@
+"""The promises of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.graph import Graph, Split
+from gnnkit.partition import Grid
+from gnnkit.sampler.links import Links
+from gnnkit.strategy import Worker
+from gnnkit.task import Task
+from gnnkit.testing.graphs import check_graph
+from gnnkit.testing.ranks import ONE, assert_close, on_ranks
+
+_LAYOUTS = (Grid(3, 1, 1), Grid(2, 2, 1))
+
+
+def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
+    """Checks a task on a graph whose labels fit, one rank of which owns nothing.
+
+    `prepare` must give the same in a second call, and `num_outputs` a width. The loss
+    of a row must not depend on other rows, and have finite gradients. Figures must be
+    those of `names`, and on several ranks equal those on one rank. Predictions must be
+    the leader's alone, and the same on any number of ranks.
+
+    Args:
+        make: Makes the task.
+        graph: Graph whose labels the task reads. None: a graph with classes.
+    """
+    task = make()
+    given = check_graph() if graph is None else graph
+    (prepared, links), (again, links_again) = task.prepare(given), make().prepare(given)
+    for name in ("labels", "split", "features"):
+        one, other = getattr(prepared, name), getattr(again, name)
+        same = np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        assert same, f"the second call of prepare gives other {name}"
+    assert np.array_equal(prepared.csc.indices, again.csc.indices), "the second call of prepare gives other edges"
+    assert (links is None) == (links_again is None), "the second call of prepare gives other edges to predict"
+    assert task.metrics, "a task needs a metric"
+    width = task.num_outputs(prepared.num_classes)
+    assert isinstance(width, int), f"num_outputs gives {width!r}, not a width"
+    assert width > 0, f"num_outputs gives {width!r}, not a width"
+    _check_losses(task, prepared, links, width)
+    outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ((expected, rows),) = _measured(make, prepared, links, outputs, ONE)
+    assert rows is not None, "predictions gives nothing on the leader"
+    unknown = set(expected) - set(task.names)
+    assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
+    assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
+    for grid in _LAYOUTS:
+        found = _measured(make, prepared, links, outputs, grid)
+        for rank, (figures, _) in enumerate(found):
+            assert figures.keys() == expected.keys(), f"measure gives other figures on rank {rank} of {grid}"
+            values = torch.tensor([list(each.values()) for each in (figures, expected)], dtype=torch.float64)
+            assert_close(values[0], values[1], f"figures on rank {rank} of {grid}, against one rank")
+        assert found[0][1] is not None, f"predictions gives nothing on the leader of {grid}"
+        assert_close(found[0][1].double(), rows.double(), f"predictions on {grid}, against one rank")
+        assert all(other is None for _, other in found[1:]), f"predictions gives rows to other ranks of {grid}"
+
+
+def _check_losses(task: Task, graph: Graph, links: Links | None, width: int) -> None:
+    labels, shape = _rows(graph, links)
+    outputs = torch.randn((len(labels), *shape, width), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    outputs.requires_grad_()
+    losses = task.losses(outputs, labels)
+    assert losses.shape == (len(labels),), f"losses gives shape {tuple(losses.shape)} for {len(labels)} rows"
+    alone = torch.cat([task.losses(outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))])
+    assert_close(losses.detach(), alone.detach(), "losses of rows together, against each row alone")
+    assert task.losses(outputs[:0], labels[:0]).shape == (0,), "losses fails without rows, which a rank may have"
+    torch.autograd.backward(losses.sum())
+    assert outputs.grad is not None, "losses gives no gradient"
+    assert bool(outputs.grad.isfinite().all()), "losses gives a gradient that is not finite"
+
+
+def _rows(graph: Graph, links: Links | None) -> tuple[Tensor, tuple[int, ...]]:
+    """Returns labels of some rows, and the shape of a row before the width."""
+    if links is not None:
+        return torch.arange(6, dtype=torch.float32) % 2, (2,)
+    nodes = np.flatnonzero((graph.split == Split.TRAIN) & graph.labelled)
+    return torch.from_numpy(graph.labels[nodes]), ()
+
+
+def _measured(
+    make: Callable[[], Task], graph: Graph, links: Links | None, outputs: Tensor, grid: Grid
+) -> list[tuple[dict[str, float], Tensor | None]]:
+    """Returns figures and predictions of each rank."""
+
+    def work(worker: Worker) -> tuple[dict[str, float], Tensor | None]:
+        task, own = make(), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
+        return task.measure(own, worker), task.predictions(own, worker)
+
+    return on_ranks(graph, grid, work, links=links)

@@ -1,0 +1,62 @@
+"""The steps of a strategy on ranks that are threads."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.graph import Graph
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.sampler import Sampler
+from gnnkit.sampler.links import Links
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.task import Task
+from gnnkit.training.module import loss_part
+
+SEED = 3
+
+
+def make_workers(
+    graph: Graph, grid: Grid, *, whole: bool, sampler: Sampler | None = None, links: Links | None = None
+) -> Callable[[Threads], Worker]:
+    """Cuts a graph by ids, and returns the maker of each rank's worker."""
+    owner = (np.arange(graph.num_nodes) % grid.world_size).astype(np.int32)
+    shards = list(cut_all(graph, Partition(owner, None, grid)))
+
+    def worker(comm: Threads) -> Worker:
+        own = copy.deepcopy(sampler)
+        return Worker(comm, shards[comm.rank], torch.float64, SEED, graph if whole else None, own, links=links)
+
+    return worker
+
+
+def run_steps(
+    strategy: ExecutionStrategy,
+    task: Task,
+    model: nn.Module,
+    workers: Callable[[Threads], Worker],
+    num_ranks: int,
+    look: Callable[[Batch], None] = lambda _: None,
+) -> Tensor:  # [num_batches, 1 + num_parameters]
+    """Sums loss and gradient of the ranks, for every batch of two epochs."""
+
+    def work(comm: Threads) -> Sequence[Tensor]:
+        own, module = copy.deepcopy(strategy), copy.deepcopy(model)
+        own.setup(workers(comm), module)
+        parts = []
+        for epoch in range(2):
+            for batch in own.batches(epoch):
+                look(batch)
+                module.zero_grad()
+                loss = loss_part(task, module(batch.x, batch.adjacencies), batch)
+                loss.backward()
+                gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+                parts.append(torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]))
+        return parts
+
+    return torch.stack([torch.stack(list(parts)) for parts in Threads.run(work, num_ranks, timeout=30.0)]).sum(0)

@@ -1,0 +1,414 @@
+"""Edges to predict: never read by the step that predicts them, equal to one process."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+import gnnkit
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import BlockAdjacency, Engine, ShardAdjacency, derive
+from gnnkit.errors import UserError
+from gnnkit.evaluation import Evaluation
+from gnnkit.graph import Block, Graph, Ids
+from gnnkit.model.gcn import GCN
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition import Grid
+from gnnkit.sampler import ClusterSampler, FullSampler, MetropolisHastingsSampler, NeighborSampler
+from gnnkit.sampler.links import codes, pairs_of, unordered, without_pairs
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker, link_batches
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.task.link_prediction import LinkPrediction, dot, with_edges
+from gnnkit.task.ranking import ranking
+from gnnkit.testing.graphs import WIDTH, check_graph
+from gnnkit.training.module import loss_part
+from tests.models import MODELS
+from tests.task.steps import make_workers, run_steps
+
+TASK = LinkPrediction(width=6, negatives=2, eval_negatives=7)
+GIVEN = check_graph(48).symmetrize()
+GRAPH, LINKS = TASK.prepare(GIVEN)
+GRIDS = (Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1), Grid(1, 3, 1), Grid(2, 1, 2))
+assert LINKS is not None
+
+
+def make_model(name: str) -> nn.Module:
+    torch.manual_seed(1)
+    return MODELS[name](WIDTH, 6, hidden=4, dropout=0.3).double()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_full_graph_ranks_compute_together_what_one_process_computes(name: str) -> None:
+    model = make_model(name)
+    expected = run_steps(VertexCentric(), TASK, model, make_workers(GRAPH, Grid(1, 1, 1), whole=False, links=LINKS), 1)
+    for grid in GRIDS:
+        workers = make_workers(GRAPH, grid, whole=False, links=LINKS)
+        found = run_steps(VertexCentric(), TASK, model, workers, grid.world_size)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
+
+
+@pytest.mark.parametrize("name", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
+def test_sampling_ranks_compute_together_what_one_process_computes(name: str) -> None:
+    model, sampler = make_model(name), NeighborSampler([3, 3], threads=1)
+    for ranks in (1, 2, 3):
+        strategy = IndividualSample(batch_size=12)
+        alone = strategy.on_one_rank(ranks, sampler)
+        assert alone is not None
+        many, one = (
+            make_workers(GRAPH, Grid(count, 1, 1), whole=True, sampler=sampler, links=LINKS) for count in (ranks, 1)
+        )
+        found = run_steps(strategy, TASK, model, many, ranks)
+        torch.testing.assert_close(found, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("halo", ["none", "one_hop"])
+@pytest.mark.parametrize("degrees", ["global", "local"])
+def test_shares_predict_their_own_edges_and_count_those_of_all_ranks(halo: str, degrees: str) -> None:
+    for ranks in (1, 3):
+        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=True, links=LINKS)
+        batches: list[Batch] = []
+        strategy = PresetWorkload(halo=halo, degrees=degrees)
+        found = run_steps(strategy, TASK, make_model("sage"), workers, ranks, batches.append)
+        again = run_steps(strategy, TASK, make_model("sage"), workers, ranks)
+        torch.testing.assert_close(found, again, rtol=0, atol=1e-12)
+        totals = sorted({batch.total for batch in batches})
+        assert sum(len(batch.rows) for batch in batches) == sum(totals)
+        positives = [positive_ends(batch) for batch in batches]
+        for batch, ends in zip(batches, positives, strict=True):
+            assert not np.isin(unordered(ends, 48), unordered(edges_read(batch), 48)).any()
+            assert (batch.adjacencies[-1].src_nodes[batch.rows] >= 0).all()
+        if halo == "one_hop":  # no edge is lost, and none is predicted twice
+            whole: list[Batch] = []
+            one = make_workers(GRAPH, Grid(1, 1, 1), whole=True, links=LINKS)
+            run_steps(strategy, TASK, make_model("sage"), one, 1, whole.append)
+            several = np.sort(codes(np.concatenate(positives), 48))
+            np.testing.assert_array_equal(
+                several, np.sort(codes(np.concatenate([positive_ends(batch) for batch in whole]), 48))
+            )
+
+
+def positive_ends(batch: Batch) -> Ids:  # [k, 2]
+    """Returns the edges that a batch predicts."""
+    last = batch.adjacencies[-1]
+    ends = batch.outputs(last.src_nodes[: last.num_dst, None].double())[:, :, 0].long()
+    return np.asarray(ends[batch.labels == 1].numpy())
+
+
+def edges_read(batch: Batch) -> Ids:  # [num_edges, 2]
+    """Returns the edges that the layers of a batch read, without added loops."""
+    found = []
+    for adjacency in batch.adjacencies:
+        if isinstance(adjacency, ShardAdjacency):
+            shard = adjacency.engine.shard
+            destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
+            found.append(np.stack([shard.sources[shard.csc.indices], destinations], 1))
+        else:
+            assert isinstance(adjacency, BlockAdjacency)
+            graph = adjacency.rank_graph.edge_index
+            found.append(adjacency.src_nodes[graph.T].numpy())
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize("kind", ["vertex_centric", "individual_sample"])
+def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str, kind: str) -> None:
+    assert LINKS is not None
+    whole = kind == "individual_sample"
+    strategy: ExecutionStrategy = IndividualSample(batch_size=12) if whole else VertexCentric()
+    sampler = FullSampler() if whole else None
+    workers = make_workers(GRAPH, Grid(1, 1, 1), whole=whole, sampler=sampler, links=LINKS)
+    held = unordered(np.concatenate([LINKS.val, LINKS.test]), 48)
+    predicted: list[int] = []
+
+    def look(batch: Batch) -> None:
+        positive = positive_ends(batch)
+        read = unordered(edges_read(batch), 48)
+        assert not np.isin(unordered(positive, 48), read).any()
+        assert not np.isin(held, read).any()
+        assert np.isin(codes(positive, 48), codes(pairs_of(GRAPH.csc), 48)).all()
+        predicted.append(len(positive))
+
+    run_steps(strategy, TASK, make_model(name), workers, 1, look)
+    pairs = pairs_of(GRAPH.csc)
+    if whole:  # every edge once in an epoch
+        assert sum(predicted) == 2 * int((pairs[:, 0] != pairs[:, 1]).sum())
+    else:
+        assert 0.1 < np.mean(predicted) / len(pairs) < 0.5
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage-max", "gat", "gine"])
+def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
+    model = make_model(name).eval()
+    taken = unordered(pairs_of(GRAPH.csc), 48) % 3 == 0
+    less = with_edges(GRAPH, np.flatnonzero(~taken))
+
+    def out(graph: Graph, grid: Grid, kept: bool) -> Tensor:
+        workers = make_workers(graph, grid, whole=False)
+
+        def work(comm: Threads) -> tuple[Ids, Tensor]:
+            worker, own = workers(comm), copy.deepcopy(model)
+            engine: Engine = worker.engine(own)
+            if kept:
+                shard = engine.shard
+                destinations = np.repeat(shard.targets, np.diff(shard.csc.indptr))
+                pairs = np.stack([shard.sources[shard.csc.indices], destinations], 1)
+                loops = shard.edge_ids >= GRAPH.num_edges
+                engine = engine.keeping(np.flatnonzero((unordered(pairs, 48) % 3 != 0) | loops))
+            with torch.no_grad():
+                adjacencies = ShardAdjacency.layers(engine, 2, 0)
+                return worker.owned, own(worker.features.rows(worker.owned), adjacencies)
+
+        parts = Threads.run(work, grid.world_size)
+        order = np.argsort(np.concatenate([nodes for nodes, _ in parts]))
+        return torch.cat([rows for _, rows in parts])[order]
+
+    expected = out(less, Grid(1, 1, 1), False)
+    if name in ("gat", "gine"):  # added loops have the mean features of all in-edges
+        expected = out(GRAPH, Grid(1, 1, 1), True)
+    for grid in (Grid(1, 1, 1), *GRIDS):
+        torch.testing.assert_close(out(GRAPH, grid, True), expected, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
+
+
+def train_scores(worker: Worker, task: LinkPrediction) -> dict[str, float]:
+    """Trains, and returns the last epoch's loss and ROC AUC, and the validation's."""
+    assert worker.graph is not None
+    strategy = IndividualSample(batch_size=400)
+    torch.manual_seed(0)
+    model = GraphSAGE(16, task.width, num_layers=1, dropout=0.0).double()
+    strategy.setup(worker, model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for epoch in range(8):
+        losses, scores, labels = [], [], []
+        for batch in strategy.batches(epoch):
+            optimizer.zero_grad()
+            out = model(batch.x, batch.adjacencies)
+            loss = loss_part(task, out, batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            scores.append(dot(batch.outputs(out.detach())).sigmoid())
+            labels.append(batch.labels.long())
+    with torch.no_grad():
+        outputs = Evaluation.of(worker, model, 100.0).logits(model)
+    train = float(binary_auroc(torch.cat(scores), torch.cat(labels)))
+    return {"loss": float(np.mean(losses)), "train": train, "val": task.measure(outputs, worker)["val_roc_auc"]}
+
+
+@pytest.mark.slow
+def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Edges and features are random, so that only a leak can tell edges from others."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 1200, (2, 1500))
+    task = LinkPrediction(width=16, val_share=0.2, eval_negatives=1)
+    features = rng.normal(size=(1200, 16))
+    graph, links = task.prepare(Graph.from_edges(src, dst, 1200, features=features).symmetrize())
+    assert links is not None
+    workers = make_workers(graph, Grid(1, 1, 1), whole=True, sampler=FullSampler(num_hops=1), links=links)
+    (honest,) = Threads.run(lambda comm: train_scores(workers(comm), task), 1)
+    monkeypatch.setattr(link_batches, "without_pairs", lambda block, *_: block)
+    (leaking,) = Threads.run(lambda comm: train_scores(workers(comm), task), 1)
+    assert leaking["train"] - leaking["val"] > 0.25
+    assert leaking["loss"] < honest["loss"] - 0.15
+    assert abs(honest["train"] - honest["val"]) < 0.1
+
+
+def test_edges_that_are_left_out_change_no_weight_of_the_others() -> None:
+    block = Block(np.array([0, 3, 4]), np.array([1, 2, 0, 0]), np.array([5, 7, 9]), np.array([10, 11, 12, 13]))
+    found = without_pairs(block, np.array([6, 1]), np.sort(unordered(np.array([[7, 5]]), 20)), 20)
+    np.testing.assert_array_equal(found.indptr, [0, 2, 2])  # 7 -> 5 and 5 -> 7 are gone
+    np.testing.assert_array_equal(found.indices, [2, 0])
+    np.testing.assert_array_equal(found.edge_ids, [11, 12])
+    np.testing.assert_array_equal(found.weight, [2.0, 2.0])  # 3 of 6 were drawn
+
+
+def test_an_edge_and_its_reverse_edge_are_held_out_together() -> None:
+    assert LINKS is not None
+    parts = [unordered(pairs, 48) for pairs in (pairs_of(GRAPH.csc), LINKS.val, LINKS.test)]
+    for i in range(3):
+        for j in range(i):
+            loops = pairs_of(GRAPH.csc)[:, 0] == pairs_of(GRAPH.csc)[:, 1]
+            assert not np.isin(parts[i], parts[j][~loops] if j == 0 else parts[j]).any()
+    assert len(LINKS.val) > 0
+    assert sum(map(len, parts)) == GIVEN.num_edges
+    assert GRAPH.csc.weight is not None
+    assert GRAPH.edge_positions is not None
+    again, links = LinkPrediction(width=6, negatives=2, eval_negatives=7).prepare(GIVEN)
+    np.testing.assert_array_equal(again.csc.indices, GRAPH.csc.indices)
+    other, _ = LinkPrediction(seed=1).prepare(GIVEN)
+    assert links is not None
+    assert not np.array_equal(other.csc.indptr, GRAPH.csc.indptr)
+
+
+def test_shares_of_held_out_edges_are_as_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(*rng.integers(0, 3000, (2, 20_000)), 3000)
+    _, links = LinkPrediction(val_share=0.1, test_share=0.2).prepare(graph)
+    assert links is not None
+    assert len(links.val) / 20_000 == pytest.approx(0.1, abs=0.01)
+    assert len(links.test) / 20_000 == pytest.approx(0.2, abs=0.01)
+
+
+def test_negative_pairs_are_no_edges_and_change_either_end() -> None:
+    assert LINKS is not None
+    assert LINKS.known is not None
+    pairs = pairs_of(GRAPH.csc)
+    found = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=4)
+    flat = found.reshape(-1, 2)
+    assert not np.isin(codes(flat, 48), codes(pairs_of(GIVEN.csc), 48)).any()
+    assert (flat[:, 0] != flat[:, 1]).all()
+    kept = found == pairs[:, None]
+    assert kept.any(2).all()
+    assert 0.4 < kept[:, :, 0].mean() < 0.6
+    part = np.arange(0, len(pairs), 3)
+    np.testing.assert_array_equal(LINKS.negative_pairs(pairs[part], part, 5, key=4), found[part])
+    assert not np.array_equal(LINKS.negative_pairs(pairs, np.arange(len(pairs)), 5, key=5), found)
+    assert len(np.unique(flat[:, 1])) > 30
+
+
+def test_a_nearly_complete_graph_is_refused_unless_negatives_may_be_edges() -> None:
+    src, dst = np.nonzero(~np.eye(6, dtype=bool))
+    graph = Graph.from_edges(src, dst, 6)
+    _, links = LinkPrediction().prepare(graph)
+    assert links is not None
+    with pytest.raises(UserError, match=r"no pair without an edge was found for the edge \[\d, \d\].*filtered=false"):
+        links.negative_pairs(pairs_of(graph.csc), np.arange(30), 1, key=0)
+    _, links = LinkPrediction(filtered=False).prepare(graph)
+    assert links is not None
+    assert links.negative_pairs(pairs_of(graph.csc), np.arange(30), 3, key=0).shape == (30, 3, 2)
+
+
+def test_figures_are_those_of_all_scores_by_hand() -> None:
+    assert LINKS is not None
+    out = torch.randn(48, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for ranks in (1, 3):
+        workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False, links=LINKS)
+        found = Threads.run(lambda comm: TASK.measure(out[workers(comm).owned], workers(comm)), ranks)  # noqa: B023
+        assert all(figures == found[0] for figures in found)
+        assert set(found[0]) == set(TASK.names)
+        for index, (split, pairs) in enumerate((("val", LINKS.val), ("test", LINKS.test))):
+            negative = LINKS.negative_pairs(pairs, np.arange(len(pairs)), 7, derive(LINKS.seed, index))
+            scores = np.array(
+                [
+                    [float(out[u] @ out[v]) for u, v in [pair, *others]]
+                    for pair, others in zip(pairs, negative, strict=True)
+                ]
+            )
+            places = 1 + (scores[:, 1:] > scores[:, :1]).sum(1)
+            assert found[0][f"{split}_mrr"] == pytest.approx((1 / places).mean())
+            assert found[0][f"{split}_hits_3"] == pytest.approx((places <= 3).mean())
+            flat, wanted = torch.tensor(scores).flatten(), (torch.arange(scores.size) % 8 == 0).long()
+            chances = torch.sigmoid(flat)
+            assert found[0][f"{split}_roc_auc"] == pytest.approx(float(binary_auroc(chances, wanted)), abs=1e-6)
+            expected = float(binary_average_precision(chances, wanted))
+            assert found[0][f"{split}_average_precision"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
+    found = ranking(torch.tensor([[1.0, 1.0, 0.0], [500.0, 400.0, 400.0]], dtype=torch.float64))
+    assert found["mrr"] == pytest.approx((1 / 1.5 + 1) / 2)
+    assert found["hits_1"] == 0.5
+    pairs = [(1.0, 1.0), (1.0, 0.0), (1.0, 400.0), (1.0, 400.0), *[(500.0, x) for x in (1.0, 0.0, 400.0, 400.0)]]
+    expected = np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs])
+    assert found["roc_auc"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "strategy", "message"),
+    [
+        ({}, PresetWorkload(halo="cluster"), "task=link_prediction: PresetWorkload with these keys hands out rows of"),
+        ({}, PresetWorkload(exchange_every=1), "strategy=preset_workload without clusters, corrections and exchange"),
+        ({}, VertexCentric(exchange="quantized"), "choose .* with .* and strategy.exchange=exact"),
+        ({}, VertexCentric(local_iterations=2), "choose strategy=vertex_centric with strategy.local_iterations=1"),
+        ({}, IndividualSample(batching="balanced"), "strategy.batching=plain"),
+        ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 is not read by IndividualSample"),
+    ],
+)
+def test_strategies_that_cannot_serve_are_refused(
+    keys: dict[str, Any], strategy: ExecutionStrategy, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        LinkPrediction(**keys).check(strategy, None)
+    LinkPrediction(supervision_share=0.2).check(VertexCentric(), None)
+    LinkPrediction(supervision_share=0.2).check(PresetWorkload(average="parameters"), None)
+
+
+def test_samplers_that_read_more_than_in_edges_are_refused() -> None:
+    for sampler in (MetropolisHastingsSampler([3]), ClusterSampler(np.zeros(48, np.int64))):
+        with pytest.raises(UserError, match=f"{type(sampler).__name__} reads more than the drawn in-edges"):
+            TASK.check(IndividualSample(), sampler)
+
+
+def test_a_graph_without_edges_that_train_is_refused() -> None:
+    with pytest.raises(UserError, match="task=link_prediction: dataset has no edge that trains"):
+        TASK.prepare(Graph.from_edges([0, 1], [0, 1], 2))
+    with pytest.raises(UserError, match="leave no edge that trains"):
+        LinkPrediction(val_share=0.5, test_share=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"strategy": "vertex_centric", "partition": "2d", "workers": 4},
+        {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}, "workers": 2},
+    ],
+    ids=lambda keys: keys["strategy"],
+)
+def test_a_run_predicts_edges_and_equals_one_process(keys: dict[str, Any], tmp_path: Path) -> None:
+    graph = check_graph(60)
+    task = {"name": "link_prediction", "width": 8, "eval_negatives": 5}
+    keys = {"task": task, "comm": "threads", **keys}
+    folder = tmp_path / "run"
+    result = gnnkit.train(graph, trainer={"max_epochs": 2, "check_val_every_n_epoch": 1}, folder=folder, **keys)
+    assert set(LinkPrediction(width=8).names) <= set(result)
+    assert result["exact"]
+    _, links = LinkPrediction(width=8, eval_negatives=5).prepare(graph)
+    assert links is not None
+    rows = np.load(folder / "predictions.npy")
+    np.testing.assert_array_equal(rows[:, :2], links.test)
+    assert np.isfinite(rows[:, 2]).all()
+    verified = gnnkit.train(graph, job="verify", folder=tmp_path / "verify", **keys)
+    assert verified["verified"], verified
+    assert verified["reference"] == "one rank with the whole graph"
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
+    """`batch.outputs` brings both ends, from other ranks too."""
+
+    class Own(L.LightningModule):
+        num_layers = 2
+
+        def __init__(self, in_features: int, num_classes: int) -> None:
+            super().__init__()
+            self.gcn = GCN(in_features, num_classes, hidden=5)
+
+        def forward(self, x: Tensor, adjacencies: Any) -> Tensor:
+            return self.gcn(x, adjacencies)
+
+        def training_step(self, batch: Batch, index: int) -> Tensor:
+            ends = batch.outputs(self(batch.x, batch.adjacencies))
+            scores = (ends[:, 0] * ends[:, 1]).sum(1)
+            loss = nn.functional.binary_cross_entropy_with_logits(scores, batch.labels, reduction="sum")
+            return loss / batch.total
+
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "task": "link_prediction", "comm": "threads"}
+    runs = [
+        gnnkit.train(
+            check_graph(60), model=Own, workers=count, trainer={"max_epochs": 2}, folder=tmp_path / str(count), **keys
+        )
+        for count in (1, 3)
+    ]
+    assert runs[0]["train_loss"] == pytest.approx(runs[1]["train_loss"], rel=1e-5)

@@ -1,0 +1,265 @@
+"""Tasks over nodes: equal to one process, measured as by hand, refused in a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score, multilabel_f1_score
+
+import gnnkit
+from gnnkit.comm.threads import Threads
+from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.synthetic import Synthetic
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Split
+from gnnkit.model.gcn import GCN
+from gnnkit.partition import Grid
+from gnnkit.sampler import NeighborSampler, Sampler
+from gnnkit.strategy import Batch, ExecutionStrategy
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.task import NodeTask
+from gnnkit.task.multilabel import Multilabel
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.regression import Regression
+from gnnkit.testing.graphs import WIDTH, check_graph
+from gnnkit.training.observer import Observer
+from tests.task.steps import make_workers, run_steps
+
+RNG = np.random.default_rng(0)
+PLAIN = dataclasses.replace(check_graph(48), split=np.where(np.arange(48) % 5 == 4, 0, 1 + np.arange(48) % 3).astype(np.int8), labels=RNG.integers(0, 3, 48))  # fmt: skip
+NUMBERS = np.where(np.arange(48) % 5 == 4, np.nan, RNG.normal(size=48))
+SEVERAL = RNG.normal(size=(48, 2))
+SEVERAL[::3, 1] = np.nan  # one number of a node is not known
+TASKS: dict[str, tuple[NodeTask, Graph]] = {
+    "node_classification": (NodeClassification(), PLAIN),
+    "multilabel": (Multilabel(), dataclasses.replace(PLAIN, labels=RNG.random((48, 4)) < 0.3)),
+    "regression": (Regression(), dataclasses.replace(PLAIN, labels=NUMBERS)),
+    "several numbers": (Regression("absolute"), dataclasses.replace(PLAIN, labels=SEVERAL.astype(np.float32))),
+}
+STRATEGIES: dict[str, tuple[Callable[[], ExecutionStrategy], Sampler | None, bool]] = {
+    "vertex_centric": (VertexCentric, None, False),
+    "individual_sample": (lambda: IndividualSample(batch_size=4), NeighborSampler([3, 3], threads=1), True),
+    "preset_workload": (lambda: PresetWorkload(exchange_every=1), None, False),
+}
+
+
+def make_model(graph: Graph, task: NodeTask) -> nn.Module:
+    torch.manual_seed(1)
+    return GCN(WIDTH, task.num_outputs(graph.num_classes), hidden=4, dropout=0.3).double()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", TASKS)
+def test_ranks_compute_together_what_one_process_computes(name: str, strategy: str) -> None:
+    task, graph = TASKS[name]
+    make, sampler, whole = STRATEGIES[strategy]
+    model = make_model(graph, task)
+    for ranks in (1, 2, 3):
+        alone = make().on_one_rank(ranks, sampler)
+        assert alone is not None
+        grid = Grid(ranks, 1, 1)
+        found = run_steps(make(), task, model, make_workers(graph, grid, whole=whole, sampler=sampler), ranks)
+        one = make_workers(graph, Grid(1, 1, 1), whole=whole, sampler=sampler)
+        torch.testing.assert_close(found, run_steps(alone, task, model, one, 1), rtol=1e-10, atol=1e-10)
+        assert bool((found[:, 0] > 0).all())
+
+
+def test_the_loss_of_full_graph_training_is_the_mean_over_all_training_nodes() -> None:
+    for name, (task, graph) in TASKS.items():
+        model, outputs = make_model(graph, task), []
+
+        def keep(batch: Batch, outputs: list[Tensor] = outputs, model: nn.Module = model) -> None:
+            with torch.no_grad():
+                outputs.append(batch.outputs(model(batch.x, batch.adjacencies)))
+
+        found = run_steps(VertexCentric(), task, model, make_workers(graph, Grid(1, 1, 1), whole=False), 1, keep)
+        train = graph.split == Split.TRAIN
+        expected = by_hand(name, outputs[0], torch.from_numpy(graph.labels[train]))
+        assert float(found[0, 0]) == pytest.approx(float(expected), abs=1e-12)
+
+
+def by_hand(name: str, out: Tensor, labels: Tensor) -> Tensor:
+    if name == "node_classification":
+        return nn.functional.cross_entropy(out, labels)
+    if name == "multilabel":
+        return nn.functional.binary_cross_entropy_with_logits(out, labels.double())
+    if name == "regression":
+        return nn.functional.mse_loss(out[:, 0], labels)
+    rows = [(row - label).abs()[~label.isnan()].mean() for row, label in zip(out, labels.double(), strict=True)]
+    return torch.stack(rows).mean()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_figures_of_three_ranks_are_those_of_all_nodes_by_hand(name: str) -> None:
+    task, graph = TASKS[name]
+    width = task.num_outputs(graph.num_classes)
+    out = torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    workers = make_workers(graph, Grid(3, 1, 1), whole=False)
+    found = Threads.run(lambda comm: task.measure(out[workers(comm).owned], workers(comm)), 3)
+    assert found[0] == found[1] == found[2]
+    assert set(found[0]) == set(task.names)
+    for split, value in (("train", Split.TRAIN), ("val", Split.VAL), ("test", Split.TEST)):
+        rows = graph.split == value
+        for metric, expected in figures_by_hand(name, out[rows], torch.from_numpy(graph.labels[rows]), width).items():
+            assert found[0][f"{split}_{metric}"] == pytest.approx(expected, abs=1e-6), f"{split}_{metric}"
+
+
+def figures_by_hand(name: str, out: Tensor, labels: Tensor, width: int) -> dict[str, float]:
+    if name == "node_classification":
+        accuracy = multiclass_accuracy(out, labels, width, average="micro")
+        return {"accuracy": float(accuracy), "macro_f1": float(multiclass_f1_score(out, labels, width))}
+    if name == "multilabel":
+        averages = {kind: multilabel_f1_score(out, labels.long(), width, average=kind) for kind in ("micro", "macro")}
+        return {f"{kind}_f1": float(value) for kind, value in averages.items()}
+    error = (out - labels.double().view(out.shape)).flatten()
+    error = error[~error.isnan()]
+    return {"mae": float(error.abs().mean()), "rmse": float(error.square().mean().sqrt())}
+
+
+def test_accuracies_count_labelled_nodes_of_all_ranks() -> None:
+    graph = check_graph(48)
+    right = nn.functional.one_hot(torch.tensor(graph.labels).clamp(min=0), 3).double()
+    right[5] = right[5].roll(1)
+    workers = make_workers(graph, Grid(3, 1, 1), whole=False)
+    found = Threads.run(lambda comm: NodeClassification().measure(right[workers(comm).owned], workers(comm)), 3)
+    for index, name in enumerate(("train", "val", "test")):
+        count = int(((graph.split == index + 1) & graph.labelled).sum())
+        expected = (count - int(graph.split[5] == index + 1)) / count
+        assert [figures[f"{name}_accuracy"] for figures in found] == [expected] * 3
+
+
+CLASSES, SETS, FLOATS = np.zeros(48, np.int64), np.ones((48, 2), bool), np.ones(48, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "message"),
+    [
+        (NodeClassification(), SETS, "task=node_classification needs one class of each node.*choose task=multilabel"),
+        (NodeClassification(), FLOATS, "labels are floating-point numbers: choose task=regression, or give whole"),
+        (Multilabel(), CLASSES, "task=multilabel needs 0 and 1.*labels are one class number of each node: give labels"),
+        (Multilabel(), FLOATS, "task=multilabel needs 0 and 1.*labels are floating-point numbers"),
+        (Multilabel(), np.full((48, 2), 0.5), "task=multilabel needs 0 and 1"),
+        (Regression(), CLASSES, "labels are whole numbers, which stand for classes: choose task=node_classification, "),
+        (Regression(), SETS, "task=regression needs floating-point labels, labels are sets of classes"),
+    ],
+)
+def test_labels_of_another_form_are_refused_with_the_way_out(task: NodeTask, labels: Any, message: str) -> None:
+    graph = dataclasses.replace(PLAIN, labels=labels)
+    with pytest.raises(UserError, match=message) as caught:
+        task.prepare(graph)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_graph_without_a_training_node_is_refused() -> None:
+    with pytest.raises(UserError, match="dataset: no node is in the training split"):
+        Regression().prepare(dataclasses.replace(PLAIN, labels=FLOATS, split=np.zeros(48, np.int8)))
+
+
+NODES = "id,label,split,f\n1,a;b,train,1\n2,b,train,0\n3,,none,1\n4,c; a,val,0\n"
+
+
+def test_names_joined_by_semicolons_are_several_classes_for_multilabel(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("src,dst\n1,2\n2,3\n")
+    (tmp_path / "nodes.csv").write_text(NODES)
+    graph = EdgeFolder(str(tmp_path)).load()
+    assert graph.class_names == ("a;b", "b", "c; a")  # to other tasks each is one class
+    read, _ = Multilabel().prepare(graph)
+    assert read.class_names == ("a", "b", "c")
+    expected = [[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 1]]
+    np.testing.assert_array_equal(read.labels, np.array(expected, bool))
+
+
+def test_numbers_and_sets_are_read_from_folders(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
+    (tmp_path / "nodes.csv").write_text("id,label,split\n0,0.5,train\n1,,none\n2,-1.5,val\n")
+    graph = EdgeFolder(str(tmp_path)).load()
+    np.testing.assert_array_equal(graph.labels, [0.5, np.nan, -1.5])
+    assert graph.num_classes == 1
+    np.testing.assert_array_equal(graph.labelled, [True, False, True])
+    np.save(tmp_path / "labels.npy", np.eye(3, dtype=np.uint8)[:, :2])
+    with pytest.raises(UserError, match=r"labels\.npy and nodes\.csv both hold labels"):
+        EdgeFolder(str(tmp_path)).load()
+    (tmp_path / "nodes.csv").write_text("id,split\n0,train\n1,none\n2,val\n")
+    graph = EdgeFolder(str(tmp_path)).load()
+    assert graph.labels.dtype == np.bool_
+    assert graph.num_classes == 2
+
+
+@pytest.mark.parametrize("name", ["multilabel", "several numbers"])
+def test_labels_of_any_form_are_saved_and_read_from_pyg(name: str, tmp_path: Path) -> None:
+    graph = TASKS[name][1]
+    graph.save(tmp_path / "graph")
+    np.testing.assert_array_equal(Graph.load(tmp_path / "graph").labels, graph.labels)
+    data = pytest.importorskip("torch_geometric.data").Data
+    given = data(x=torch.ones(48, 1), edge_index=torch.zeros(2, 1, dtype=torch.int64), y=torch.from_numpy(graph.labels))
+    read = Graph.from_pyg(given)
+    np.testing.assert_array_equal(read.labels, graph.labels)
+    assert read.labels.dtype == graph.labels.dtype
+
+
+def test_multilabel_reads_floating_zeros_and_ones() -> None:
+    labels = TASKS["multilabel"][1].labels
+    read, _ = Multilabel().prepare(dataclasses.replace(PLAIN, labels=labels.astype(np.float32)))
+    assert read.labels.dtype == np.bool_
+    np.testing.assert_array_equal(read.labels, labels)
+
+
+def test_generated_labels_have_the_form_that_was_asked_for() -> None:
+    made = {kind: Synthetic(num_nodes=200, num_edges=800, targets=kind).load() for kind in ("classes", "number")}
+    classes = Synthetic(num_nodes=200, num_edges=800).load().labels
+    assert made["classes"].labels[np.arange(200), classes].all()
+    assert made["classes"].labels.sum() > 200
+    number, csc = made["number"].labels, made["number"].csc
+    near = csc.indices[csc.indptr[7] : csc.indptr[8]]
+    assert number[7] == pytest.approx(np.mean([classes[7], *classes[near]]) / 10)
+
+
+def test_errors_reach_their_best_value_from_above() -> None:
+    observer = Observer.__new__(Observer)
+    observer.validations, observer.lower_is_better = [(1.0, 3.0), (2.0, 1.005), (3.0, 1.0)], True
+    assert observer.time_to_accuracy == 2.0
+    observer.lower_is_better = False
+    assert observer.time_to_accuracy == 1.0
+    observer.validations = []
+    assert observer.time_to_accuracy is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["multilabel", "regression"])
+def test_a_run_writes_figures_predictions_and_names_of_the_task(name: str, tmp_path: Path) -> None:
+    _, graph = TASKS[name]
+    names = ("a", "b", "c", "d") if name == "multilabel" else None
+    graph = dataclasses.replace(graph, class_names=names)
+    folder = tmp_path / "run"
+    trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1}
+    result = gnnkit.train(
+        graph, strategy="vertex_centric", task=name, workers=2, comm="threads", trainer=trainer, folder=folder
+    )
+    task = TASKS[name][0]
+    assert set(task.names) <= set(result)
+    assert result["task"] == name
+    assert result["time_to_accuracy"] is not None
+    predictions = np.load(folder / "predictions.npy")
+    assert predictions.shape == graph.labels.shape
+    assert task.progress in (folder / "csv/metrics.csv").read_text()
+    test = graph.split == Split.TEST
+    if name == "multilabel":
+        assert json.loads((folder / "classes.json").read_text()) == list(names or ())
+        assert set(np.unique(predictions)) <= {0, 1}
+    else:
+        assert np.abs(predictions - graph.labels)[test].mean() == pytest.approx(result["test_mae"], rel=1e-5)
+
+
+def test_programs_have_no_task(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="task=regression: model=pagerank is a program, which is not trained"):
+        gnnkit.train(PLAIN, strategy="vertex_centric", model="pagerank", task="regression", folder=tmp_path / "run")
