@@ -93,7 +93,7 @@ class TrainerSettings:
     on_nan: OnNan
     final_average: bool
     evaluation_memory: float  # MiB
-    until: str | None  # the value that ends training once no better. The task names more
+    monitor: str | None  # the value whose best model is kept. The task names more
     patience: int | None  # looks at that value without a better one
     min_delta: float | None  # change that counts as better
 
@@ -111,19 +111,19 @@ class TrainerSettings:
         one_of("trainer.precision", self.precision, PRECISIONS)
         one_of("trainer.on_nan", self.on_nan, OnNan.__args__)  # type: ignore[attr-defined]
         _path("trainer.resume", self.resume)
-        self._check_until()
+        self._check_monitor()
 
-    def _check_until(self) -> None:
+    def _check_monitor(self) -> None:
         if self.patience is not None:
             whole("trainer.patience", self.patience, 1, MAX_COUNT)
         if self.min_delta is not None:
             real("trainer.min_delta", self.min_delta, 0)
-        if self.until is not None:
+        if self.monitor is not None:
             return  # the names are known with the task
         for name in ("patience", "min_delta"):
             if getattr(self, name) is not None:
                 raise UserError(
-                    f"trainer.{name}={getattr(self, name)} is of trainer.until, which is null: choose a value"
+                    f"trainer.{name}={getattr(self, name)} is of trainer.monitor, which is null: choose a value"
                 )
 
 

@@ -128,7 +128,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.checkpoint_every_n_steps": COUNT,
     "trainer.on_nan": ["go"],
     "trainer.evaluation_memory": [0, NAN],
-    "trainer.until": ["loss"],
+    "trainer.monitor": ["loss"],
     "trainer.patience": COUNT,
     "trainer.min_delta": [-1, NAN, INF],
     "workers": [*COUNT, 10**9, "all"],

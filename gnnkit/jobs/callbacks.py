@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch import nn
 
 from gnnkit.errors import UserError
 from gnnkit.jobs.job import Job
@@ -15,7 +17,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.watch import Watch
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
-from gnnkit.training.until import Until
+from gnnkit.training.monitor import Monitor
 
 
 def loggers(folder: Path) -> list[Any]:
@@ -72,13 +74,20 @@ def periodic(job: Job) -> list[Callback]:
     return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
 
 
-def until(job: Job) -> list[Until]:
-    """Makes the callback that ends training once a value gets no better, if asked."""
+def monitor(job: Job, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:
+    """Makes the callback that keeps the best model, if asked.
+
+    Args:
+        job: The job.
+        on_better: Called with the model at each better value.
+    """
     settings = job.settings.trainer
-    if settings.until is None:
+    if settings.monitor is None:
         return []
-    lower = job.task().lower_is_better
-    return [Until(settings.until, settings.patience, settings.min_delta, lower_is_better=lower)]
+    lower = job.task().is_lower_better(settings.monitor)
+    return [
+        Monitor(settings.monitor, settings.patience, settings.min_delta, lower_is_better=lower, on_better=on_better)
+    ]
 
 
 def guard(job: Job, saved: list[resume.Resume]) -> Guard:

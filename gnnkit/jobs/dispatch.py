@@ -32,7 +32,7 @@ from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.training import resume
-from gnnkit.training.until import LOSS
+from gnnkit.training.monitor import LOSS
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
 _WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
@@ -64,8 +64,8 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
-    if settings.trainer.until is not None:
-        _check_until(settings.trainer.until, settings, sync, task)
+    if settings.trainer.monitor is not None:
+        _check_monitor(settings.trainer.monitor, settings, sync, task)
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
@@ -89,19 +89,19 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     return settings
 
 
-def _check_until(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:
+def _check_monitor(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:
     """Raises `UserError` for a value that the run does not look at.
 
     Args:
-        name: The value of `trainer.until`.
+        name: The value of `trainer.monitor`.
         settings: The configuration.
         sync: The configured synchronisation.
         task: The configured task.
     """
-    one_of("trainer.until", name, (LOSS, task.progress))
+    one_of("trainer.monitor", name, (LOSS, *(each for each in task.names if each.startswith("val_"))))
     if name == LOSS and not sync.lockstep:
         raise UserError(
-            f"trainer.until={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
+            f"trainer.monitor={LOSS} needs workers that step together, sync={settings.sync.name} has none: "
             f"choose {task.progress}"
         )
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation
-from gnnkit.jobs import callbacks, figures, lost
+from gnnkit.jobs import callbacks, figures, lost, weights
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
 from gnnkit.jobs.rows import write_names, write_rows
@@ -27,9 +28,10 @@ from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.monitor import figures as monitored
+from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
 from gnnkit.training.trainer import make_trainer
-from gnnkit.training.until import until
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +83,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     module = make_module(job, job.strategy(), worker, scratch=_scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
+    rule = monitor(fitted.trainer)
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
@@ -88,10 +91,8 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     if comm.rank == LEADER:
         write_names(job)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    rule = until(fitted.trainer)
-    stopped = {"stopped": rule and rule.stopped}
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return found | drifts | left_out | sync.figures() | exactness | stopped | on_lost
+    return found | drifts | left_out | sync.figures() | exactness | monitored(rule) | on_lost
 
 
 def _measure(job: Job, task: Task, outputs: Tensor, worker: Worker) -> dict[str, float]:
@@ -175,7 +176,7 @@ def _fit(
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
-    ended = callbacks.until(job)
+    kept = callbacks.monitor(job, _writer(job, module, sync))
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(
         module,
@@ -183,8 +184,8 @@ def _fit(
         meter,
         guard=guard,
         mailbox=mailbox,
-        # `until` counts a step before a checkpoint saves the count.
-        callbacks=[observer, callbacks.signs(), *ended, *callbacks.periodic(job), *resumed, *display],
+        # The monitor counts a step before a checkpoint saves the count.
+        callbacks=[observer, callbacks.signs(), *kept, *callbacks.periodic(job), *resumed, *display],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -198,8 +199,24 @@ def _fit(
     return _Fitted(trainer, observer, watch)
 
 
+def _writer(job: Job, module: TrainingModule, sync: GradientSync) -> Callable[[nn.Module], None] | None:
+    """Makes what writes a better model, on the leader. None where ranks differ.
+
+    Args:
+        job: The job.
+        module: The module of this rank.
+        sync: The gradient synchronisation.
+    """
+    worker = module.worker
+    if worker.comm.rank != LEADER or module.strategy.drifts or sync.drifts:
+        return None
+    return functools.partial(weights.save, widths=job.widths(worker), folder=job.folder)
+
+
 def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Trainer) -> dict[str, float]:
-    """Ends training and saves the last checkpoint. Collective.
+    """Saves the last checkpoint, and brings all workers to one model. Collective.
+
+    The model is the best one where `trainer.monitor` says so, else the last one.
 
     Args:
         job: The job.
@@ -212,11 +229,14 @@ def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Tra
     """
     settings, worker = job.settings.trainer, module.worker
     module.settle()
+    if settings.checkpoint:
+        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0))
     before = after = drift(module.model, worker.comm)
-    last = resume.state(trainer, module)  # where a longer run goes on
+    if (rule := monitor(trainer)) is not None:
+        rule.take_best(module.model)
     if before and settings.final_average:
         sync.finish(module.model, worker.comm, worker.weight)
         after = drift(module.model, worker.comm)
-    if settings.checkpoint:
-        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0), last)
+    if worker.comm.rank == LEADER:
+        weights.save(module.model, job.widths(worker), job.folder)
     return {"drift": before, "final_drift": after}

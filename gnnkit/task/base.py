@@ -28,12 +28,16 @@ class Task(ABC):
 
     metrics: ClassVar[tuple[str, ...]]  # names. The first one says how training gets on
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # that are measured
-    lower_is_better: ClassVar[bool] = False  # of the first metric
+    lower_is_better: ClassVar[bool] = False  # of the metrics. Of a loss it always is
 
     @property
     def names(self) -> list[str]:
         """The names of all measured figures, such as `val_accuracy`."""
         return [f"{split}_{metric}" for split in self.splits for metric in self.metrics]
+
+    def is_lower_better(self, name: str) -> bool:
+        """Says whether the least value of one of `names` is best."""
+        return self.lower_is_better or name.endswith("_loss")
 
     @property
     def progress(self) -> str:
@@ -85,7 +89,14 @@ class Task(ABC):
 
 
 class NodeTask(Task):
-    """A task whose rows are nodes. Sums over ranks keep the metrics exact."""
+    """A task whose rows are nodes. Sums over ranks keep the metrics exact.
+
+    The losses of splits that do not train are measured too.
+    """
+
+    @property
+    def names(self) -> list[str]:
+        return [*super().names, *(f"{split}_loss" for split in self.splits if split != "train")]
 
     @abstractmethod
     def read(self, graph: Graph) -> Graph:
@@ -122,11 +133,14 @@ class NodeTask(Task):
         found: dict[str, float] = {}
         for split in self.splits:
             rows = torch.from_numpy(np.flatnonzero(known & (shard.split == SPLITS[split]))).to(worker.device)
-            counts = self.counts(outputs[rows], labels[rows])
-            table = torch.cat([counts, counts.new_tensor([len(rows)])]).to(torch.float64)
-            *sums, num_rows = worker.comm.all_reduce(table)
+            counts = self.counts(outputs[rows], labels[rows]).to(torch.float64)
+            loss = self.losses(outputs[rows], labels[rows]).sum(dtype=torch.float64)
+            *sums, total, num_rows = worker.comm.all_reduce(
+                torch.cat([counts, loss[None], loss.new_tensor([len(rows)])])
+            )
             if num_rows > 0:
                 found |= {f"{split}_{name}": value for name, value in self.figures(torch.stack(sums)).items()}
+                found |= {} if split == "train" else {f"{split}_loss": float(total / num_rows)}
         return found
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:

@@ -23,7 +23,7 @@ from gnnkit.errors import UserError
 from gnnkit.partition.shard import Shard
 from gnnkit.training import checkpoint
 from gnnkit.training.module import TrainingModule
-from gnnkit.training.until import until
+from gnnkit.training.monitor import monitor
 from gnnkit.training.updates import Updates
 
 Position = tuple[int, int]  # epoch, and step of the epoch that comes next
@@ -77,11 +77,10 @@ def save(
     module: TrainingModule,
     identity: Identity,
     position: Position,
-    before: Mapping[str, Any] | None = None,
 ) -> None:
     """Saves the state of the run between two steps. The leader writes.
 
-    Collective where ranks hold different states, or `trainer.until` is set. Raises
+    Collective where ranks hold different states, or `trainer.monitor` is set. Raises
     `UserError` for a state that is not finite, and keeps the checkpoint before.
 
     Args:
@@ -90,13 +89,11 @@ def save(
         module: The module of this rank.
         identity: Values that a resumed run must have in common.
         position: The epoch, and the step of the epoch that comes next.
-        before: The state of this rank that a longer run goes on from, where the final
-            average has replaced the parameters.
     """
     module.settle()
     own = state(trainer, module)
-    _check_finite(before or own)
-    packed = checkpoint.pack(before or own).to(module.worker.device)
+    _check_finite(own)
+    packed = checkpoint.pack(own).to(module.worker.device)
     workers = module.worker.comm.gather(packed) if _differs(module) else None
     if module.worker.comm.rank == 0:
         place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
@@ -106,7 +103,7 @@ def save(
 def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
     """Returns parameters, optimisers, schedules and strategy state of this rank.
 
-    Collective where `trainer.until` is set.
+    Collective where `trainer.monitor` is set.
     """
     return {
         "state_dict": module.state_dict(),
@@ -115,7 +112,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "strategy": module.strategy.state_dict(),
         "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
         "sync": {} if module.sync is None else module.sync.state_dict(),
-        "until": None if (rule := until(trainer)) is None else rule.gathered(module.worker.comm),
+        "monitor": None if (rule := monitor(trainer)) is None else rule.gathered(module.worker.comm),
         "shard": fingerprint(module.worker.shard),
     }
 
@@ -149,7 +146,7 @@ _PARTS: dict[str, Any] = {
     "strategy": dict,
     "updates": dict,
     "sync": dict,
-    "until": dict | None,
+    "monitor": dict | None,
     "shard": str,
     "workers": list | None,
 }
@@ -197,7 +194,7 @@ class Resume(Callback):
         """Sets parameters, epoch and step, before `trainer.fit`.
 
         Raises `UserError` for a state of other parameters or workers, and for a run
-        that has done all epochs, or that `trainer.until` has ended.
+        that has done all epochs, or that `trainer.monitor` has ended.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
@@ -210,8 +207,8 @@ class Resume(Callback):
         self._check_parameters(module)
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
-        if (rule := until(trainer)) is not None:
-            rule.restore(self.own["until"], module.worker.comm.rank)
+        if (rule := monitor(trainer)) is not None:
+            rule.restore(self.own["monitor"], module.worker.comm.rank)
         _set_position(trainer, epoch, step, steps)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:

@@ -1,32 +1,33 @@
-"""Training until a value gets no better."""
+"""The value that a run looks at: keeps the best parameters, and may end training."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.strategy import Batch, Worker
 
-DEFAULT_PATIENCE = 10
-LOSS = "train_loss"  # looked at after each epoch. The least value is best
+LOSS = "train_loss"  # looked at after each epoch
 
 
-class Until(Callback):
-    """The callback that ends training once a value has got no better for some time.
+class Monitor(Callback):
+    """The callback that keeps the best model, and ends training that gets no better.
 
     `train_loss` is looked at after each epoch: the loss of all ranks, as mean over the
-    rows. The figure of the task, such as `val_accuracy`, is looked at after each
-    evaluation. All ranks see the same values, and end after the same epoch.
+    rows. A figure of the task, such as `val_accuracy`, is looked at after each
+    evaluation. All ranks see the same values, keep the model of the same epoch, and end
+    after the same epoch.
     """
 
     def __init__(
@@ -36,28 +37,32 @@ class Until(Callback):
         min_delta: float | None = None,
         *,
         lower_is_better: bool = False,
+        on_better: Callable[[nn.Module], None] | None = None,
     ) -> None:
         """Keeps the rule.
 
         Args:
-            name: `train_loss` or `Task.progress`.
-            patience: Epochs, or evaluations, without a better value. Default: 10.
+            name: `train_loss`, or a figure that evaluations log.
+            patience: Epochs, or evaluations, without a better value that end training.
+                None: training never ends early.
             min_delta: Change of the value that counts as better. Default: 0.
-            lower_is_better: Whether the least figure of the task is best.
+            lower_is_better: Whether the least value is best. `train_loss` always is.
+            on_better: Called with the model at each better value, on every rank.
         """
-        self.name, self.min_delta = name, min_delta or 0.0
-        self.patience = patience or DEFAULT_PATIENCE
+        self.name, self.patience, self.min_delta = name, patience, min_delta or 0.0
         self.sign = -1 if self.name == LOSS or lower_is_better else 1
         self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # times the sign; epochs from 1; looks since
+        self.parameters: dict[str, Tensor] | None = None  # state of the best model
         self.rows = torch.zeros(2, dtype=torch.float64)  # of this rank and epoch: sum of the loss, rows
         self.stopped: str | None = None  # why training ended
+        self._on_better = on_better
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        if self.name == LOSS:
+        if not self.name.startswith("val_"):
             return
         kind, count = _validating(module.worker)
         if not module.worker.comm.all_reduce(torch.tensor([count], device=module.worker.device)).item():
-            raise UserError(f"trainer.until={self.name}: no {kind} is in the validation split")
+            raise UserError(f"trainer.monitor={self.name}: no {kind} is in the validation split")
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         loss = float(module.local_loss) * batch.total
@@ -66,32 +71,44 @@ class Until(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
         if self.name != LOSS:
-            self._look(float(trainer.callback_metrics[self.name]), trainer)
+            self._look(float(trainer.callback_metrics[self.name]), trainer, module.model)
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         if self.name == LOSS:
             loss, rows = module.worker.comm.all_reduce(self.rows.to(module.worker.device)).tolist()
             self.rows.zero_()
-            self._look(loss / rows if rows else math.inf, trainer)
+            module.settle()
+            self._look(loss / rows if rows else math.inf, trainer, module.model)
         trainer.should_stop = trainer.should_stop or self.stopped is not None
 
-    def _look(self, value: float, trainer: L.Trainer) -> None:
+    def _look(self, value: float, trainer: L.Trainer, model: nn.Module) -> None:
         """Compares a value with the best one before."""
         epoch, value = trainer.current_epoch + 1, self.sign * value
         if value > self.best + self.min_delta:
             self.best, self.best_epoch, self.waited = value, epoch, 0
+            self.parameters = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            if self._on_better is not None:
+                self._on_better(model)
             return
         self.waited += 1
-        if self.waited >= self.patience:
+        if self.patience is not None and self.waited >= self.patience:
             self.stopped = (
-                f"trainer.until={self.name}: ended after epoch {epoch}, no later value was better than "
+                f"trainer.monitor={self.name}: ended after epoch {epoch}, no later value was better than "
                 f"{self.sign * self.best:.4g} of epoch {self.best_epoch} (trainer.patience={self.patience})"
             )
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)
 
+    def take_best(self, model: nn.Module) -> None:
+        """Replaces the parameters of the model by the best ones, if there are any."""
+        if self.parameters is not None:
+            model.load_state_dict(self.parameters)
+
     def gathered(self, comm: Communicator) -> dict[str, Any]:
-        """Returns the state for a checkpoint, equal on all ranks. Collective."""
+        """Returns the state for a checkpoint, equal on ranks that hold one model.
+
+        Collective.
+        """
         rows = torch.zeros(comm.world_size, 2, dtype=torch.float64, device=comm.device)
         rows[comm.rank] = self.rows
         best = None if math.isinf(self.best) else self.best
@@ -101,6 +118,7 @@ class Until(Callback):
             "best_epoch": self.best_epoch,
             "waited": self.waited,
             "rows": comm.all_reduce(rows),
+            "parameters": self.parameters,
         }
 
     def restore(self, state: dict[str, Any] | None, rank: int) -> None:
@@ -114,13 +132,13 @@ class Until(Callback):
         """
         if state is None or state["name"] != self.name:
             return
-        if state["waited"] >= self.patience:
+        if self.patience is not None and state["waited"] >= self.patience:
             raise UserError(
-                f"trainer.patience={self.patience}: trainer.until={self.name} has ended the run of the checkpoint, "
+                f"trainer.patience={self.patience}: trainer.monitor={self.name} has ended the run of the checkpoint, "
                 "ask for more"
             )
         self.best = -math.inf if state["best"] is None else state["best"]
-        self.best_epoch, self.waited = state["best_epoch"], state["waited"]
+        self.best_epoch, self.waited, self.parameters = state["best_epoch"], state["waited"], state["parameters"]
         rows: Tensor = state["rows"]
         if rank < len(rows):  # in mid-epoch, so many workers as before
             self.rows = rows[rank].clone()
@@ -134,6 +152,14 @@ def _validating(worker: Worker) -> tuple[str, int]:
     return "labelled node", int(np.count_nonzero(shard.labelled & (shard.split == Split.VAL)))
 
 
-def until(trainer: L.Trainer) -> Until | None:
+def figures(rule: Monitor | None) -> dict[str, Any]:
+    """Returns what the run says about the value, None where nothing was monitored."""
+    if rule is None:
+        return {"best_epoch": None, "best_value": None, "stopped": None}
+    found = None if math.isinf(rule.best) else rule.sign * rule.best
+    return {"best_epoch": rule.best_epoch or None, "best_value": found, "stopped": rule.stopped}
+
+
+def monitor(trainer: L.Trainer) -> Monitor | None:
     """Returns the trainer's callback of this kind."""
-    return next((each for each in trainer.callbacks if isinstance(each, Until)), None)  # type: ignore[attr-defined]
+    return next((each for each in trainer.callbacks if isinstance(each, Monitor)), None)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import gnnkit
@@ -23,53 +24,53 @@ from gnnkit.model.gcn import GCN
 from gnnkit.settings import settle
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training import checkpoint
-from gnnkit.training.until import Until
+from gnnkit.training.monitor import Monitor
 from tests.jobs.test_train import small_graph
 
 PATIENCE = 3
 
 
-def run(folder: Path, until: str | None, **keys: Any) -> dict[str, Any]:
+def run(folder: Path, monitor: str | None, **keys: Any) -> dict[str, Any]:
     graph = keys.pop("graph", None) or small_graph()
-    given = {"max_epochs": 60, "precision": 64, "lr": 0.1, "check_val_every_n_epoch": 2, "until": until}
-    trainer = {**given, **({"patience": PATIENCE} if until else {}), **keys.pop("trainer", {})}
+    given = {"max_epochs": 60, "precision": 64, "lr": 0.1, "check_val_every_n_epoch": 2, "monitor": monitor}
+    trainer = {**given, **({"patience": PATIENCE} if monitor else {}), **keys.pop("trainer", {})}
     chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "model": "gcn", **keys}
     return gnnkit.train(graph, folder=folder, trainer=trainer, **chosen)  # type: ignore[return-value]
 
 
-def looks(rule: Until, values: Sequence[float]) -> int | None:
+def looks(rule: Monitor, values: Sequence[float]) -> int | None:
     """The epoch, from 1, after which values of one in each epoch end training."""
     for epoch, value in enumerate(values):
-        rule._look(value, SimpleNamespace(current_epoch=epoch, is_global_zero=False))  # type: ignore[arg-type]
+        rule._look(value, SimpleNamespace(current_epoch=epoch, is_global_zero=False), nn.Identity())  # type: ignore[arg-type]
         if rule.stopped:
             return epoch + 1
     return None
 
 
 def test_a_value_has_to_get_better_by_more_than_min_delta() -> None:
-    assert looks(Until("train_loss", 2), [3, 2, 2, 1, 1, 1, 0]) == 6
-    assert looks(Until("val_accuracy", 2), [0.1, 0.2, 0.2, 0.3, 0.2, 0.3, 0.9]) == 6
-    assert looks(Until("train_loss", 2, 0.5), [3, 2.6, 2.4, 2.2, 1.8, 1.7, 1.6]) == 7
-    assert looks(Until("train_loss", 3), [2, float("nan"), float("inf"), 1, 1, 1]) is None
-    assert looks(Until("val_mae", 2, lower_is_better=True), [3, 2, 2, 1, 1, 1, 0]) == 6
-    rule = Until("val_accuracy", 1)
+    assert looks(Monitor("train_loss", 2), [3, 2, 2, 1, 1, 1, 0]) == 6
+    assert looks(Monitor("val_accuracy", 2), [0.1, 0.2, 0.2, 0.3, 0.2, 0.3, 0.9]) == 6
+    assert looks(Monitor("train_loss", 2, 0.5), [3, 2.6, 2.4, 2.2, 1.8, 1.7, 1.6]) == 7
+    assert looks(Monitor("train_loss", 3), [2, float("nan"), float("inf"), 1, 1, 1]) is None
+    assert looks(Monitor("val_mae", 2, lower_is_better=True), [3, 2, 2, 1, 1, 1, 0]) == 6
+    rule = Monitor("val_accuracy", 1)
     assert looks(rule, [0.5, 0.25]) == 2
     assert rule.stopped == (
-        "trainer.until=val_accuracy: ended after epoch 2, no later value was better than 0.5 of epoch 1 "
+        "trainer.monitor=val_accuracy: ended after epoch 2, no later value was better than 0.5 of epoch 1 "
         "(trainer.patience=1)"
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["train_loss", "val_accuracy"])
+@pytest.mark.parametrize("monitor", ["train_loss", "val_accuracy"])
 @pytest.mark.parametrize("comm", ["threads", "gloo"])
 def test_training_ends_early_and_says_why(
-    tmp_path: Path, until: str, comm: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monitor: str, comm: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = run(tmp_path / "run", until, comm=comm)
+    result = run(tmp_path / "run", monitor, comm=comm)
     epochs = result["epochs"]
     assert PATIENCE < epochs < 60
-    assert result["stopped"].startswith(f"trainer.until={until}: ended after epoch {epochs}, no later ")
+    assert result["stopped"].startswith(f"trainer.monitor={monitor}: ended after epoch {epochs}, no later ")
     assert capfd.readouterr().err.count(result["stopped"]) == 1
     assert json.loads((tmp_path / "run/result.json").read_text())["stopped"] == result["stopped"]
     assert checkpoint.load(tmp_path / "run/checkpoints/last.json")["epoch"] == epochs
@@ -84,13 +85,13 @@ def test_the_loss_is_the_sum_over_all_ranks(tmp_path: Path) -> None:
     result = run(tmp_path / "run", "train_loss")
     lines = [json.loads(line) for line in (tmp_path / "run/workers.jsonl").read_text().splitlines()]
     losses = [sum(line["loss"] for line in lines if line["epoch"] == epoch) for epoch in range(result["epochs"])]
-    assert looks(Until("train_loss", PATIENCE), losses) == result["epochs"]
+    assert looks(Monitor("train_loss", PATIENCE), losses) == result["epochs"]
     alone = [line["loss"] for line in lines if line["rank"] == 1]
-    assert looks(Until("train_loss", PATIENCE), alone) != result["epochs"]
+    assert looks(Monitor("train_loss", PATIENCE), alone) != result["epochs"]
 
 
 @pytest.mark.slow
-def test_without_until_all_epochs_are_trained(tmp_path: Path) -> None:
+def test_without_patience_all_epochs_are_trained(tmp_path: Path) -> None:
     result = run(tmp_path / "run", None, trainer={"max_epochs": 2})
     assert (result["epochs"], result["stopped"]) == (2, None)
 
@@ -119,27 +120,27 @@ SAMPLED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["train_loss", "val_accuracy"])
+@pytest.mark.parametrize("monitor", ["train_loss", "val_accuracy"])
 @pytest.mark.parametrize(("keys", "every"), [({}, {"checkpoint_every": 1}), (SAMPLED, {"checkpoint_every_n_steps": 2})])
 def test_a_resumed_run_ends_where_an_unbroken_one_does(
-    tmp_path: Path, until: str, keys: dict[str, Any], every: dict[str, int]
+    tmp_path: Path, monitor: str, keys: dict[str, Any], every: dict[str, int]
 ) -> None:
     """Also from the middle of an epoch, whose loss is known in part."""
-    whole = run(tmp_path / "whole", until, model=lambda *widths: BreaksOff(*widths, 10**6), **keys)
+    whole = run(tmp_path / "whole", monitor, model=lambda *widths: BreaksOff(*widths, 10**6), **keys)
     assert whole["stopped"]
     steps = checkpoint.load(tmp_path / "whole/checkpoints/last.json")["global_step"] - 2
     with pytest.raises(RuntimeError, match="broken off"):
-        run(tmp_path / "broken", until, model=lambda *widths: BreaksOff(*widths, steps), trainer=every, **keys)
+        run(tmp_path / "broken", monitor, model=lambda *widths: BreaksOff(*widths, steps), trainer=every, **keys)
     saved = checkpoint.load(tmp_path / "broken/checkpoints/last.json")
-    assert saved["until"]["waited"] > 0
+    assert saved["monitor"]["waited"] > 0
     assert bool(saved["step"]) == bool(keys)
-    if until == "train_loss":
+    if monitor == "train_loss":
         lines = [json.loads(line) for line in (tmp_path / "whole/workers.jsonl").read_text().splitlines()]
-        for rank, (loss, _) in enumerate(saved["until"]["rows"].tolist()):
+        for rank, (loss, _) in enumerate(saved["monitor"]["rows"].tolist()):
             own = [line for line in lines if (line["rank"], line["epoch"]) == (rank, saved["epoch"])]
             assert loss == pytest.approx(sum(line["loss"] * line["total"] for line in own[: saved["step"]]), abs=1e-9)
     resume = {"resume": str(tmp_path / "broken")}
-    rest = run(tmp_path / "rest", until, model=lambda *widths: BreaksOff(*widths, 10**6), trainer=resume, **keys)
+    rest = run(tmp_path / "rest", monitor, model=lambda *widths: BreaksOff(*widths, 10**6), trainer=resume, **keys)
     assert rest["stopped"] == whole["stopped"]
     states = [checkpoint.load(tmp_path / name / "checkpoints/last.json")["state_dict"] for name in ("whole", "rest")]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
@@ -149,7 +150,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(
 def test_a_run_that_has_ended_goes_on_with_more_patience_only(tmp_path: Path) -> None:
     first = run(tmp_path / "first", "val_accuracy")
     resume = {"resume": str(tmp_path / "first")}
-    with pytest.raises(UserError, match=r"trainer.patience=3: trainer.until=val_accuracy has ended the run"):
+    with pytest.raises(UserError, match=r"trainer.patience=3: trainer.monitor=val_accuracy has ended the run"):
         run(tmp_path / "same", "val_accuracy", trainer=resume)
     more = run(tmp_path / "more", "val_accuracy", trainer=resume | {"patience": PATIENCE + 1})
     assert 2 * more["epochs"] >= 2
@@ -160,31 +161,37 @@ def test_a_run_that_has_ended_goes_on_with_more_patience_only(tmp_path: Path) ->
 @pytest.mark.slow
 def test_an_accuracy_without_validation_nodes_is_refused(tmp_path: Path) -> None:
     graph = replace(small_graph(), split=np.where(small_graph().split == 2, 0, small_graph().split).astype(np.int8))
-    with pytest.raises(UserError, match=r"trainer.until=val_accuracy: no labelled node is in the validation split"):
+    with pytest.raises(UserError, match=r"trainer.monitor=val_accuracy: no labelled node is in the validation split"):
         gnnkit.train(graph, strategy="vertex_centric", comm="threads", folder=tmp_path / "run",
-                     trainer={"until": "val_accuracy"})  # fmt: skip
+                     trainer={"monitor": "val_accuracy"})  # fmt: skip
 
 
 def test_what_the_rule_does_not_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("patience=3", "min_delta=0.1"):
-        with pytest.raises(UserError, match=f"trainer.{key} is of trainer.until, which is null"):
+        with pytest.raises(UserError, match=f"trainer.{key} is of trainer.monitor, which is null"):
             settle(compose(["strategy=vertex_centric", f"trainer.{key}"]))
     monkeypatch.setattr(AllReduce, "lockstep", False)
-    with pytest.raises(UserError, match=r"trainer.until=train_loss needs workers that step together"):
-        dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.until=train_loss"])))
-    dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.until=val_accuracy"])))
+    with pytest.raises(UserError, match=r"trainer.monitor=train_loss needs workers that step together"):
+        dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.monitor=train_loss"])))
+    dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.monitor=val_accuracy"])))
 
 
 def test_the_task_names_the_figure_that_may_end_training() -> None:
     def check(*overrides: str) -> None:
         dispatch.check(settle(compose(["strategy=vertex_centric", *overrides])))
 
-    check("task=regression", "trainer.until=val_mae")
-    check("task=link_prediction", "trainer.until=train_loss")
-    with pytest.raises(UserError, match=r"^trainer.until=val_accuracy is not known.* there are: train_loss, val_mae$"):
-        check("task=regression", "trainer.until=val_accuracy")
-    with pytest.raises(UserError, match=r"^trainer.until=val_mae is not known.* there are: train_loss, val_accuracy$"):
-        check("trainer.until=val_mae")
+    check("task=regression", "trainer.monitor=val_mae")
+    check("task=link_prediction", "trainer.monitor=train_loss")
+    with pytest.raises(
+        UserError,
+        match=r"^trainer.monitor=val_accuracy is not known.* there are: train_loss, val_loss, val_mae, val_rmse$",
+    ):
+        check("task=regression", "trainer.monitor=val_accuracy")
+    with pytest.raises(
+        UserError,
+        match=r"^trainer.monitor=val_mae is not known.* there are: train_loss, val_accuracy, val_loss, val_macro_f1$",
+    ):
+        check("trainer.monitor=val_mae")
 
 
 @pytest.mark.slow
@@ -195,7 +202,7 @@ def test_the_least_error_of_a_task_ends_training(tmp_path: Path) -> None:
     lines = (tmp_path / "run/csv/metrics.csv").read_text().splitlines()
     column = lines[0].split(",").index("val_mae")
     errors = [float(line.split(",")[column]) for line in lines[1:] if line.split(",")[column]]
-    rule = Until("val_mae", PATIENCE, lower_is_better=True)
+    rule = Monitor("val_mae", PATIENCE, lower_is_better=True)
     assert looks(rule, errors) == len(errors) == result["epochs"] // 2
     assert f"better than {min(errors):.4g} of" in result["stopped"]
 
@@ -204,6 +211,60 @@ def test_the_least_error_of_a_task_ends_training(tmp_path: Path) -> None:
 def test_a_task_about_edges_needs_edges_that_validate(tmp_path: Path) -> None:
     task = {"name": "link_prediction", "width": 4, "eval_negatives": 5}
     result = run(tmp_path / "run", "val_mrr", task=task)
-    assert result["stopped"].startswith("trainer.until=val_mrr: ended after epoch ")
-    with pytest.raises(UserError, match=r"trainer.until=val_mrr: no edge is in the validation split"):
+    assert result["stopped"].startswith("trainer.monitor=val_mrr: ended after epoch ")
+    with pytest.raises(UserError, match=r"trainer.monitor=val_mrr: no edge is in the validation split"):
         run(tmp_path / "none", "val_mrr", task={**task, "val_share": 0})
+
+
+def scalars(folder: Path, name: str) -> list[float]:
+    """The values of a scalar, in order of time."""
+    header, *lines = [line.split(",") for line in (folder / "csv/metrics.csv").read_text().splitlines()]
+    column = header.index(name)
+    return [float(line[column]) for line in lines if line[column]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"sync": "leader"},
+        {"sync": "parameter_server"},
+        {"strategy": {"name": "vertex_centric", "local_iterations": 3}},
+    ],
+    ids=["all_reduce", "leader", "parameter_server", "supersteps"],
+)
+def test_a_run_ends_with_the_model_of_the_best_evaluation(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """The learning rate is so large that the last model is worse."""
+    given = {"trainer": {"lr": 2.0, "max_epochs": 12, "check_val_every_n_epoch": 1, "patience": None}, **keys}
+    result = run(tmp_path / "run", "val_loss", **given)
+    losses = scalars(tmp_path / "run", "val_loss")
+    best = int(np.argmin(losses))
+    assert best < len(losses) - 1
+    assert losses[-1] > 1.1 * losses[best]
+    assert (result["best_epoch"], result["stopped"]) == (best + 1, None)
+    assert result["best_value"] == pytest.approx(losses[best], rel=1e-12)
+    if "strategy" not in keys:  # workers that drift end with the mean of their models
+        assert result["val_loss"] == pytest.approx(losses[best], rel=1e-6)
+        short = run(tmp_path / "short", None, **{**given, "trainer": {**given["trainer"], "max_epochs": best + 1}})
+        assert short["test_accuracy"] == result["test_accuracy"]
+        assert tensors(tmp_path / "short") == tensors(tmp_path / "run")
+    last = checkpoint.load(tmp_path / "run/checkpoints/last.json")["state_dict"]
+    kept = load_file(tmp_path / "run/model.safetensors")
+    assert any(not torch.equal(last[f"model.{name}"], value) for name, value in kept.items())
+
+
+def tensors(folder: Path) -> dict[str, list[float]]:
+    return {name: value.tolist() for name, value in load_file(folder / "model.safetensors").items()}
+
+
+@pytest.mark.slow
+def test_a_resumed_run_knows_the_best_model_of_the_run_before(tmp_path: Path) -> None:
+    given = {"lr": 2.0, "check_val_every_n_epoch": 1, "patience": None}
+    whole = run(tmp_path / "whole", "val_loss", trainer={**given, "max_epochs": 12})
+    first = run(tmp_path / "first", "val_loss", trainer={**given, "max_epochs": whole["best_epoch"] + 1})
+    assert first["best_epoch"] == whole["best_epoch"]
+    resumed = {**given, "max_epochs": 12, "resume": str(tmp_path / "first")}
+    rest = run(tmp_path / "rest", "val_loss", trainer=resumed)
+    assert (rest["best_epoch"], rest["test_loss"]) == (whole["best_epoch"], whole["test_loss"])
+    assert tensors(tmp_path / "rest") == tensors(tmp_path / "whole")

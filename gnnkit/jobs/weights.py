@@ -1,0 +1,115 @@
+"""The trained parameters of a run, as one safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as dump_tensors
+from torch import Tensor, nn
+
+from gnnkit.errors import UserError
+from gnnkit.jobs.models import Widths
+from gnnkit.plugins import arguments_of, plugin_name
+from gnnkit.settings import Choice
+from gnnkit.storage import write_atomically
+
+FILE = "model.safetensors"  # in the run folder
+_WIDTHS = ("in_features", "num_classes", "edge_width")
+
+
+def save(model: nn.Module, widths: Widths, folder: Path) -> None:
+    """Writes the parameters and buffers under the module's own names.
+
+    Args:
+        model: The model.
+        widths: The sizes that the model fits.
+        folder: The run folder.
+    """
+    tensors = {
+        name: value.detach().cpu().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)
+    }
+    sizes = {name: str(getattr(widths, name)) for name in _WIDTHS}
+    write_atomically(folder / FILE, dump_tensors(tensors, metadata=sizes))
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
+    """Reads what `save` has written. Raises `UserError` for any other folder."""
+    path = folder / FILE
+    if not path.is_file():
+        raise UserError(f"checkpoint={folder}: there is no {FILE}, choose the folder of a run that has trained")
+    try:
+        with safe_open(path, framework="pt") as opened:
+            found = opened.metadata() or {}
+            widths = Widths(**{name: int(found[name]) for name in _WIDTHS})
+            return {name: opened.get_tensor(name) for name in opened.keys()}, widths  # noqa: SIM118 - no mapping
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise UserError(f"checkpoint={folder}: {FILE} is not the model of a run: {error}") from error
+
+
+def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
+    """Returns the model of a run with trained parameters, in evaluation mode.
+
+    Raises `UserError` for a folder without a trained model, and for another model.
+
+    Args:
+        folder: The run folder.
+        model: The model, whose parameters are replaced. Default: a new one as
+            `config.yaml` says, for runs of a configured model.
+    """
+    tensors, widths = read(folder)
+    if model is None:
+        model = _configured(folder, widths)
+    parameter = next(iter(tensors.values()), None)
+    if parameter is not None and parameter.is_floating_point():
+        model = model.to(parameter.dtype)
+    fill(model, tensors, folder)
+    return model.eval()
+
+
+def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Replaces parameters and buffers. Raises `UserError` for those of another model.
+
+    Args:
+        model: The model.
+        tensors: From `read`.
+        folder: The run folder, for the error.
+    """
+    wanted = {name: list(value.shape) for name, value in model.state_dict().items()}
+    for name in [*wanted, *(name for name in tensors if name not in wanted)]:
+        kept = list(tensors[name].shape) if name in tensors else None
+        if kept != wanted.get(name):
+            raise UserError(
+                f"model: {name} has shape {wanted.get(name, 'none')}, but {kept or 'none'} in {folder / FILE}: "
+                "take the model that was trained"
+            )
+    model.load_state_dict(tensors)
+
+
+def _configured(folder: Path, widths: Widths) -> nn.Module:
+    """Makes the model that the configuration of the run names."""
+    from gnnkit.jobs.models import ModelSource
+
+    section = configuration(folder)["model"]
+    choice = Choice("model", plugin_name("model", section), arguments_of("model", section))
+    try:
+        source = ModelSource(choice)
+        choice.check(extra=_WIDTHS)
+    except UserError as error:
+        raise UserError(
+            f"checkpoint={folder}: model={choice.name} is not installed, hand in the model that was trained"
+        ) from error
+    return source.make_model(widths, 0)
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """Reads `config.yaml` of a run. Raises `UserError` for a folder without one."""
+    try:
+        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"checkpoint={folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+        raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
+    return found
