@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gnnkit.leader.result import Result
     from gnnkit.model.program import Program
 
-__all__ = ["UserError", "train"]
+__all__ = ["UserError", "load", "predict", "train"]
 
 
 def train(
@@ -45,19 +45,80 @@ def train(
     Returns:
         The figures of `result.json`, as a mapping.
     """
-    from gnnkit import config, jobs, settings
+    from gnnkit import config
 
     if graph is not None and "dataset" in keys:
         raise UserError("graph and dataset are given, one of them is enough")
     named = isinstance(model, str | Mapping)
     chosen = {"strategy": strategy, **({"model": model} if named else {}), **keys}
-    settled = settings.settle(config.compose([*config.as_overrides(chosen), *overrides]))
+    return _start([*config.as_overrides(chosen), *overrides], graph, None if named else model, folder)
+
+
+def predict(
+    checkpoint: str | Path,
+    graph: Graph | Any = None,
+    *,
+    model: nn.Module | Callable[[int, int], nn.Module] | None = None,
+    overrides: Sequence[str] = (),
+    folder: str | Path | None = None,
+    **keys: Any,
+) -> Result:
+    """Computes the outputs of a trained model for all nodes, like `job=predict`.
+
+    Raises `UserError` for mistakes of the caller. Otherwise raises `RuntimeError` with
+    the failed rank's error.
+
+    Args:
+        checkpoint: The folder of the run that has trained.
+        graph: A `Graph`, or PyG's `Data`. Default: the data set of that run.
+        model: The model, where that run got one from Python.
+        overrides: Further keys, spelt as on the command line.
+        folder: The run folder, not yet there. Default: `outputs/<date>/<time>`.
+        **keys: Sections of the configuration, as of `train`. `job="test"` measures too.
+
+    Returns:
+        What was run. `folder` holds `predictions.npy`.
+    """
+    from gnnkit import config
+
+    chosen = {"job": "predict", "checkpoint": str(checkpoint), **keys}
+    given = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
+    return _start(config.with_run([*config.as_overrides(chosen), *overrides], given), graph, model, folder)
+
+
+def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
+    """Returns the model of a run with trained parameters, in evaluation mode.
+
+    Raises `UserError` for a folder without a trained model, and for another model.
+
+    Args:
+        run: The run folder.
+        model: The model, whose parameters are replaced. Default: a new one, where the
+            configuration of the run names the model.
+    """
+    from gnnkit.jobs import weights
+
+    return weights.load(Path(run), model)
+
+
+def _start(overrides: Sequence[str], graph: Any, model: Any, folder: str | Path | None) -> Result:
+    """Runs one job.
+
+    Args:
+        overrides: As on the command line.
+        graph: A `Graph`, or PyG's `Data`, or None.
+        model: A model that is not named by the overrides, or None.
+        folder: The run folder, or None.
+    """
+    from gnnkit import config, jobs, settings
+
+    settled = settings.settle(config.compose(overrides))
     if graph is not None:
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
         settled = settings.with_choice(settled, settings.Choice("dataset", "graph", {}))
-    if not named:
+    if model is not None:
         name = getattr(model, "__name__", type(model).__name__)
         settled = settings.with_choice(settled, settings.Choice("model", name, {}))
-    return jobs.start(settled, folder, graph=graph, model=None if named else model)  # type: ignore[arg-type]
+    return jobs.start(settled, folder, graph=graph, model=model)

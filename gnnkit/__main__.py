@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from gnnkit.launch.allocator import ask_for_large_pages
 
     ask_for_large_pages()
-    composed = config.compose(arguments.overrides, config_dir=arguments.config_dir)
+    composed = config.compose(config.with_run(arguments.overrides), config_dir=arguments.config_dir)
     if arguments.cfg:
         print(jobs.to_yaml(composed), end="")
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ from gnnkit.plugins import KINDS, conf_folders, names, options
 from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
+_OF_MODEL = ("model", "task")  # sections that belong to a trained model
+_OF_TRAINED = ("predict", "test")  # jobs
+_OF_RUN = (*_OF_MODEL, "dataset", "partition", "strategy", "sampler", "workers", "seed")
+_OF_TRAINER = ("precision", "evaluation_memory")
 _NO_NAME = re.compile(
     r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
 )  # Hydra's values
@@ -42,6 +46,56 @@ def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) ->
         folders.append(config_dir.resolve())
     _register_without_yaml(folders)
     return _compose([_spell(text) for text in overrides], folders)
+
+
+def of_run(folder: Path) -> dict[str, Any]:
+    """Reads the configuration of a run from the run folder.
+
+    Raises `UserError` for any other folder.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"checkpoint={folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in _OF_MODEL):
+        raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
+    return found
+
+
+def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]:
+    """Puts the configuration of a run before overrides that name `checkpoint`.
+
+    A section that an override chooses anew is left out. Model and task stay those of
+    the run. Raises `UserError` for overrides of either, and for sections that the run
+    got from Python, unless given again.
+
+    Args:
+        overrides: As on the command line.
+        given: Sections that come from Python.
+    """
+    named = {_key(text): text.partition("=")[2] for text in overrides}
+    if named.get("checkpoint", "null") in ("", "null"):
+        if named.get("job") in _OF_TRAINED:
+            raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")
+        return list(overrides)
+    folder = Path(named["checkpoint"].strip("'\"").replace("\\'", "'"))
+    run = of_run(folder)
+    for key in named:
+        if key.partition(".")[0] in _OF_MODEL:
+            raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
+    kept = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
+    for kind in ("dataset", *_OF_MODEL):
+        if kind in given:
+            kept.pop(kind, None)
+        elif kind in kept and (name := kept[kind].get("name")) not in options(kind):
+            way = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
+            raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
+    if "partition" in kept:
+        kept["partition"] = {"name": kept["partition"].pop("nodes"), **kept["partition"]}
+    trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
+    return [*as_overrides(kept), *as_overrides({"trainer": trainer}), *overrides]
 
 
 def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -14,7 +14,9 @@ from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown, switch, unknown_key, whole
 
-JOBS = ("train", "verify", "plan", "partition")
+JOBS = ("train", "verify", "plan", "partition", "predict", "test")
+TRAINED = ("predict", "test")  # jobs of a trained model
+WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 PRECISIONS = (32, 64, "bf16-mixed")
 DEFAULT_WORKERS = 4
 DEFAULT_TASK = "node_classification"
@@ -22,7 +24,7 @@ DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
-_KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output")
+_KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output", "checkpoint", "write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ class Settings:
     workers: int
     threads: int  # of each rank
     output: str | None  # the run folder
+    checkpoint: str | None  # of jobs in TRAINED: the folder of the run that has trained
+    write: tuple[str, ...]  # of WRITTEN
     dataset: Choice
     partition: PartitionSettings
     sampler: Choice | None  # None: nothing was chosen
@@ -179,6 +183,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         workers=workers,
         threads=_count("threads", config, MAX_THREADS),
         output=_path("output", config["output"]),
+        checkpoint=_checkpoint(config["job"], config["checkpoint"]),
+        write=_written(config["write"]),
         dataset=_choice("dataset", config),
         partition=_partition(config, workers),
         sampler=None if config["sampler"] is None else _choice("sampler", config),
@@ -262,6 +268,19 @@ def _path(name: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
     raise UserError(f"{name}={shown(value)} must be a path or null")
+
+
+def _checkpoint(job: str, value: object) -> str | None:
+    path = _path("checkpoint", value)
+    if (path is None) == (job in TRAINED):
+        means = "needs checkpoint=FOLDER of a run that has trained" if path is None else "reads no checkpoint"
+        raise UserError(f"job={shown(job)} {means}" + ("" if path is None else ": trainer.resume goes on from one"))
+    return path
+
+
+def _written(value: object) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [value]
+    return tuple(one_of("write", name, WRITTEN) for name in names)
 
 
 def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:

@@ -135,6 +135,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "threads": [*COUNT, 10**6, "all"],
     "seed": [-1, 2**63, 1.0, "x"],
     "job": ["trian", ""],
+    "checkpoint": [3, ""],
+    "write": ["weights", ["predictions", "rows"], 3],
     "output": [""],
 }
 WITHOUT_RANGE = ("seed", "split", "root", "target", "resume", "symmetrize", "row_normalize", "redraw", "edge_ids",

@@ -14,7 +14,7 @@ from torch import nn
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import iterate, lost, train, verify
+from gnnkit.jobs import iterate, lost, outputs, predict, train, verify
 from gnnkit.jobs.job import RankWork
 from gnnkit.jobs.join import join
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -27,7 +27,7 @@ from gnnkit.leader.result import Result
 from gnnkit.model.program import Program
 from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
-from gnnkit.settings import Choice, Settings, settle, with_choice
+from gnnkit.settings import TRAINED, Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -41,6 +41,8 @@ _WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is 
     ("train", False): iterate.run_program,
     ("verify", True): verify.verify,
     ("verify", False): verify.verify_program,
+    ("predict", True): predict.predict,
+    ("test", True): predict.predict,
 }
 
 
@@ -73,9 +75,12 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings = _with_sampler(settings, strategy, num_layers)
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
     if not source.trains:
+        if settings.job in TRAINED:
+            raise UserError(f"job={settings.job}: model={source.name} is iterated, and has no trained parameters")
         iterate.check(settings, strategy)
     else:
         task.check(strategy, sampler)
+        outputs.check(settings, tried)
         if isinstance(num_layers, int):
             strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
@@ -173,7 +178,12 @@ def run(
     source = ModelSource(settings.model, model)
     strategy: ExecutionStrategy = settings.strategy.create()
     work = _WORK[settings.job, source.trains]
-    needs = Needs(source.trains, strategy.reads_graph and source.trains, settings.job == "verify", not strategy.fetches)
+    needs = Needs(
+        source.trains and settings.job != "predict",
+        strategy.reads_graph and source.trains,
+        settings.job == "verify",
+        not strategy.fetches,
+    )
     if started is not None:
         return join(work, needs, settings, folder, started, graph, model)
     assert folder is not None

@@ -91,7 +91,7 @@ def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
         measured = figures.by_name(task, task.measure(values, worker))
         write_rows(job.folder / "predictions.npy", task.predictions(values, worker))
         if comm.rank == LEADER:
-            write_names(job)
+            write_names(job, job.prepared.class_names)
     return {
         **figures.chosen(job, worker),
         "iterations": outcome.iterations,

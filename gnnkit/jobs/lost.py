@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
 from gnnkit.errors import UserError
@@ -81,14 +83,19 @@ def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Ite
         survivors.close()
 
 
-def evaluation(job: Job, worker: Worker, make: Callable[[Worker], Evaluation]) -> Evaluation:
-    """Makes the evaluation, also of the nodes of workers that are lost.
+def evaluation(job: Job, worker: Worker, model: nn.Module, scratch: Path | None = None) -> Evaluation:
+    """Makes the evaluation of a model, also of the nodes of workers that are lost.
 
     Args:
         job: The job.
         worker: This rank.
-        make: Makes the evaluation of a rank's nodes.
+        model: The model.
+        scratch: Folder for files between two layers. Default: none.
     """
+
+    def make(worker: Worker) -> Evaluation:
+        return Evaluation.of(worker, model, job.settings.trainer.evaluation_memory, scratch)
+
     if isinstance(worker.comm, Survivors):
         return SurvivorsEvaluation(worker, worker.comm, make, functools.partial(adopting_shard, job.folder))
     return make(worker)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnkit.comm import Communicator
 from gnnkit.jobs.job import Job
 from gnnkit.storage import write_atomically
 from gnnkit.strategy import Worker
+
+NAMES = "classes.json"  # in the run folder
 
 
 def write_rows(path: Path, joined: Tensor | None) -> None:
@@ -25,10 +29,17 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
         write_atomically(path, buffer.getvalue())
 
 
-def write_names(job: Job) -> None:
-    """Writes `classes.json`, the user's name of each class, where there are names."""
-    if job.prepared.class_names is not None:
-        write_atomically(job.folder / "classes.json", json.dumps(job.prepared.class_names).encode())
+def write_names(job: Job, names: Sequence[str] | None) -> None:
+    """Writes the user's name of each class, where there are names."""
+    if names is not None:
+        write_atomically(job.folder / NAMES, json.dumps(names).encode())
+
+
+def scratch(job: Job, comm: Communicator) -> Path | None:
+    """Returns the run folder where all ranks are of one host and share its pages."""
+    world_size = job.settings.world_size
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    return job.folder if comm.in_one_process or local_world_size == world_size else None
 
 
 def all_ranks(counts: Mapping[str, int], worker: Worker) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ def start(
         return result
     if settings.job == "train":
         result = result.with_figure("seconds_total", time.perf_counter() - begun)
+    result = replace(result, folder=run_folder)
     result.save(run_folder)
     say(f"{result.table()}\nwritten to {run_folder}")
     return result

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from torch import Tensor, nn
+from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.evaluation import Evaluation
-from gnnkit.jobs import callbacks, figures, lost, weights
+from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
-from gnnkit.jobs.rows import write_names, write_rows
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
@@ -80,39 +76,20 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     resumed = callbacks.resumed(job)
     guard = callbacks.guard(job, resumed)
     worker = job.worker(comm)
-    module = make_module(job, job.strategy(), worker, scratch=_scratch(job, comm))
+    module = make_module(job, job.strategy(), worker, scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
     rule = monitor(fitted.trainer)
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
-    measured = module.evaluation.read(module.model, functools.partial(_measure, job, module.task))
+    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm))
+    measured = outputs.write(job.settings.write, job.folder, module.task, module.model, make)
     if comm.rank == LEADER:
-        write_names(job)
+        rows.write_names(job, job.prepared.class_names)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
     return found | drifts | left_out | sync.figures() | exactness | monitored(rule) | on_lost
-
-
-def _measure(job: Job, task: Task, outputs: Tensor, worker: Worker) -> dict[str, float]:
-    """Writes the predictions and returns the figures of the task. Collective.
-
-    Args:
-        job: The job.
-        task: Predicts and measures.
-        outputs: [num_nodes, width] of a rank's nodes.
-        worker: The rank with these nodes.
-    """
-    write_rows(job.folder / "predictions.npy", task.predictions(outputs, worker))
-    return task.measure(outputs, worker)
-
-
-def _scratch(job: Job, comm: Communicator) -> Path | None:
-    """Returns the run folder where all ranks are of one host and share its pages."""
-    world_size = job.settings.world_size
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    return job.folder if comm.in_one_process or local_world_size == world_size else None
 
 
 def make_module(
@@ -137,14 +114,11 @@ def make_module(
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
 
-    def make_evaluation(worker: Worker) -> Evaluation:
-        return Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
-
     return kind(
         model,
         strategy,
         worker,
-        lost.evaluation(job, worker, make_evaluation),
+        lost.evaluation(job, worker, model, scratch),
         task=job.task(),
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
-import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
+from gnnkit.config import of_run
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import Widths
+from gnnkit.jobs.models import ModelSource, Widths
+from gnnkit.jobs.rows import NAMES
 from gnnkit.plugins import arguments_of, plugin_name
 from gnnkit.settings import Choice
 from gnnkit.storage import write_atomically
@@ -90,9 +91,7 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
 
 def _configured(folder: Path, widths: Widths) -> nn.Module:
     """Makes the model that the configuration of the run names."""
-    from gnnkit.jobs.models import ModelSource
-
-    section = configuration(folder)["model"]
+    section = of_run(folder)["model"]
     choice = Choice("model", plugin_name("model", section), arguments_of("model", section))
     try:
         source = ModelSource(choice)
@@ -104,12 +103,13 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
     return source.make_model(widths, 0)
 
 
-def configuration(folder: Path) -> dict[str, Any]:
-    """Reads `config.yaml` of a run. Raises `UserError` for a folder without one."""
+def class_names(folder: Path) -> list[str] | None:
+    """Reads the names of the classes of a run, if there are any."""
+    path = folder / NAMES
     try:
-        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"checkpoint={folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
-        raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
-    return found
+        names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except (OSError, ValueError) as error:
+        raise UserError(f"checkpoint={folder}: {NAMES} cannot be read: {error}") from error
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise UserError(f"checkpoint={folder}: {NAMES} is no list of names")
+    return names

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnkit.graph import CSC, Graph
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, assign, describe, shape
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -71,7 +72,12 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
-    return task.prepare(graph)
+    read, links = task.prepare(graph)
+    needed = (Split.VAL, Split.TEST) if settings.job == "test" else (Split.TRAIN,)
+    if links is None and not np.isin(read.split, needed).any():
+        what = "validation or test" if settings.job == "test" else "training"
+        raise UserError(f"dataset: no node is in the {what} split")
+    return read, links
 
 
 def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Result(Mapping[str, Any]):
     job: str
     figures: Mapping[str, Any]
     summary: str | None = None  # shown instead of the table of all figures
+    folder: Path | None = None  # the run folder, on the leader
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]

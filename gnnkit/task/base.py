@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.graph import Graph, Split
 from gnnkit.sampler import Sampler
@@ -69,6 +68,10 @@ class Task(ABC):
                 pairs: 1 where there is an edge, else 0.
         """
 
+    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, ...]
+        """Returns probabilities from outputs [k, width], for tasks that have any."""
+        raise NotImplementedError(f"{type(self).__name__} has no probabilities")
+
     @abstractmethod
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         """Measures the model by `names`, over all ranks. Equal on all ranks.
@@ -123,8 +126,6 @@ class NodeTask(Task):
         """Returns the prediction for each row of outputs [k, width]."""
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
-        if not np.any(graph.split == Split.TRAIN):
-            raise UserError("dataset: no node is in the training split")
         return self.read(graph), None
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:

@@ -52,6 +52,9 @@ class Multilabel(NodeTask):
         by_class = counts.view(3, -1)
         return {"micro_f1": macro(f1(by_class.sum(1, keepdim=True))), "macro_f1": macro(f1(by_class))}
 
+    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
+        return outputs.sigmoid()
+
     def predict(self, outputs: Tensor) -> Tensor:  # [k, num_classes] uint8
         return (outputs > 0).to(torch.uint8)
 

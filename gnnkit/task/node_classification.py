@@ -41,5 +41,8 @@ class NodeClassification(NodeTask):
         hits, _, actual = by_class = counts.view(3, -1)
         return {"accuracy": float(hits.sum() / actual.sum()), "macro_f1": macro(f1(by_class))}
 
+    def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
+        return outputs.softmax(1)
+
     def predict(self, outputs: Tensor) -> Tensor:  # [k] int64
         return outputs.argmax(1)

@@ -1,0 +1,69 @@
+"""job=predict and job=test: a trained model on the graph of its run, or on another."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from gnnkit.comm import Communicator
+from gnnkit.errors import UserError
+from gnnkit.jobs import figures, lost, outputs, rows, weights
+from gnnkit.jobs.job import Job
+from gnnkit.jobs.models import Widths
+from gnnkit.leader.channel import LEADER
+from gnnkit.strategy import Worker
+
+
+def predict(job: Job, comm: Communicator) -> dict[str, Any]:
+    """Computes the outputs of all nodes, and with job=test the figures of the task.
+
+    Collective. Returns the figures on the leader.
+
+    Args:
+        job: The job.
+        comm: The ranks.
+    """
+    settings, task = job.settings, job.task()
+    assert settings.checkpoint is not None
+    folder = Path(settings.checkpoint)
+    tensors, widths = weights.read(folder)
+    worker = job.worker(comm)
+    names = weights.class_names(folder)
+    _check_data(job, worker, widths, names)
+    model = job.source.make_model(widths, settings.seed).to(worker.device, worker.dtype).eval()
+    weights.fill(model, tensors, folder)
+
+    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm))
+    tests = settings.job == "test"
+    measured = outputs.write(settings.write, job.folder, task, model, make, measures=tests)
+    if comm.rank != LEADER:
+        return {}
+    rows.write_names(job, names or job.prepared.class_names)
+    found = figures.by_name(task, measured) if tests else {}
+    return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job)}
+
+
+def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | None) -> None:
+    """Raises `UserError` for a graph that does not fit the trained model.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        widths: The sizes that the model fits.
+        names: The names of the model's classes, if there are any.
+    """
+    given, own = job.widths(worker), job.prepared.class_names
+    for what, value, wanted in (
+        ("columns of features", given.in_features, widths.in_features),
+        ("columns of edge features", given.edge_width, widths.edge_width),
+    ):
+        if value != wanted:
+            raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
+    if job.settings.job == "test" and given.num_classes > widths.num_classes:
+        raise UserError(
+            f"dataset has labels for {given.num_classes} outputs, the model of {job.settings.checkpoint} has "
+            f"{widths.num_classes}"
+        )
+    if job.settings.job == "test" and names is not None and own is not None and names != own:
+        raise UserError(f"dataset has other class names than {job.settings.checkpoint}: figures would mix up classes")
