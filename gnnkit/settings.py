@@ -17,6 +17,7 @@ from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown
 JOBS = ("train", "verify", "plan", "partition", "predict", "test")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
+SCHEDULES = ("cosine", "linear")
 PRECISIONS = (32, 64, "bf16-mixed")
 DEFAULT_WORKERS = 4
 DEFAULT_TASK = "node_classification"
@@ -84,6 +85,10 @@ class TrainerSettings:
     optimizer: str
     lr: float
     weight_decay: float
+    schedule: str | None  # of SCHEDULES
+    warmup_epochs: int
+    clip_norm: float | None
+    max_time: float | None  # seconds
     precision: int | str  # one of PRECISIONS
     check_val_every_n_epoch: int
     log_every_n_steps: int
@@ -113,6 +118,12 @@ class TrainerSettings:
         one_of("trainer.precision", self.precision, PRECISIONS)
         one_of("trainer.on_nan", self.on_nan, OnNan.__args__)  # type: ignore[attr-defined]
         _path("trainer.resume", self.resume)
+        if self.schedule is not None:
+            one_of("trainer.schedule", self.schedule, SCHEDULES)
+        whole("trainer.warmup_epochs", self.warmup_epochs, 0, MAX_COUNT)
+        for name in ("clip_norm", "max_time"):
+            if getattr(self, name) is not None:
+                real(f"trainer.{name}", getattr(self, name), above=0)
         self._check_monitor()
 
     def _check_monitor(self) -> None:

@@ -68,6 +68,11 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     task: Task = settings.task.create()
     if settings.trainer.monitor is not None:
         _check_monitor(settings.trainer.monitor, settings, sync, task)
+    if settings.trainer.clip_norm is not None and not sync.steps_here:
+        raise UserError(
+            f"trainer.clip_norm={settings.trainer.clip_norm}: with sync={settings.sync.name} servers step, each with "
+            "some of the parameters: use sync=all_reduce, or leave the key out"
+        )
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model

@@ -9,7 +9,15 @@ from gnnkit.jobs.job import Job
 from gnnkit.settings import Choice
 from gnnkit.training.resume import Identity
 
-_LASTING = ("precision", "optimizer", "lr", "weight_decay")  # keys of trainer that a resumed run keeps
+_LASTING = (
+    "precision",
+    "optimizer",
+    "lr",
+    "weight_decay",
+    "schedule",
+    "warmup_epochs",
+    "clip_norm",
+)  # keys of trainer that a resumed run keeps
 _FREE = ("threads", "prefetch", "topology")  # arguments of plugins that change no result
 
 

@@ -27,6 +27,7 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import figures as monitored
 from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
+from gnnkit.training.schedule import Schedule, TimeLimit
 from gnnkit.training.trainer import make_trainer
 
 
@@ -88,8 +89,11 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     if comm.rank == LEADER:
         rows.write_names(job, job.prepared.class_names)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
+    told = monitored(rule)
+    if (limit := next((each for each in fitted.trainer.callbacks if isinstance(each, TimeLimit)), None)) is not None:  # type: ignore[attr-defined]
+        told["stopped"] = told["stopped"] or limit.stopped
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return found | drifts | left_out | sync.figures() | exactness | monitored(rule) | on_lost
+    return found | drifts | left_out | sync.figures() | exactness | told | on_lost
 
 
 def make_module(
@@ -123,6 +127,8 @@ def make_module(
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
+        schedule=Schedule(settings.trainer.schedule, settings.trainer.warmup_epochs, settings.trainer.max_epochs),
+        clip_norm=settings.trainer.clip_norm,
     )
 
 
@@ -150,6 +156,7 @@ def _fit(
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
+    limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
     kept = callbacks.monitor(job, _writer(job, module, sync))
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(
@@ -159,7 +166,7 @@ def _fit(
         guard=guard,
         mailbox=mailbox,
         # The monitor counts a step before a checkpoint saves the count.
-        callbacks=[observer, callbacks.signs(), *kept, *callbacks.periodic(job), *resumed, *display],
+        callbacks=[observer, callbacks.signs(), *kept, *limits, *callbacks.periodic(job), *resumed, *display],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,

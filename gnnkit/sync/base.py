@@ -29,6 +29,7 @@ class GradientSync(ABC):
     ddp: ClassVar[bool] = False  # True: Lightning's DDP may take the place of `step`, with the same result
     exact: bool = True  # False: not the gradient of one process
     drifts: bool = False  # True: workers hold different parameters between steps
+    steps_here: bool = True  # False: servers step, with the optimiser's class and settings
     servers: int = 0  # ranks beyond the workers, which run `serve`. Always the key `sync.servers`, and 0 without
     on_lost: OnLost = "stop"  # continue: the others go on without a lost worker other than rank 0
 

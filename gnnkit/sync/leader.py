@@ -49,6 +49,7 @@ class Leader(GradientSync):
             on_lost: stop, or continue without a worker that dies. Default: stop.
         """
         self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
+        self.steps_here = self.rules.together
         self.lockstep, self.exact, self.on_lost = self.rules.together, self.rules.exact, on_lost
         self._served: Served | None = None
 

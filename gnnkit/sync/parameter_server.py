@@ -53,7 +53,7 @@ class ParameterServer(GradientSync):
         """
         self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
         self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
-        self.lockstep = self.rules.together
+        self.lockstep, self.steps_here = self.rules.together, False
         self.exact, self.on_lost = self.rules.exact, on_lost
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:

@@ -18,6 +18,7 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
+from gnnkit.training.schedule import Schedule, clip
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -95,6 +96,8 @@ class TrainingModule(L.LightningModule):
         optimizer: str,
         lr: float,
         weight_decay: float,
+        schedule: Schedule | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         """Keeps the parts of this rank.
 
@@ -107,10 +110,13 @@ class TrainingModule(L.LightningModule):
             optimizer: A key of `settings.OPTIMIZERS`.
             lr: Learning rate.
             weight_decay: L2 penalty on the parameters that the model decays.
+            schedule: Learning rates over the epochs. Default: always `lr`.
+            clip_norm: Largest norm of a step's gradient. Default: any.
         """
         super().__init__()
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task = task or NodeClassification()
+        self.schedule, self.clip_norm = schedule or Schedule(), clip_norm
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
@@ -132,6 +138,11 @@ class TrainingModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         if (own := _own(self.model, "configure_optimizers")) is not None:
+            if self.schedule.name is not None or self.schedule.warmup:
+                raise UserError(
+                    f"trainer.schedule={self.schedule.name}: model={type(self.model).__name__} brings optimisers with "
+                    "schedules of its own: leave out trainer.schedule and trainer.warmup_epochs"
+                )
             return own()
         named = getattr(self.model, "decayed_parameters", self.model.parameters)
         decayed = list(named())
@@ -139,7 +150,12 @@ class TrainingModule(L.LightningModule):
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in chosen]
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
         make: Callable[..., Optimizer] = getattr(torch.optim, OPTIMIZERS[self.optimizer_name].torch_name)
-        return make([group for group in groups if group["params"]], lr=self.lr)
+        return self.schedule.of(make([group for group in groups if group["params"]], lr=self.lr))
+
+    def on_train_start(self) -> None:
+        if self.clip_norm is not None:
+            for optimizer in self.trainer.optimizers:
+                clip(optimizer, self.clip_norm)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch

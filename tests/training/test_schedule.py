@@ -1,0 +1,104 @@
+"""Learning rates, clipping and the limit of time are the same on all ranks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+import gnnkit
+from gnnkit.config import compose
+from gnnkit.errors import UserError
+from gnnkit.jobs import dispatch
+from gnnkit.settings import settle
+from gnnkit.training import checkpoint
+from gnnkit.training.schedule import Schedule, clip
+from tests.jobs.test_train import small_graph
+from tests.training.test_resume import Scheduled
+
+
+def run(folder: Path, **keys: Any) -> Any:
+    trainer = {"max_epochs": 6, "precision": 64, "lr": 0.1, "optimizer": "sgd", **keys.pop("trainer", {})}
+    chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "model": "gcn", **keys}
+    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, **chosen)
+
+
+def state(folder: Path) -> dict[str, Any]:
+    return checkpoint.load(folder / "checkpoints/last.json")  # type: ignore[no-any-return]
+
+
+def test_rates_rise_and_fall_as_the_formula_says() -> None:
+    rates = [Schedule("cosine", 2, 10).factor(epoch) for epoch in range(12)]
+    expected = [1 / 3, 2 / 3, *(0.5 * (1 + math.cos(math.pi * k / 8)) for k in range(8)), 0, 0]
+    assert rates == pytest.approx(expected, abs=1e-15)
+    assert [Schedule("linear", 0, 4).factor(epoch) for epoch in range(5)] == [1, 0.75, 0.5, 0.25, 0]
+    assert [Schedule(None, 1, 3).factor(epoch) for epoch in range(3)] == [0.5, 1, 1]
+
+
+def test_a_gradient_of_a_large_norm_is_scaled_down_before_the_step() -> None:
+    first, second = Parameter(torch.zeros(2, dtype=torch.float64)), Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": [second]}], lr=1.0)
+    clip(optimizer, 1.0)
+    first.grad, second.grad = torch.tensor([3.0, 0.0]).double(), torch.tensor([4.0]).double()
+    optimizer.step()
+    torch.testing.assert_close(torch.cat([first, second]), torch.tensor([-0.6, 0, -0.8]).double(), rtol=1e-5, atol=0)
+    first.grad, second.grad = torch.tensor([0.3, 0.0]).double(), torch.tensor([0.4]).double()
+    optimizer.step()
+    torch.testing.assert_close(torch.cat([first, second]), torch.tensor([-0.9, 0, -1.2]).double(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
+def test_a_schedule_reaches_every_step(tmp_path: Path, sync: str) -> None:
+    """Also where a server steps."""
+    keys = {"schedule": "linear", "warmup_epochs": 1}
+    run(tmp_path / "run", sync=sync, trainer=keys)
+    run(tmp_path / "one", workers=1, trainer=keys)
+    found, alone = state(tmp_path / "run"), state(tmp_path / "one")
+    assert found["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0)
+    for name, value in alone["state_dict"].items():
+        torch.testing.assert_close(found["state_dict"][name], value, rtol=1e-10, atol=1e-12)
+    run(tmp_path / "same", sync=sync)
+    assert not torch.equal(state(tmp_path / "same")["state_dict"][name], value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
+@pytest.mark.parametrize("sync", ["all_reduce", "leader"])
+def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, sync: str, comm: str) -> None:
+    """So that several ranks step as one does. With Lightning's DDP too."""
+    keys = {"clip_norm": 0.05, "max_epochs": 3}
+    run(tmp_path / "run", sync=sync, comm=comm, trainer=keys)
+    run(tmp_path / "one", workers=1, trainer=keys)
+    run(tmp_path / "free", workers=1, trainer={"max_epochs": 3})
+    found, alone = (state(tmp_path / name)["state_dict"] for name in ("run", "one"))
+    for name, value in alone.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(state(tmp_path / "free")["state_dict"][name], value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["threads", "gloo"])
+def test_training_ends_when_time_is_over(tmp_path: Path, comm: str, capfd: pytest.CaptureFixture[str]) -> None:
+    result = run(tmp_path / "run", comm=comm, trainer={"max_epochs": 100_000, "max_time": 1.5})
+    assert 0 < result["epochs"] < 100_000
+    assert result["stopped"] == f"trainer.max_time=1.5: ended after epoch {result['epochs']}"
+    assert capfd.readouterr().err.count(result["stopped"]) == 1
+    assert state(tmp_path / "run")["epoch"] == result["epochs"]
+
+
+@pytest.mark.slow
+def test_a_model_with_schedules_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"trainer.schedule=cosine: model=Scheduled brings optimisers"):
+        run(tmp_path / "run", model=lambda *_: Scheduled("epoch", 4), trainer={"schedule": "cosine"})
+
+
+def test_servers_do_not_clip() -> None:
+    for sync in ("parameter_server", "leader sync.mode=async"):
+        overrides = ["strategy=vertex_centric", *f"sync={sync}".split(), "trainer.clip_norm=1"]
+        with pytest.raises(UserError, match=r"trainer.clip_norm=1(.0)?: with sync=.* servers step"):
+            dispatch.check(settle(compose(overrides)))
