@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = {"stripes"}  # plugins that only show how a plugin is made
+EVERYTHING = "write=[predictions,logits,probabilities,embeddings]"
 QUICK = ["trainer.max_epochs=1", "comm=threads", "trainer.checkpoint=false"]
 SMALL = ["dataset=synthetic", "dataset.num_nodes=120", "dataset.num_edges=400", "trainer.max_epochs=2"]
 
@@ -124,12 +125,14 @@ def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", commands("README.md") + commands("CONTRIBUTING.md"), ids=" ".join)
-def test_commands_are_accepted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if arguments[0].startswith("--"):
         assert main(arguments) == 0
     else:
         here = [argument for argument in arguments if argument != "trainer.resume=RUN"]  # there is no such run
-        checked = dispatch.check(settings.settle(config.compose(here)))
+        (tmp_path / "config.yaml").write_text(json.dumps(config.compose(["strategy=vertex_centric"])))
+        here = [argument.replace("checkpoint=RUN", f"checkpoint='{tmp_path}'") for argument in here]
+        checked = dispatch.check(settings.settle(config.compose(config.with_run(here))))
         assert checked.workers >= 1
 
 
@@ -140,7 +143,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         patch.chdir(tmp_path_factory.mktemp("runs"))
         first = commands("README.md")[0]
         assert first == ["+strategy=vertex_centric", "partition=2d"]
-        assert main([*first, *SMALL, "output=first"]) == 0
+        assert main([*first, *SMALL, "output=first", EVERYTHING]) == 0
         assert main([*first, *SMALL, "model=pagerank", "comm=threads", "output=program"]) == 0
         yield {name: Path(name).absolute() for name in ("first", "program")}
 
@@ -196,7 +199,7 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
         for key in [*keys.read(section, option).keys, *keys.shared(section)]
     }
     mentioned = set(re.findall(rf"(?<![\w./])((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?![.(])", text))
-    assert mentioned <= known | {"partition.nodes", "partition.grid"}
+    assert mentioned <= known | {"partition.nodes", "partition.grid", "model.safetensors"}
 
 
 def test_every_kind_of_plugin_and_every_check_is_described() -> None:
