@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.sync.base import GradientSync, OnLost, gradients, trained
-from gnnkit.sync.served import Served
+from gnnkit.sync.base import OnLost, gradients, trained
+from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.versions import Damping, Mode, make_rules
 
 LEADER = 0
 
 
-class Leader(GradientSync):
+class Leader(ServedSync):
     """Collects the gradients at rank 0, which updates and sends out the new parameters.
 
     Rank 0 alone holds the optimiser's state. The new parameters overwrite the
@@ -48,10 +46,8 @@ class Leader(GradientSync):
             damping: none, or staleness. Default: none.
             on_lost: stop, or continue without a worker that dies. Default: stop.
         """
-        self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
-        self.steps_here = self.rules.together
-        self.lockstep, self.exact, self.on_lost = self.rules.together, self.rules.exact, on_lost
-        self._served: Served | None = None
+        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)
+        self.steps_here = self.lockstep
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
@@ -85,21 +81,3 @@ class Leader(GradientSync):
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.rules.check_average()
         super().average_models(module, weight)
-
-    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
-        if self._served is not None:
-            self._served.settle(module)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self._served is None else self._served.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._served is not None:
-            self._served.load_state_dict(state)
-
-    def figures(self) -> dict[str, Any]:
-        return {} if self._served is None else self._served.figures()
-
-    def close(self) -> None:
-        if self._served is not None:
-            self._served.close()

@@ -9,15 +9,15 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.ranges import whole
-from gnnkit.sync.base import GradientSync, OnLost
-from gnnkit.sync.served import Served
+from gnnkit.sync.base import OnLost
+from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.server import Server
 from gnnkit.sync.versions import Damping, Mode, make_rules
 
 MAX_SERVERS = 1024
 
 
-class ParameterServer(GradientSync):
+class ParameterServer(ServedSync):
     """Pushes gradients to servers, which step and know neither data nor model.
 
     Alone the servers hold the optimiser's state. Choose `mode=async` where workers are
@@ -52,9 +52,7 @@ class ParameterServer(GradientSync):
             on_lost: stop, or continue without a worker that dies. Default: stop.
         """
         self.servers = whole("sync.servers", servers, 0, MAX_SERVERS)
-        self.rules = make_rules(mode, staleness, damping, average, trim, on_lost)
-        self.lockstep, self.steps_here = self.rules.together, False
-        self.exact, self.on_lost = self.rules.exact, on_lost
+        super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)
 
     def setup(self, module: nn.Module, comm: Communicator, mailbox: Mailbox | None = None) -> None:
         super().setup(module, comm)
@@ -65,26 +63,14 @@ class ParameterServer(GradientSync):
         Server(mailbox, num_workers, self.rules).run()
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
-        self._served.step(module, optimizer, share)
+        self.served.step(module, optimizer, share)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        return self._served.sum(x)
+        return self.served.sum(x)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.rules.check_average()
-        self._served.average(module, weight)
-
-    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
-        self._served.settle(module)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._served.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._served.load_state_dict(state)
+        self.served.average(module, weight)
 
     def figures(self) -> dict[str, Any]:
-        return {"servers": self.servers, **self._served.figures()}
-
-    def close(self) -> None:
-        self._served.close()
+        return {"servers": self.servers, **super().figures()}

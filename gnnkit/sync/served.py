@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.mailbox import Letter, PeerLost
 from gnnkit.errors import UserError
-from gnnkit.sync.base import gradients, trainable, trained
+from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
 from gnnkit.sync.optimised import Groups, State, pack_state, unpack_state
 from gnnkit.sync.server import REPLY, REQUEST, Server
 from gnnkit.sync.versions import Rules
@@ -251,3 +251,44 @@ def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
         dealt[place].append(number)
         heapq.heappush(places, (size + sizes[number], place))
     return [sorted(numbers) for numbers in dealt]
+
+
+class ServedSync(GradientSync):
+    """A synchronisation whose steps servers may make, from `_served` on."""
+
+    steps_here = False
+
+    def __init__(self, rules: Rules, on_lost: OnLost) -> None:
+        """Keeps the rules.
+
+        Args:
+            rules: The rules of the servers.
+            on_lost: stop, or continue without a worker that dies.
+        """
+        self.rules, self.on_lost = rules, on_lost
+        self.lockstep, self.exact = rules.together, rules.exact
+        self._served: Served | None = None
+
+    @property
+    def served(self) -> Served:
+        """This worker's end of the servers, after `setup`."""
+        assert self._served is not None, "setup comes first"
+        return self._served
+
+    def settle(self, module: nn.Module, optimizer: Optimizer) -> None:
+        if self._served is not None:
+            self._served.settle(module)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._served is None else self._served.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._served is not None:
+            self._served.load_state_dict(state)
+
+    def figures(self) -> dict[str, Any]:
+        return {} if self._served is None else self._served.figures()
+
+    def close(self) -> None:
+        if self._served is not None:
+            self._served.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnnkit.jobs.train import _scratch
+from gnnkit.jobs.rows import scratch
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_ranks_of_several_hosts_share_no_file(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
     comm: Any = SimpleNamespace(in_one_process=in_one_process, world_size=4)
     job: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(world_size=4 + servers))
-    assert _scratch(job, comm) == (tmp_path if shared else None)
+    assert scratch(job, comm) == (tmp_path if shared else None)
