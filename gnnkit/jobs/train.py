@@ -10,7 +10,8 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.evaluation import Evaluation, accuracies
@@ -129,8 +130,7 @@ def make_module(
         kind: Class of the module. Default: `TrainingModule`.
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
-    settings = job.settings
-    model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
+    settings, model = job.settings, _make_model(job, worker)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
 
@@ -146,6 +146,19 @@ def make_module(
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
     )
+
+
+def _make_model(job: Job, worker: Worker) -> nn.Module:
+    """Makes the model of one rank, with the same first parameters on all ranks.
+
+    Threads share torch's random generator, and Lightning winds the generator back at
+    the begin of training. So no thread trains before all threads have a model.
+    Collective.
+    """
+    model = job.source.make_model(job.widths(worker), job.settings.seed).to(worker.device, worker.dtype)
+    if worker.comm.in_one_process:
+        worker.comm.all_reduce(torch.zeros(1))
+    return model
 
 
 def _fit(
