@@ -72,7 +72,7 @@ def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     named = [(slow.step + 1, slow.rank) for slow in observed(compute)]
     assert [(int(step), int(rank)) for step, rank in told] == named
     assert any(rank == SLOW and step <= FIRST_SLOW + 10 for step, rank in named)
-    assert result["stragglers"][f"rank {SLOW}"] > 2
+    assert result["stragglers"][f"rank {SLOW}"] >= 2  # rounded, and more than 2
     assert result["train_loss"] == train(tmp_path / "even", sync=sync)["train_loss"]
     check_states(lines)
 
