@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
@@ -113,8 +114,7 @@ def make_module(
         kind: Class of the module. Default: `TrainingModule`.
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
-    settings = job.settings
-    model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
+    settings, model = job.settings, _make_model(job, worker)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
 
@@ -130,6 +130,19 @@ def make_module(
         schedule=Schedule(settings.trainer.schedule, settings.trainer.warmup_epochs, settings.trainer.max_epochs),
         clip_norm=settings.trainer.clip_norm,
     )
+
+
+def _make_model(job: Job, worker: Worker) -> nn.Module:
+    """Makes the model of one rank, with the same first parameters on all ranks.
+
+    Threads share torch's random generator, and Lightning winds the generator back at
+    the begin of training. So no thread trains before all threads have a model.
+    Collective.
+    """
+    model = job.source.make_model(job.widths(worker), job.settings.seed).to(worker.device, worker.dtype)
+    if worker.comm.in_one_process:
+        worker.comm.all_reduce(torch.zeros(1))
+    return model
 
 
 def _fit(

@@ -182,34 +182,42 @@ def test_rows_of_one_number_travel_coded_too() -> None:
     Threads.run(on_rank, 2)
 
 
-class Slow(Threads):
-    """Takes a while for rows."""
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_rows_travel_while_the_rank_computes_and_only_waiting_counts(staleness: int) -> None:
+    """Rows that are read later stay on their way until the rank has computed."""
+    shards, passes, seconds, ranks = shards_on(Grid(2, 1, 1)), 4, 0.15, 2
+    gates, gated, travelled = [threading.Barrier(2) for _ in range(ranks)], [False] * ranks, [0.0] * ranks
 
-    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        time.sleep(0.05 if rows.is_floating_point() else 0)
-        return super().all_to_all(rows, send_counts, recv_counts)
+    class Slow(Threads):
+        def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+            start = time.perf_counter()
+            if gated[self.rank]:
+                gates[self.rank].wait(20)  # the rank begins to compute
+                gates[self.rank].wait(20)  # the rank has computed
+            elif rows.is_floating_point():
+                time.sleep(seconds)
+            received = super().all_to_all(rows, send_counts, recv_counts)
+            travelled[self.rank] += time.perf_counter() - start
+            return received
 
+    def on_rank(comm: Communicator) -> float:
+        rank, engine, schedule = comm.rank, Engine(shards[comm.rank], comm, torch.float64), Pipelined(staleness)
+        for number in range(passes):
+            if number == 1:  # pass 0 waits for its own rows
+                engine.tally.reset()
+                travelled[rank], gated[rank] = 0.0, staleness > 0
+            (adjacency,) = ShardAdjacency.layers(engine, 1, 0, ForwardPass(schedule, key=number))
+            adjacency.aggregate(torch.tensor(shards[rank].features))
+            if gated[rank]:
+                gates[rank].wait(20)
+                time.sleep(seconds)  # computes
+                gates[rank].wait(20)
+        engine.close()
+        return travelled[rank] - engine.tally.seconds
 
-def test_rows_travel_while_the_rank_computes_and_only_waiting_counts() -> None:
-    shards, epochs = shards_on(Grid(2, 1, 1)), 4
-
-    def on_rank(comm: Communicator) -> list[float]:
-        waited = []
-        for schedule in (Pipelined(staleness=0), Pipelined(staleness=1)):
-            engine = Engine(shards[comm.rank], comm, torch.float64)
-            for epoch in range(epochs):
-                if epoch == 1:
-                    engine.tally.reset()
-                (adjacency,) = ShardAdjacency.layers(engine, 1, 0, ForwardPass(schedule, key=epoch))
-                adjacency.aggregate(torch.tensor(shards[comm.rank].features))
-                time.sleep(0.2)  # computes
-            waited.append(engine.tally.seconds)
-            engine.close()
-        return waited
-
-    for at_once, later in Slow.run(on_rank, 2):
-        assert at_once > 0.04 * (epochs - 1)
-        assert later < at_once / 2
+    computed = seconds * (passes - 1)
+    for hidden in Slow.run(on_rank, ranks):
+        assert (hidden > computed / 2) == (staleness > 0)
 
 
 def test_an_error_in_the_background_is_raised_where_rows_are_waited_for() -> None:

@@ -8,18 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import gnnkit
 from gnnkit import plugins
 from gnnkit.comm.threads import Threads
+from gnnkit.engine import Adjacency
 from gnnkit.graph import CSC, Graph
 from gnnkit.training import checkpoint
 
@@ -236,6 +239,42 @@ def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
+
+
+class Slow(nn.Module):
+    """A network that takes time to make, and draws where training begins."""
+
+    num_layers = 1
+    trains: ClassVar[threading.Event] = threading.Event()
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(in_features, num_classes)
+        self.trains.wait(0.25)  # for a rank that trains before all ranks have a model
+        self.second = nn.Linear(num_classes, num_classes)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        return self.second(adjacencies[0].aggregate(self.first(x)))
+
+    def decayed_parameters(self) -> list[nn.Parameter]:
+        torch.rand(1)
+        self.trains.set()
+        return list(self.parameters())
+
+
+@pytest.mark.slow
+def test_threads_begin_with_equal_parameters_however_long_a_model_takes_to_make(tmp_path: Path) -> None:
+    result = gnnkit.train(
+        small_graph(),
+        strategy="individual_sample",  # the ranks do not meet in the set-up
+        model=Slow,
+        workers=3,
+        comm="threads",
+        trainer={"max_epochs": 1, "checkpoint": False},
+        overrides=["sampler=neighbor", "sampler.fanouts=[3]"],
+        folder=tmp_path / "run",
+    )
+    assert result["drift"] == 0
 
 
 def test_ranks_that_were_started_cannot_be_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
