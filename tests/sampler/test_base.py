@@ -52,6 +52,9 @@ SAMPLERS: dict[str, Sampler] = {
     "labor, redrawn": LaborSampler([6, -1], redraw=True),
     "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5, importance="sum"),
     "metropolis_hastings, plain": MetropolisHastingsSampler([5, 4], alpha=0.0, redraw=True),
+    "metropolis_hastings, similar": MetropolisHastingsSampler(
+        [5, 4], walk_length=5, target="similarity", embeddings=np.random.default_rng(6).standard_normal((2_000, 9))
+    ),
     "cluster": ClusterSampler(np.arange(2_000) // 100),
     "full": FullSampler(2),
     "third party": FirstNeighbors(),
