@@ -120,8 +120,10 @@ def graph(random: Random) -> tuple[Any, Any]:
 
 def reading(random: Random) -> Any:
     pointers, sources = graph(random)
-    extra: Mapping[str, Make] = {"wanted": costs, "cluster": ids, "rows": ids, "sources": ids, "counts": ids}
+    extra: dict[str, Make] = {"wanted": costs, "features": rows}
+    extra |= dict.fromkeys(("cluster", "rows", "sources", "counts"), ids)
     given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
+    given["floor"] = odd(random, Random.random)
     weight = edge_values(random) if random.random() < 0.1 else None
     num_sources = odd(random, lambda _: 8, 20)
     return SimpleNamespace(
@@ -250,7 +252,7 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Loader": {"take": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
-FIELDS = "csc|weight|wanted|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS = "csc|weight|wanted|features|floor|similarity|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
 FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement"
 
 
@@ -439,6 +441,42 @@ def test_buffers_are_writeable_large_enough_and_nobody_elses() -> None:
 def test_a_reading_names_the_array_that_does_not_fit() -> None:
     with pytest.raises(TypeError, match="wanted must be a one-dimensional NumPy array of dtype"):
         NeighborSampler([2]).draw(Reading(ring, wanted=np.ones(8, np.float32)), np.arange(2), 0, key=1)
+
+
+@pytest.mark.parametrize(
+    ("features", "floor", "message"),
+    [
+        (np.ones(8), 0.1, "features must be a two-dimensional NumPy array of float32 or float64, got"),
+        (np.ones((8, 2), np.float16), 0.1, "features must be a two-dimensional NumPy array of float32 or float64"),
+        ([[1.0]] * 8, 0.1, "features must be a two-dimensional NumPy array of float32 or float64, got"),
+        (np.ones((2, 8)).T, 0.1, "features: must be C-contiguous and aligned"),
+        (np.frombuffer(b"\0" * 65, np.uint8)[1:].view(np.float64).reshape(8, 1), 0.1, "features: must be C-contiguous"),
+        (np.ones((7, 2)), 0.1, "features has 14 entries, expected 16"),
+        (np.ones((9, 2), np.float32), 0.1, "features has 18 entries, expected 16"),
+        (np.ones((8, 2)), "a", "floor must be a number, got"),
+        (np.ones((8, 2)), None, "floor must be a number, got"),
+        (np.ones((8, 2)), -0.5, "floor = -0.5 is not a finite number of at least 0"),
+        (np.ones((8, 2)), np.inf, "floor = inf is not a finite number of at least 0"),
+        (np.full((8, 2), np.nan), 0.1, r"similarity\[0\] = NaN is not finite"),
+        (np.full((8, 2), 1e300), 0.1, r"similarity\[0\] = NaN is not finite"),
+    ],
+)
+def test_rows_to_compare_are_refused_by_name(features: Any, floor: Any, message: str) -> None:
+    reading = Reading(ring, features=features, floor=floor)
+    with pytest.raises((UserError, TypeError), match=message):
+        _core.visited(reading, np.arange(2), (3, 2, 1.0), 1)
+    with pytest.raises((UserError, TypeError), match=message):
+        MetropolisHastingsSampler([2]).native().sample(reading, np.arange(2), 1, 2)
+    native, steps = MetropolisHastingsSampler([2]).native(), (np.arange(2), [0, 2], 0, 7)
+    with pytest.raises((UserError, TypeError), match=message):
+        _core.Loader(reading, native, steps, None, lambda size: np.empty(size, np.uint8), 1, 1).take()
+
+
+def test_tables_without_nodes_or_columns_are_walked_by_the_floor() -> None:
+    empty = CSC(np.zeros(1, np.int64), np.empty(0, np.int64))
+    for csc, num_starts, width in ((empty, 0, 2**40), (ring, 8, 0)):
+        reading = Reading(csc, features=np.empty((csc.num_nodes, width)), floor=0.5)
+        assert len(_core.visited(reading, np.arange(num_starts), (3, 2, 1.0), 1)) == num_starts * 2 * 4
 
 
 if __name__ == "__main__":

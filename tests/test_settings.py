@@ -54,6 +54,9 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "sampler.walk_length": [*COUNT, 2**70],
     "sampler.num_walks": [*COUNT, 2**70],
     "sampler.alpha": [NAN, INF],
+    "sampler.target": ["similar", [-1.0], [NAN]],
+    "sampler.floor": [0, -1, NAN, INF],
+    "sampler.embeddings": ["/none.npy"],
     "strategy.local_iterations": [*COUNT, "all"],
     "strategy.max_drift": [0, -1, NAN, INF],
     "strategy.max_iterations": COUNT,
@@ -143,7 +146,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "write": ["weights", ["predictions", "rows"], 3],
     "output": [""],
 }
-WITHOUT_RANGE = ("seed", "split", "root", "target", "resume", "symmetrize", "row_normalize", "redraw", "edge_ids",
+WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "redraw", "edge_ids",
                  "replace", "contiguous", "checkpoint", "final_average", "name", "options")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 
@@ -299,6 +302,7 @@ def test_a_key_that_is_taken_away_is_named(
 
 
 SAMPLED = "strategy=individual_sample"
+SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
 
 
 @pytest.mark.slow
@@ -344,6 +348,21 @@ SAMPLED = "strategy=individual_sample"
             "strategy.mode=cooperative: sampler=BalancedSampler draws for a node according to other nodes",
         ),
         ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
+        ([SAMPLED, *SIMILAR, "sampler.floor=0"], "sampler.floor=0 must be a number of at least 1e-09"),
+        ([SAMPLED, *SIMILAR, "sampler.embeddings=/none.npy"], "sampler.embeddings=/none.npy cannot be read: "),
+        (
+            [SAMPLED, *SIMILAR, "strategy.features=partitioned"],
+            "strategy.features=partitioned: sampler=MetropolisHastingsSampler reads features of all nodes, as "
+            "sampler.target=similarity does",
+        ),
+        (
+            [SAMPLED, *SIMILAR, "strategy.topology=partitioned"],
+            "strategy.topology=partitioned: sampler=MetropolisHastingsSampler draws from more than the in-edges",
+        ),
+        (
+            ["strategy=joint_sample", *SIMILAR],
+            "strategy.mode=cooperative: sampler=MetropolisHastingsSampler walks",
+        ),
     ],
 )
 def test_the_command_refuses_values_before_anything_is_started(

@@ -46,6 +46,21 @@ class Sampler(ABC):
         return False
 
     @property
+    def reads_features(self) -> bool:
+        """Whether the sampler needs the features of all nodes before the first draw."""
+        return False
+
+    def with_features(self, features: Floats | None) -> Sampler:
+        """Returns a sampler that has the features of all nodes, if it `reads_features`.
+
+        Raises `UserError` where there are none to read.
+
+        Args:
+            features: [num_nodes, width] finite numbers. None: there are none.
+        """
+        return self
+
+    @property
     def rank_invariant(self) -> bool:
         """Whether P ranks with batches of B draw the same as one rank with P * B.
 
@@ -115,6 +130,8 @@ class Reading:
 
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite, at least 0, preference for each node
+    features: Floats | None = None  # [num_sources, width] float32 or float64 rows that walks compare
+    floor: float = 0.0  # with features: weight of a node unlike the start of a walk, at least 0
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
     rows: Ids | None = None  # [num_nodes] int64 global ids of destinations. None: positions
     sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions
@@ -122,7 +139,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         csc = self.csc
-        for array in (csc.indptr, csc.indices, csc.weight, self.wanted, self.cluster, self.rows, self.sources):
+        of_nodes = (self.wanted, self.features, self.cluster, self.rows, self.sources)
+        for array in (csc.indptr, csc.indices, csc.weight, *of_nodes):
             storage.expect_random_reads(array)
 
 

@@ -107,7 +107,7 @@ class Loader:
         self.tables = Tables.of(known, features, labels)
         self.costs = None if costs is None else check_costs("costs", costs, len(self.seeds))
         # Not `sampler`: Lightning takes an attribute of that name for one of torch's.
-        self._sampler = _check_sampler(sampler)
+        self._sampler = _check_sampler(sampler).with_features(self.tables.features)
         groups = sampler.groups(self.csc, self.seeds)
         if groups is not None:
             groups = int64s(f"{type(sampler).__name__}.groups", groups, len(self.seeds))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit import _core
-from gnnkit.checks import finite, floats, int64s, whole
+from gnnkit.checks import FLOAT32_MAX, finite, floats, int64s, numbers, whole
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Ids
+from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.ranges import one_of, real, shown
 from gnnkit.sampler.base import NativeSampler, Reading, wrap
+from gnnkit.storage import read_npy
 
 _MAX_WALKS = 2**16
 _MAX_STEPS = 2**24  # of all walks of a node
+_SIMILARITY = "similarity"
+_FLOOR = 0.1
+_LEAST_FLOOR = 1e-9  # random numbers have 53 bits, which must tell the acceptances apart
 _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph itself
 
 
@@ -27,6 +35,11 @@ class MetropolisHastingsSampler(NativeSampler):
     min(1, target(v) / target(u) (d(u) / d(v))^alpha) (Metropolis et al., 1953, and
     Hastings, 1970). Otherwise the walk stays and u counts again. So each component is
     visited in proportion to target d^(1 - alpha), uniformly by default.
+
+    With `target="similarity"` walks from s prefer nodes like s. The target is then
+    floor + max(0, cosine of the features of v and s). Nodes unlike s keep the weight
+    `floor`, so walks reach every node of the component. A row of zeros, such as an
+    empty bag of words, is like no row.
 
     As in PinSAGE (Ying et al., KDD 2018) the neighbourhood of a node is the `fanout`
     other nodes that walks from the node visit most. Importance weights are the visits,
@@ -43,7 +56,9 @@ class MetropolisHastingsSampler(NativeSampler):
         walk_length: int = 10,
         num_walks: int = 10,
         alpha: float = 1.0,
-        target: npt.ArrayLike | None = None,
+        target: npt.ArrayLike | str | None = None,
+        floor: float | None = None,
+        embeddings: npt.ArrayLike | str | None = None,
         redraw: bool = False,
         importance: str | None = None,
         threads: int | None = None,
@@ -57,8 +72,12 @@ class MetropolisHastingsSampler(NativeSampler):
             num_walks: walks from every node, 1 to 65536. All together make at most 2^24
                 steps.
             alpha: exponent on the ratio of degrees. 0 is a plain walk.
-            target: [num_nodes] how often each node is wanted, not negative. Default:
-                all alike.
+            target: [num_nodes] how often each node is wanted, not negative, or
+                "similarity". Default: all alike.
+            floor: weight of a node unlike the start, at least 1e-9. Only for
+                similarity, where None stands for 0.1.
+            embeddings: [num_nodes, columns] rows that similarity compares, or path of
+                an .npy file. Default: features, from a `Loader` or `with_features`.
             redraw: whether all nodes found so far walk anew at every hop.
             importance: mean, sum or None.
             threads: threads that make one batch. Default: the cores at hand.
@@ -67,7 +86,9 @@ class MetropolisHastingsSampler(NativeSampler):
         self.walk_length = whole("sampler.walk_length", walk_length, 1, _MAX_WALKS)
         self.num_walks = whole("sampler.num_walks", num_walks, 1, _MAX_WALKS)
         self.alpha = finite("sampler.alpha", alpha)
-        self.target = None if target is None else _target(target)
+        self.floor = _floor(target, floor)  # None: walks do not compare rows
+        self.target = None if target is None or self.floor is not None else _target(target)
+        self.embeddings = None if embeddings is None else _embeddings(embeddings, self.floor)
         if self.walk_length * self.num_walks > _MAX_STEPS:
             steps = f"sampler.num_walks={num_walks} times sampler.walk_length={walk_length}"
             raise UserError(f"{steps} must be at most {_MAX_STEPS} steps a node")
@@ -75,8 +96,32 @@ class MetropolisHastingsSampler(NativeSampler):
     def native(self) -> _core.Sampler:
         return _core.Sampler.metropolis_hastings(self.fanouts, self._walks(), self.redraw, self.importance)
 
+    @property
+    def reads_features(self) -> bool:
+        return self.floor is not None and self.embeddings is None
+
+    def with_features(self, features: Floats | None) -> MetropolisHastingsSampler:
+        if not self.reads_features:
+            return self
+        if features is None or features.shape[1:] == (0,):
+            raise UserError(
+                "sampler.target=similarity compares features of nodes, and there are none: give sampler.embeddings"
+            )
+        comparing = copy.copy(self)
+        comparing.embeddings = _in_core(numbers("features", features, (None, None)))
+        return comparing
+
     def reading(self, graph: CSC) -> Reading:
-        return Reading(_symmetric(graph), wanted=self.target)
+        if self.floor is None:
+            return Reading(_symmetric(graph), wanted=self.target)
+        if self.embeddings is None:
+            raise UserError(
+                "sampler.target=similarity compares features of nodes: give them by with_features or a Loader, or give "
+                "sampler.embeddings"
+            )
+        if len(self.embeddings) != graph.num_nodes:
+            raise UserError(f"sampler.embeddings has {len(self.embeddings)} rows, the graph {graph.num_nodes} nodes")
+        return Reading(_symmetric(graph), features=self.embeddings, floor=self.floor)
 
     def walk(self, graph: CSC, starts: Ids, *, key: int) -> Ids:  # [num_starts, num_walks, walk_length + 1]
         """Returns the nodes on the walks from each start, the start first.
@@ -102,6 +147,40 @@ def _target(values: npt.ArrayLike) -> npt.NDArray[np.float64]:  # [num_nodes]
     if len(negative):
         raise UserError(f"sampler.target[{negative[0]}] = {target[negative[0]]} is negative")
     return target
+
+
+def _floor(target: object, floor: float | None) -> float | None:
+    """Returns the floor of similarity, or None for another target."""
+    if isinstance(target, str):
+        one_of("sampler.target", target, (_SIMILARITY,))
+        return _FLOOR if floor is None else real("sampler.floor", floor, _LEAST_FLOOR)
+    if floor is not None:
+        raise UserError(
+            f"sampler.floor={shown(floor)} is of sampler.target=similarity: choose it, or leave the key out"
+        )
+    return None
+
+
+def _embeddings(values: npt.ArrayLike | str, floor: float | None) -> Floats:  # [num_nodes, columns]
+    if floor is None:
+        raise UserError("sampler.embeddings is of sampler.target=similarity: choose it, or leave the key out")
+    given = _load(values) if isinstance(values, str) else values
+    rows = floats("sampler.embeddings", given, (None, None), bound=FLOAT32_MAX)
+    if rows.shape[1] == 0:
+        raise UserError(f"sampler.embeddings has shape {list(rows.shape)}, expected at least one column")
+    return _in_core(rows)
+
+
+def _load(path: str) -> npt.NDArray[Any]:
+    try:
+        return read_npy(Path(path))
+    except UserError as error:
+        raise UserError(f"sampler.embeddings={path} cannot be read: {error}") from error
+
+
+def _in_core(rows: Floats) -> Floats:
+    """Returns rows in float32 or float64, the types that the core reads."""
+    return rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
 
 
 def _symmetric(graph: CSC) -> CSC:

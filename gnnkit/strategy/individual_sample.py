@@ -92,6 +92,11 @@ class IndividualSample(ExecutionStrategy):
         super().check(sampler, num_layers)
         if sampler is not None and not self.reads_graph:
             check_sampler(sampler)
+        if sampler is not None and self.fetches and sampler.reads_features:
+            raise UserError(
+                f"strategy.features=partitioned: sampler={type(sampler).__name__} reads features of all nodes, as "
+                "sampler.target=similarity does without sampler.embeddings: use strategy.features=shared"
+            )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally, self._comm = Tally(), worker.comm

@@ -53,7 +53,7 @@ class SampledBatches:
         self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device)
         self.loader = Loader(
             self.graph.csc,
-            weighing_sums(worker.sampler),
+            weighing_sums(worker.sampler).with_features(self.graph.features),
             np.flatnonzero(self.graph.split == Split.TRAIN),
             batch_size,
             features=worker.features.table if self.gathers else None,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnkit import _core
-from gnnkit.graph import CSC, Ids, MiniBatch
+from gnnkit.graph import CSC, Floats, Ids, MiniBatch
 from gnnkit.sampler import (
     BalancedSampler,
     ClusterSampler,
@@ -52,10 +52,16 @@ SAMPLERS: dict[str, Sampler] = {
     "labor, redrawn": LaborSampler([6, -1], redraw=True),
     "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5, importance="sum"),
     "metropolis_hastings, plain": MetropolisHastingsSampler([5, 4], alpha=0.0, redraw=True),
+    "metropolis_hastings, similar": MetropolisHastingsSampler([5, 4], walk_length=5, target="similarity"),
     "cluster": ClusterSampler(np.arange(2_000) // 100),
     "full": FullSampler(2),
     "third party": FirstNeighbors(),
 }
+
+
+def features(graph: CSC) -> Floats:  # [num_nodes, 9]
+    return np.random.default_rng(6).standard_normal((graph.num_nodes, 9)).astype(np.float32)
+
 
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
@@ -63,6 +69,7 @@ each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLER
 @each_sampler
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_batches_follow_the_contract(sampler: Sampler, graph: CSC) -> None:
+    sampler = sampler.with_features(features(graph))
     check_sampler(sampler, graph, np.random.default_rng(1).permutation(graph.num_nodes)[:300])
 
 
@@ -81,6 +88,7 @@ def test_batches_follow_the_contract(sampler: Sampler, graph: CSC) -> None:
 def test_corner_cases_follow_the_contract(sampler: Sampler, corner: CSC) -> None:
     if isinstance(sampler, ClusterSampler):
         sampler = ClusterSampler(np.zeros(corner.num_nodes, np.int64))
+    sampler = sampler.with_features(features(corner))
     check_sampler(sampler, corner, np.arange(corner.num_nodes))
     empty = check_sampler(sampler, corner, np.empty(0, np.int64))
     assert len(empty.input_nodes) == 0
@@ -91,6 +99,7 @@ def test_corner_cases_follow_the_contract(sampler: Sampler, corner: CSC) -> None
 def test_loaders_make_the_same_batches_on_any_number_of_threads(sampler: Sampler, graph: CSC) -> None:
     weighted = CSC(graph.indptr, graph.indices, np.arange(graph.num_edges, dtype=np.float32))
     size = 1 if isinstance(sampler, ClusterSampler) else 100  # whole clusters are of 100 nodes
+    sampler = sampler.with_features(features(graph))
     one, three = (
         [batch.arrays() for batch in Loader(weighted, sampler, np.arange(500), size, threads=threads, prefetch=threads)]
         for threads in (1, 3)
@@ -118,7 +127,7 @@ def rmat() -> CSC:
 def test_threads_within_a_batch_do_not_change_it(sampler: Sampler, num_seeds: int, rmat: CSC) -> None:
     if not isinstance(sampler, NativeSampler):
         pytest.skip("written in Python")
-    sampler = copy(sampler)
+    sampler = copy(sampler.with_features(features(rmat)))
     if isinstance(sampler, ClusterSampler):
         sampler.clusters = np.arange(rmat.num_nodes) % 3
     seeds = np.random.default_rng(2).permutation(rmat.num_nodes)[:num_seeds]
@@ -142,6 +151,7 @@ def test_fewer_threads_than_one_are_refused() -> None:
 
 @each_sampler
 def test_keys_are_any_integers(sampler: Sampler, graph: CSC) -> None:
+    sampler = sampler.with_features(features(graph))
     for key in (-1, 2**64 + 5, np.int32(3)):
         assert len(sampler.sample(graph, np.arange(5), key=key).blocks) == sampler.num_hops
 

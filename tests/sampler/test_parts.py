@@ -39,7 +39,13 @@ SAMPLERS: dict[str, NativeSampler] = {
     "balanced": BalancedSampler([6, 4], most=20, importance="sum"),
     "full": FullSampler(2),
 }
-WALKERS = {**SAMPLERS, "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5)}
+WALKERS = {
+    **SAMPLERS,
+    "metropolis_hastings": MetropolisHastingsSampler([5, 4], walk_length=5),
+    "metropolis_hastings, similar": MetropolisHastingsSampler(
+        [5, 4], walk_length=5, target="similarity", embeddings=np.random.default_rng(6).standard_normal((2_000, 9))
+    ),
+}
 
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 
@@ -124,7 +130,8 @@ def test_numbers_of_nodes_do_not_matter_where_ids_are_given(sampler: NativeSampl
     turned = CSC(indptr, indices, None if weight is None else weight[edges])
     wanted = None if whole.wanted is None else whole.wanted[order]
     seeds = np.random.default_rng(5).permutation(graph.num_nodes)[:200]
-    reading = Reading(turned, wanted=wanted, rows=order, sources=order)
+    features = None if whole.features is None else whole.features[order]
+    reading = Reading(turned, wanted=wanted, features=features, floor=whole.floor, rows=order, sources=order)
     nodes, _, ends, sources, drawn, _ = sampler.native().sample(reading, number[seeds], KEY, 1)
     expected = sampler.native().sample(whole, seeds, KEY, 1)
     np.testing.assert_array_equal(order[nodes], expected[0])

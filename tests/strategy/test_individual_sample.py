@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
+from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, Shard, cut_all
 from gnnkit.sampler import (
     BalancedSampler,
@@ -104,6 +106,41 @@ def test_one_to_eight_ranks_compute_together_what_one_computes(name: str, model:
         else:
             expected = steps(alone, module, worker(Numbered(0, 1), SAMPLERS[name]()))
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_walks_that_compare_features_are_the_same_on_several_ranks() -> None:
+    module = make_model("sage")
+    sampler = MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4, target="similarity")
+    parts = [steps(IndividualSample(batch_size=4), module, worker(Numbered(rank, 3), sampler)) for rank in range(3)]
+    alone = IndividualSample(batch_size=4).on_one_rank(3, sampler)
+    assert alone is not None
+    expected = steps(alone, module, worker(Numbered(0, 1), sampler))
+    torch.testing.assert_close(sum(parts), expected, rtol=1e-10, atol=1e-10)
+    uniform = MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4)
+    assert not torch.equal(expected, steps(alone, module, worker(Numbered(0, 1), uniform)))
+
+
+@pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
+def test_walks_that_compare_features_are_refused_where_other_ranks_have_the_rows() -> None:
+    similar = functools.partial(MetropolisHastingsSampler, [3, 3], target="similarity")
+    partitioned = IndividualSample(features="partitioned")
+    with pytest.raises(
+        UserError, match=r"strategy\.features=partitioned: .* as sampler\.target=similarity does without"
+    ):
+        partitioned.check(similar(), 2)
+    with pytest.raises(UserError, match=r"strategy\.topology=partitioned: .* draws from more than the in-edges"):
+        IndividualSample(topology="partitioned").check(similar(embeddings=GRAPH.features), 2)
+    partitioned.check(similar(embeddings=GRAPH.features), 2)
+
+    def work(comm: Any, strategy: IndividualSample, graph: Graph, sampler: Sampler) -> Tensor:
+        own = Worker(comm, shards(comm.world_size)[comm.rank], torch.float64, 3, graph, sampler)
+        return steps(strategy, make_model("sage"), own)
+
+    topology = replace(GRAPH, features=np.empty((GRAPH.num_nodes, 0), np.float32))
+    found = Threads.run(lambda comm: work(comm, partitioned, topology, similar(embeddings=GRAPH.features)), 2)
+    expected = Threads.run(lambda comm: work(comm, IndividualSample(), GRAPH, similar()), 2)
+    assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
 
 
 def test_a_model_that_needs_edges_is_refused_where_nodes_are_drawn() -> None:

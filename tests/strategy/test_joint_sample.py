@@ -140,6 +140,7 @@ def test_columns_of_the_first_layer_add_up_to_individual_batches(model: str, hid
         lambda: BalancedSampler([3, 2]),
         lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
         lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4),
+        lambda: MetropolisHastingsSampler([3, 3], walk_length=3, num_walks=4, target="similarity"),
     ]
     for sampler in samplers:
         work = lambda comm: steps(IndividualSample(batch_size=6), module, worker(comm, sampler()))  # noqa: E731, B023

@@ -4,7 +4,8 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1, dtype};
+use gnnkit_core::view;
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods, dtype};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 
@@ -177,13 +178,13 @@ impl<'py> Ids<'py> {
     }
 }
 
-/// Weights of edges in either width.
-pub(crate) enum Weight<'py> {
+/// Numbers in either width.
+pub(crate) enum Floats<'py> {
     F32(Slice<'py, f32>),
     F64(Slice<'py, f64>),
 }
 
-impl<'py> Weight<'py> {
+impl<'py> Floats<'py> {
     pub(crate) fn new(name: &str, value: Arg<'_, 'py>) -> PyResult<Self> {
         if value.cast::<PyArray1<f32>>().is_ok() {
             return Slice::new(name, value).map(Self::F32);
@@ -193,6 +194,36 @@ impl<'py> Weight<'py> {
         }
         let wanted = "a one-dimensional NumPy array of float32 or float64";
         Err(mistyped(name, wanted, value))
+    }
+
+    pub(crate) fn view(&self) -> view::Floats<'_> {
+        match self {
+            Self::F32(values) => view::Floats::F32(values.as_slice()),
+            Self::F64(values) => view::Floats::F64(values.as_slice()),
+        }
+    }
+}
+
+/// A table of numbers in either width, row by row.
+pub(crate) struct Table<'py> {
+    pub(crate) values: Floats<'py>,
+    pub(crate) width: usize,
+}
+
+impl<'py> Table<'py> {
+    pub(crate) fn new(name: &str, value: Arg<'_, 'py>) -> PyResult<Self> {
+        let narrow = value.cast::<PyArray2<f32>>().map(|table| table.as_untyped());
+        let Ok(table) = narrow.or_else(|_| value.cast::<PyArray2<f64>>().map(|table| table.as_untyped())) else {
+            let wanted = "a two-dimensional NumPy array of float32 or float64";
+            return Err(mistyped(name, wanted, value));
+        };
+        if !table.is_c_contiguous() {
+            return Err(refuse(name, "must be C-contiguous and aligned"));
+        }
+        // A view of all numbers, which keeps the table alive.
+        let values = Floats::new(name, &value.call_method1("reshape", (-1,))?)?;
+        let width = table.shape()[1];
+        Ok(Self { values, width })
     }
 }
 

@@ -8,7 +8,7 @@ use gnnkit_core::{Csc, Error};
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, Slice, Weight, count, flag, optional, within};
+use crate::arg::{Arg, Floats, Ids, Slice, count, flag, optional, within};
 use crate::user_error;
 
 /// The number of threads that the caller wants, at least 1. No result depends on it.
@@ -157,13 +157,13 @@ fn csc_degrees<'py>(
 ) -> PyResult<PyDegrees<'py>> {
     let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
     let num_sources = count("num_sources", num_sources)?;
-    let weight = optional(weight, |weight| Weight::new("weight", weight))?;
+    let weight = optional(weight, |weight| Floats::new("weight", weight))?;
     let degrees = with_ids!(indices, indices => {
         let csc = Csc::new(indptr.as_slice(), indices, num_sources).map_err(user_error)?;
         match &weight {
             None => edges::degrees::<_, f64>(csc, None),
-            Some(Weight::F32(weight)) => edges::degrees(csc, Some(weight.as_slice())),
-            Some(Weight::F64(weight)) => edges::degrees(csc, Some(weight.as_slice())),
+            Some(Floats::F32(weight)) => edges::degrees(csc, Some(weight.as_slice())),
+            Some(Floats::F64(weight)) => edges::degrees(csc, Some(weight.as_slice())),
         }
     });
     let (in_degree, out_degree) = degrees.map_err(user_error)?;

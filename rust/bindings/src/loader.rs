@@ -12,7 +12,8 @@ use gnnkit_core::loader::{Pipeline, Taken};
 use gnnkit_core::pool::MOST_THREADS;
 use gnnkit_core::rng;
 use gnnkit_core::sample::{Batch, Sampler, Scratch};
-use gnnkit_core::view::{Extra, View, Weights};
+use gnnkit_core::similarity::Similarity;
+use gnnkit_core::view::{self, Extra, View};
 use numpy::{Element, PyArray1};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -117,31 +118,47 @@ struct Reading {
     indptr: Held<i64>,
     edges: Edges,
     num_sources: usize,
-    weight: Option<Weight>,
+    weight: Option<Floats>,
     wanted: Option<Held<f64>>,
+    /// Rows that walks compare, their width, and the weight of a node unlike the start.
+    features: Option<(Floats, usize, f64)>,
     cluster: Option<Held<i64>>,
     rows: Option<Held<i64>>,
     sources: Option<Held<i64>>,
     counts: Option<Held<i64>>,
 }
 
-enum Weight {
+enum Floats {
     F32(Held<f32>),
     F64(Held<f64>),
 }
 
+impl Floats {
+    fn new(values: &arg::Floats<'_>) -> Self {
+        match values {
+            arg::Floats::F32(values) => Self::F32(Held::new(values)),
+            arg::Floats::F64(values) => Self::F64(Held::new(values)),
+        }
+    }
+
+    fn view(&self) -> view::Floats<'_> {
+        match self {
+            Self::F32(values) => view::Floats::F32(values.as_slice()),
+            Self::F64(values) => view::Floats::F64(values.as_slice()),
+        }
+    }
+}
+
 impl Reading {
     fn new(reading: &PyReading<'_>) -> Self {
-        let weight = reading.weight.as_ref().map(|weight| match weight {
-            arg::Weight::F32(weight) => Weight::F32(Held::new(weight)),
-            arg::Weight::F64(weight) => Weight::F64(Held::new(weight)),
-        });
+        let features = reading.features.as_ref();
         Self {
             indptr: Held::new(&reading.indptr),
             edges: held_ids(&reading.indices),
             num_sources: reading.num_sources,
-            weight,
+            weight: reading.weight.as_ref().map(Floats::new),
             wanted: reading.wanted.as_ref().map(Held::new),
+            features: features.map(|(table, floor)| (Floats::new(&table.values), table.width, *floor)),
             cluster: reading.cluster.as_ref().map(Held::new),
             rows: reading.rows.as_ref().map(Held::new),
             sources: reading.sources.as_ref().map(Held::new),
@@ -149,18 +166,18 @@ impl Reading {
         }
     }
 
-    fn extra(&self) -> Extra<'_> {
-        Extra {
-            weight: self.weight.as_ref().map(|weight| match weight {
-                Weight::F32(weight) => Weights::F32(weight.as_slice()),
-                Weight::F64(weight) => Weights::F64(weight.as_slice()),
-            }),
+    fn extra(&self) -> Result<Extra<'_>, Error> {
+        let similarity = self.features.as_ref();
+        let similarity = similarity.map(|(rows, width, floor)| Similarity::new(rows.view(), *width, *floor));
+        Ok(Extra {
+            weight: self.weight.as_ref().map(Floats::view),
             wanted: self.wanted.as_ref().map(Held::as_slice),
+            similarity: similarity.transpose()?,
             cluster: self.cluster.as_ref().map(Held::as_slice),
             rows: self.rows.as_ref().map(Held::as_slice),
             sources: self.sources.as_ref().map(Held::as_slice),
             counts: self.counts.as_ref().map(Held::as_slice),
-        }
+        })
     }
 
     fn sample(&self, sampler: &Sampler, seeds: &[i64], key: u64, scratch: &mut Scratch) -> Result<Drawn, Error> {
@@ -178,7 +195,7 @@ impl Reading {
         key: u64,
         scratch: &mut Scratch,
     ) -> Result<Batch<I>, Error> {
-        let view = View::new(self.indptr.as_slice(), edges.as_slice(), self.num_sources)?.with(self.extra())?;
+        let view = View::new(self.indptr.as_slice(), edges.as_slice(), self.num_sources)?.with(self.extra()?)?;
         let seeds = narrow("seeds", seeds, view.num_nodes())?;
         sampler.sample(&view, &seeds, key, scratch)
     }

@@ -7,14 +7,16 @@ use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
 use gnnkit_core::memory::{Kept, List};
 use gnnkit_core::sample::{Batch, Hop, Importance, Kind, Limits, MAX_HOPS, Numbering, Sampler, Scratch, water_fill};
-use gnnkit_core::view::{Extra, View, Weights};
+use gnnkit_core::similarity::Similarity;
+use gnnkit_core::view::{Extra, View};
 use gnnkit_core::walk::Walks;
 use numpy::ndarray::ArrayView1;
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray};
 use pyo3::prelude::*;
 
 use crate::arg::{
-    Arg, Ids, Slice, Weight, attribute, count, exactly, flag, key as key_of, numbers, optional, real, text, within,
+    Arg, Floats, Ids, Slice, Table, attribute, count, exactly, flag, key as key_of, numbers, optional, real, text,
+    within,
 };
 use crate::{UserError, user_error};
 
@@ -29,8 +31,10 @@ pub(crate) struct PyReading<'py> {
     pub(crate) indptr: Slice<'py, i64>,
     pub(crate) indices: Ids<'py>,
     pub(crate) num_sources: usize,
-    pub(crate) weight: Option<Weight<'py>>,
+    pub(crate) weight: Option<Floats<'py>>,
     pub(crate) wanted: Option<Slice<'py, f64>>,
+    /// Rows that walks compare, and the weight of a node unlike the start.
+    pub(crate) features: Option<(Table<'py>, f64)>,
     pub(crate) cluster: Option<Slice<'py, i64>>,
     pub(crate) rows: Option<Slice<'py, i64>>,
     pub(crate) sources: Option<Slice<'py, i64>>,
@@ -49,9 +53,13 @@ impl<'py> PyReading<'py> {
             indptr: Slice::new("indptr", &of_csc("indptr")?)?,
             indices: Ids::new("indices", &of_csc("indices")?)?,
             num_sources: count("num_sources", &of_csc("num_sources")?)?,
-            weight: optional(&of_csc("weight")?, |weight| Weight::new("weight", weight))?,
+            weight: optional(&of_csc("weight")?, |weight| Floats::new("weight", weight))?,
             wanted: optional(&attribute("reading", reading, "wanted")?, |wanted| {
                 Slice::new("wanted", wanted)
+            })?,
+            features: optional(&attribute("reading", reading, "features")?, |features| {
+                let floor = real("floor", &attribute("reading", reading, "floor")?)?;
+                Ok((Table::new("features", features)?, floor))
             })?,
             cluster: ids("cluster")?,
             rows: ids("rows")?,
@@ -60,18 +68,18 @@ impl<'py> PyReading<'py> {
         })
     }
 
-    fn extra(&self) -> Extra<'_> {
-        Extra {
-            weight: self.weight.as_ref().map(|weight| match weight {
-                Weight::F32(weight) => Weights::F32(weight.as_slice()),
-                Weight::F64(weight) => Weights::F64(weight.as_slice()),
-            }),
+    fn extra(&self) -> Result<Extra<'_>, Error> {
+        let similarity = self.features.as_ref();
+        let similarity = similarity.map(|(table, floor)| Similarity::new(table.values.view(), table.width, *floor));
+        Ok(Extra {
+            weight: self.weight.as_ref().map(Floats::view),
             wanted: self.wanted.as_ref().map(Slice::as_slice),
+            similarity: similarity.transpose()?,
             cluster: self.cluster.as_ref().map(Slice::as_slice),
             rows: self.rows.as_ref().map(Slice::as_slice),
             sources: self.sources.as_ref().map(Slice::as_slice),
             counts: self.counts.as_ref().map(Slice::as_slice),
-        }
+        })
     }
 }
 
@@ -80,7 +88,7 @@ macro_rules! with_view {
     ($reading:expr, $view:ident => $body:expr) => {
         with_ids!($reading.indices, indices => {
             let csc = View::new($reading.indptr.as_slice(), indices, $reading.num_sources);
-            let $view = csc.and_then(|csc| csc.with($reading.extra())).map_err(user_error)?;
+            let $view = csc.and_then(|csc| csc.with($reading.extra()?)).map_err(user_error)?;
             $body
         })
     };

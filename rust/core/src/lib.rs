@@ -16,6 +16,7 @@ pub mod memory;
 pub mod pool;
 pub mod rng;
 pub mod sample;
+pub mod similarity;
 pub mod view;
 pub mod walk;
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::csc::Id;
+use crate::similarity::Similarity;
 use crate::{Csc, Error};
 
 /// A CSC in memory that somebody else may write to while we read: a NumPy array, a
@@ -23,9 +24,11 @@ pub struct View<'a, I> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extra<'a> {
     /// [num_edges] weights of edges.
-    pub weight: Option<Weights<'a>>,
+    pub weight: Option<Floats<'a>>,
     /// [num_sources] a number per node: by how much it is wanted.
     pub wanted: Option<&'a [f64]>,
+    /// Rows of nodes [num_sources, width] that walks compare, instead of `wanted`.
+    pub similarity: Option<Similarity<'a>>,
     /// [num_sources] the cluster of each node.
     pub cluster: Option<&'a [i64]>,
     /// [num_nodes] global ids of the destinations, which key their draws. `None`: their
@@ -38,17 +41,17 @@ pub struct Extra<'a> {
     pub counts: Option<&'a [i64]>,
 }
 
-/// Edge weights in either width.
+/// Numbers in either width.
 #[derive(Debug, Clone, Copy)]
-pub enum Weights<'a> {
+pub enum Floats<'a> {
     /// Single precision.
     F32(&'a [f32]),
     /// Double precision.
     F64(&'a [f64]),
 }
 
-impl Weights<'_> {
-    fn len(&self) -> usize {
+impl Floats<'_> {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
             Self::F64(values) => values.len(),
@@ -57,7 +60,7 @@ impl Weights<'_> {
 
     /// The weight of `edge`, which must not be negative or NaN or infinite.
     #[inline(always)]
-    pub(crate) fn get(&self, edge: usize) -> Result<f64, Error> {
+    pub(crate) fn weight(&self, edge: usize) -> Result<f64, Error> {
         let value = match self {
             Self::F32(values) => f64::from(load(&values[edge])),
             Self::F64(values) => load(&values[edge]),
@@ -100,6 +103,9 @@ impl<'a, I: Id> View<'a, I> {
         };
         length("weight", extra.weight.map(|weight| weight.len()), self.num_edges())?;
         length("wanted", extra.wanted.map(<[f64]>::len), self.num_sources)?;
+        if let Some(similarity) = extra.similarity {
+            similarity.check_len(self.num_sources)?;
+        }
         length("cluster", extra.cluster.map(<[i64]>::len), self.num_sources)?;
         length("rows", extra.rows.map(<[i64]>::len), self.num_nodes())?;
         length("sources", extra.sources.map(<[i64]>::len), self.num_sources)?;

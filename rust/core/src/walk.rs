@@ -5,6 +5,7 @@ use crate::Error;
 use crate::csc::Id;
 use crate::memory::{filled, reserve};
 use crate::rng::{Stream, derive};
+use crate::similarity::Like;
 use crate::view::View;
 
 /// Walks that start at every node.
@@ -13,7 +14,8 @@ use crate::view::View;
 /// w(u) (d(u) / d(v))^alpha). Otherwise the walk stays, and u counts once more. On a
 /// graph in which every edge has its reverse, each component is visited in proportion
 /// to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with
-/// alpha = 0.
+/// alpha = 0. The weight w is [`Extra::wanted`](crate::view::Extra::wanted), or the
+/// [similarity](crate::similarity::Similarity) to the start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Walks {
     /// Steps of each walk.
@@ -40,16 +42,38 @@ struct Place {
     wanted: f64,
 }
 
-impl Place {
+/// The graph, and the nodes that the walks of one start want.
+struct Aim<'a, I> {
+    graph: &'a View<'a, I>,
+    like: Option<Like<'a>>,
+}
+
+impl<'a, I: Id> Aim<'a, I> {
+    fn new(graph: &'a View<'a, I>, start: usize) -> Self {
+        let like = graph.extra().similarity.map(|similarity| similarity.to(start));
+        Self { graph, like }
+    }
+
     #[inline(always)]
-    fn new<I: Id>(graph: &View<'_, I>, node: usize) -> Result<Self, Error> {
-        let edges = graph.edges(node)?;
-        Ok(Self {
+    fn place(&self, node: usize) -> Result<Place, Error> {
+        let edges = self.graph.edges(node)?;
+        Ok(Place {
             node,
             start: edges.start,
             degree: edges.len(),
-            wanted: graph.wanted(node)?,
+            wanted: match &self.like {
+                Some(like) => like.weight(node)?,
+                None => self.graph.wanted(node)?,
+            },
         })
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, node: usize) {
+        self.graph.prefetch_node(node);
+        if let Some(like) = &self.like {
+            like.prefetch(node);
+        }
     }
 }
 
@@ -94,7 +118,8 @@ impl Walks {
         walkers: &mut Vec<Walker>,
         mut visit: impl FnMut(usize),
     ) -> Result<(), Error> {
-        let at = Place::new(graph, start)?;
+        let aim = Aim::new(graph, start);
+        let at = aim.place(start)?;
         let key = derive(key, graph.row_id(start));
         let walker = |walk: usize| Walker {
             stream: Stream::new(derive(key, walk as u64)),
@@ -105,29 +130,29 @@ impl Walks {
         reserve(walkers, Some(self.num_walks), "num_walks", self.num_walks)?;
         walkers.extend((0..self.num_walks).map(walker));
         for _ in 0..self.length {
-            self.step(graph, walkers)?;
+            self.step(&aim, walkers)?;
             walkers.iter().for_each(|walker| visit(walker.at.node));
         }
         Ok(())
     }
 
-    fn step<I: Id>(&self, graph: &View<'_, I>, walkers: &mut [Walker]) -> Result<(), Error> {
+    fn step<I: Id>(&self, aim: &Aim<'_, I>, walkers: &mut [Walker]) -> Result<(), Error> {
         for Walker { stream, at, proposed } in &mut *walkers {
             // An isolated node proposes the edge after the last one: itself, below.
             *proposed = at.start + stream.below(at.degree.max(1) as u64) as usize;
-            graph.prefetch_edge(*proposed);
+            aim.graph.prefetch_edge(*proposed);
         }
         for walker in &mut *walkers {
             let isolated = walker.at.degree == 0;
             walker.proposed = if isolated {
                 walker.at.node
             } else {
-                graph.source(walker.proposed)?
+                aim.graph.source(walker.proposed)?
             };
-            graph.prefetch_node(walker.proposed);
+            aim.prefetch(walker.proposed);
         }
         for Walker { stream, at, proposed } in walkers {
-            let there = Place::new(graph, *proposed)?;
+            let there = aim.place(*proposed)?;
             if stream.next_f64() < self.ratio(at, &there) {
                 *at = there;
             }

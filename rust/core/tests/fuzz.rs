@@ -18,7 +18,8 @@ use gnnkit_core::csc::Id;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::rng::{Stream, derive};
 use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch};
-use gnnkit_core::view::{Extra, View, Weights};
+use gnnkit_core::similarity::Similarity;
+use gnnkit_core::view::{Extra, Floats, View};
 use gnnkit_core::walk::Walks;
 use gnnkit_core::{Csc, Error};
 
@@ -28,6 +29,8 @@ struct Input<I> {
     num_sources: usize,
     weight: Vec<f32>,
     wanted: Vec<f64>,
+    /// Rows of nodes, their width, and the weight of a node unlike the start.
+    similarity: Option<(Vec<f32>, usize, f64)>,
     cluster: Vec<i64>,
     ids: Option<Vec<i64>>,
     seeds: Vec<I>,
@@ -122,6 +125,13 @@ impl Dice {
         ends.into_iter().map(|end| self.id(end)).collect()
     }
 
+    fn similarity(&mut self, num_sources: usize) -> Option<(Vec<f32>, usize, f64)> {
+        let width = self.pick(&[0, 3, 20]);
+        let len = self.id(num_sources * width).clamp(0, 1 << 15) as usize;
+        let rows = (0..len).map(|_| self.float() as f32).collect();
+        (self.below(2) == 0).then(|| (rows, width, self.float()))
+    }
+
     fn input<I: Id>(&mut self, narrow: impl Fn(i64) -> I) -> Input<I> {
         let num_nodes = self.below(70);
         let num_edges = if num_nodes == 0 { 0 } else { self.below(600) };
@@ -138,6 +148,7 @@ impl Dice {
             num_sources,
             weight: (0..num_edges).map(|_| self.float() as f32).collect(),
             wanted: (0..num_sources).map(|_| self.float()).collect(),
+            similarity: self.similarity(num_sources),
             cluster: (0..num_sources).map(|node| self.id(node % 4)).collect(),
             ids: (self.below(2) == 0).then(|| (0..num_nodes).map(|node| self.id(3 * node)).collect()),
             seeds: chosen.into_iter().map(|seed| narrow(self.id(seed))).collect(),
@@ -158,9 +169,12 @@ fn input<I: Id>(case: u64, narrow: impl Fn(i64) -> I) -> Input<I> {
 fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
     gather(input)?;
     plan(input)?;
+    let similarity = input.similarity.as_ref();
+    let similarity = similarity.map(|(rows, width, floor)| Similarity::new(Floats::F32(rows), *width, *floor));
     let extra = Extra {
-        weight: Some(Weights::F32(&input.weight)),
+        weight: Some(Floats::F32(&input.weight)),
         wanted: Some(&input.wanted),
+        similarity: similarity.transpose()?,
         cluster: Some(&input.cluster),
         rows: input.ids.as_deref(),
         sources: input.ids.as_deref().filter(|ids| ids.len() == input.num_sources),

@@ -114,8 +114,8 @@ pub enum Kind {
     /// Edges kept with probability fanout / degree by one number per source and hop, so
     /// that nodes share sources.
     Labor,
-    /// The nodes that random walks visit most, towards [`Extra::wanted`]. Every edge
-    /// must have its reverse.
+    /// The nodes that random walks visit most, towards [`Extra::wanted`] or towards
+    /// nodes like the start ([`Extra::similarity`]). Every edge must have its reverse.
     MetropolisHastings(Walks),
     /// All edges between the clusters ([`Extra::cluster`]) of the seeds. Fanouts are
     /// not read.

@@ -5,10 +5,17 @@ use super::table::{Dense, Hashed};
 use super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
 use crate::csc::Id;
 use crate::rng::{Stream, derive};
-use crate::view::{Extra, View, Weights};
+use crate::similarity::Similarity;
+use crate::view::{Extra, Floats, View};
 use crate::walk::Walks;
 
 const NUM_NODES: usize = 3000;
+
+const WALKS: Kind = Kind::MetropolisHastings(Walks {
+    length: 4,
+    num_walks: 5,
+    alpha: 1.0,
+});
 
 const KINDS: [Kind; 8] = [
     Kind::Neighbor { replace: false },
@@ -17,11 +24,7 @@ const KINDS: [Kind; 8] = [
     Kind::Weighted { replace: true },
     Kind::Balanced(Limits { least: 1, most: 30 }),
     Kind::Labor,
-    Kind::MetropolisHastings(Walks {
-        length: 4,
-        num_walks: 5,
-        alpha: 1.0,
-    }),
+    WALKS,
     Kind::Cluster,
 ];
 
@@ -51,13 +54,17 @@ fn each_batch<I: Id>(mut check: impl FnMut(&Sampler, &View<'_, I>, &[I])) {
     let (indptr, indices) = skewed::<I>();
     let weight: Vec<f32> = (0..indices.len()).map(|edge| (edge % 5) as f32).collect();
     let cluster: Vec<i64> = (0..NUM_NODES as i64).map(|node| node % 4).collect();
+    let rows: Vec<f32> = (0..NUM_NODES * 11).map(|at| (at * at % 13) as f32 - 4.0).collect();
     let extra = Extra {
-        weight: Some(Weights::F32(&weight)),
+        weight: Some(Floats::F32(&weight)),
         cluster: Some(&cluster),
         ..Extra::default()
     };
     let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
-    for kind in KINDS {
+    let similarity = Similarity::new(Floats::F32(&rows), 11, 0.1).ok();
+    let compared = graph.with(Extra { similarity, ..extra }).unwrap();
+    let cases = KINDS.iter().map(|kind| (*kind, graph));
+    for (kind, graph) in cases.chain([(WALKS, compared)]) {
         for (num_seeds, redraw) in [(40, false), (300, true), (2000, false)] {
             let seeds: Vec<I> = (0..num_seeds)
                 .map(|seed| I::from_index(seed * 11 % NUM_NODES))
