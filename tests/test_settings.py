@@ -335,7 +335,7 @@ SAMPLED = "strategy=individual_sample"
         ),
         (
             ["strategy=joint_sample", "sampler=balanced"],
-            "strategy.mode=cooperative: sampler=BalancedSampler draws for a node according to other nodes",
+            "strategy.mode=cooperative: sampler=BalancedSampler draws from more than the in-edges of one node",
         ),
         ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
     ],

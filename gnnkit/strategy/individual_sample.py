@@ -11,15 +11,18 @@ from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
+from gnnkit.engine.fetched import OwnedRows
 from gnnkit.engine.frontier import check_sampler
+from gnnkit.engine.owners import Owners
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
-from gnnkit.strategy.link_batches import LinkBatches
-from gnnkit.strategy.row_cache import CACHES
+from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.row_cache import CACHES, RowCache
 from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.seeds import NodeSeeds, Seeds
 
 PLACES = ("shared", "partitioned")
 
@@ -79,7 +82,7 @@ class IndividualSample(ExecutionStrategy):
         self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
-        self.predicts_edges = "all" if batching == "plain" and not self.fetches else None
+        self.predicts_edges = "all" if batching == "plain" else None
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -94,17 +97,17 @@ class IndividualSample(ExecutionStrategy):
             check_sampler(sampler)
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally, self._comm = Tally(), worker.comm
-        self.sampled: SampledBatches | FetchedBatches | LinkBatches
-        if worker.links is not None:
-            self.sampled = LinkBatches(worker, model, batch_size=self.batch_size, prefetch=self.prefetch)
-            return
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window", "prefetch")}
+        self.tally = Tally()
+        self.sampled: SampledBatches | FetchedBatches
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
         if not self.fetches:
-            self.sampled = SampledBatches(worker, model, **sizes)
+            self.sampled = SampledBatches(worker, model, **sizes, prefetch=self.prefetch)
             return
         self._hits = CacheHits(worker.comm)
-        self.sampled = FetchedBatches(worker, model, self.tally, **sizes, cache=self.cache, cache_rows=self.cache_rows)
+        seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)
+        rows = OwnedRows(worker.shard, Owners.of(worker.shard, worker.comm), values=not self.reads_graph)
+        cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
+        self.sampled = FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from torch import nn
 
 from gnnkit.engine import Tally
+from gnnkit.engine.frontier import COOPERATIVE, check_sampler
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
-from gnnkit.strategy.owner_draws import check_draws
 from gnnkit.strategy.push_pull import PushPullBatches
 
 _MODES: dict[str, type[CooperativeBatches | PushPullBatches]] = {
@@ -31,18 +31,21 @@ class JointSample(ExecutionStrategy):
 
     samples = True
     exchanges = True
+    predicts_edges = "all"
 
-    def __init__(self, mode: str = "cooperative", batch_size: int = 1024) -> None:
+    def __init__(self, mode: str = "cooperative", batch_size: int = 1024, prefetch: int = 2) -> None:
         """Keeps the options.
 
         Args:
             mode: "cooperative": owners of nodes draw and compute one batch of all
                 ranks. "push_pull": each rank draws a batch, and all ranks compute layer
                 1 by columns of the features.
-            batch_size: Seeds per worker and step.
+            batch_size: Seeds per worker and step. Edges, where the task predicts edges.
+            prefetch: Batches drawn ahead.
         """
         self.mode = one_of("strategy.mode", mode, tuple(_MODES))
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)
+        self.prefetch = whole("strategy.prefetch", prefetch, 1, MAX_COUNT)
         self.reads_graph = mode == "push_pull"
         self.one_column = not self.reads_graph
 
@@ -56,14 +59,17 @@ class JointSample(ExecutionStrategy):
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
         if self.mode == "cooperative" and sampler is not None:
-            check_draws(sampler)
+            check_sampler(sampler, COOPERATIVE)
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally = Tally()
-        self.sampled = _MODES[self.mode](worker, model, self.batch_size, self.tally)
+        self.sampled = _MODES[self.mode](worker, model, self.batch_size, self.tally, self.prefetch)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         return self.sampled.epoch(epoch, first)
+
+    def close(self) -> None:
+        self.sampled.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +17,8 @@ from gnnkit.engine.exchange import Peers, Route, from_all
 from gnnkit.engine.schedule import Passes
 from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
+from gnnkit.graph import Block
 from gnnkit.partition.traffic import column_shares
-from gnnkit.sampler import LoadedBatch
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.sampled import SampledBatches
 
@@ -30,7 +32,7 @@ class PushPullBatches(SampledBatches):
 
     gathers = False
 
-    def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally) -> None:
+    def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally, prefetch: int = 2) -> None:
         """Reads this rank's columns.
 
         Args:
@@ -38,6 +40,7 @@ class PushPullBatches(SampledBatches):
             model: Its first layer reads `columns` of an adjacency.
             batch_size: Seeds per worker and step.
             tally: Counts the rows moved.
+            prefetch: Batches drawn ahead.
         """
         if not getattr(model, "reads_columns", False):
             raise UserError(
@@ -45,7 +48,7 @@ class PushPullBatches(SampledBatches):
                 f"sum over in-edges, and {type(model).__name__} is not: choose model=gcn, model=gin, model=sage with "
                 "model.aggregator=mean, or strategy.mode=cooperative"
             )
-        super().__init__(worker, model, batch_size=batch_size)
+        super().__init__(worker, model, batch_size=batch_size, prefetch=prefetch)
         comm, features, self._tally = worker.comm, self.graph.features, tally
         self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
         ends = np.cumsum(column_shares(features.shape[1], comm.world_size))
@@ -54,12 +57,17 @@ class PushPullBatches(SampledBatches):
             np.ascontiguousarray(features[:, self._columns]), None, worker.dtype, worker.device
         )
 
-    def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
-        comm, (first, *others) = self.worker.comm, loaded.blocks
+    def close(self) -> None:
+        """Does nothing. Draws end with an epoch."""
+
+    def _inputs(
+        self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
+    ) -> tuple[Tensor, Sequence[Adjacency]]:
+        comm, (first, *others) = self.worker.comm, blocks
         numbers, counts = from_all(packed(first, comm.device), comm, self._tally)
-        blocks = [unpacked(part.cpu().numpy()) for part in torch.split(numbers, counts)]
-        route = Route("reduce", to_blocks(blocks, comm), first.src_nodes[: first.num_dst], self._plane)
-        block = joined(blocks)
+        firsts = [unpacked(part.cpu().numpy()) for part in torch.split(numbers, counts)]
+        route = Route("reduce", to_blocks(firsts, comm), first.src_nodes[: first.num_dst], self._plane)
+        block = joined(firsts)
         adjacency = ColumnAdjacency(self.layers, block, route, self._columns, derive(key, 0))
         rest = (BlockAdjacency(self.layers, other, derive(key, layer)) for layer, other in enumerate(others, 1))
         return self._features.rows(block.src_nodes), (adjacency, *rest)

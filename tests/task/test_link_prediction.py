@@ -24,7 +24,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, MetropolisHastingsSampler, NeighborSampler
 from gnnkit.sampler.links import codes, pairs_of, unordered, without_pairs
-from gnnkit.strategy import Batch, ExecutionStrategy, Worker, link_batches
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker, seeds
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
@@ -217,7 +217,7 @@ def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_
     assert links is not None
     workers = make_workers(graph, Grid(1, 1, 1), whole=True, sampler=FullSampler(num_hops=1), links=links)
     (honest,) = Threads.run(lambda comm: train_scores(workers(comm), task), 1)
-    monkeypatch.setattr(link_batches, "without_pairs", lambda block, *_: block)
+    monkeypatch.setattr(seeds, "without_pairs", lambda block, *_: block)
     (leaking,) = Threads.run(lambda comm: train_scores(workers(comm), task), 1)
     assert leaking["train"] - leaking["val"] > 0.25
     assert leaking["loss"] < honest["loss"] - 0.15
