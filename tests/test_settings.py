@@ -69,7 +69,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.batching": ["even"],
     "strategy.window": COUNT,
     "strategy.prefetch": COUNT,
-    "strategy.topology": ["split"],
+    "strategy.topology": ["split", "replicated"],
     "strategy.features": ["split"],
     "strategy.cache": ["fifo"],
     "strategy.cache_rows": [0, -4, 2.5],

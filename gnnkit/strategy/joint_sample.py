@@ -13,7 +13,9 @@ from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
+from gnnkit.strategy.places import check_joint
 from gnnkit.strategy.push_pull import PushPullBatches
+from gnnkit.strategy.row_cache import CACHES
 
 _MODES: dict[str, type[CooperativeBatches | PushPullBatches]] = {
     "cooperative": CooperativeBatches,
@@ -33,7 +35,16 @@ class JointSample(ExecutionStrategy):
     exchanges = True
     predicts_edges = "all"
 
-    def __init__(self, mode: str = "cooperative", batch_size: int = 1024, prefetch: int = 2) -> None:
+    def __init__(
+        self,
+        mode: str = "cooperative",
+        batch_size: int = 1024,
+        prefetch: int = 2,
+        topology: str | None = None,
+        features: str | None = None,
+        cache: str = "none",
+        cache_rows: int | None = None,
+    ) -> None:
         """Keeps the options.
 
         Args:
@@ -42,10 +53,17 @@ class JointSample(ExecutionStrategy):
                 1 by columns of the features.
             batch_size: Seeds per worker and step. Edges, where the task predicts edges.
             prefetch: Batches drawn ahead.
+            topology: "partitioned" with cooperative, "shared" with push_pull. None: the
+                same.
+            features: "partitioned", by node or by column. None: the same.
+            cache: "none", as no features move.
+            cache_rows: None.
         """
         self.mode = one_of("strategy.mode", mode, tuple(_MODES))
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)
         self.prefetch = whole("strategy.prefetch", prefetch, 1, MAX_COUNT)
+        one_of("strategy.cache", cache, CACHES)
+        check_joint(mode, {"topology": topology, "features": features}, cache, cache_rows)
         self.reads_graph = mode == "push_pull"
         self.one_column = not self.reads_graph
 

@@ -165,18 +165,12 @@ class OwnedSeeds(NodeSeeds):
 
 
 def drawing(worker: Worker) -> Sampler:
-    """Returns the sampler of a rank that draws whole batches.
-
-    The blocks have weights and edge ids where the batches need these.
-    """
+    """Returns the sampler of a rank that draws whole batches on its threads."""
     assert worker.sampler is not None
-    sampler: Any = copy.copy(weighing_sums(worker.sampler))
+    sampler = copy.copy(weighing_sums(worker.sampler))
     if hasattr(sampler, "threads"):
         sampler.threads = worker.threads
-    if worker.links is not None and hasattr(sampler, "edge_ids"):
-        sampler.edge_ids = True  # edges that are left out are weighed one by one
-    drawing: Sampler = sampler
-    return drawing
+    return sampler
 
 
 def _without(block: Block, layers: LayerValues, excluded: npt.NDArray[np.int64]) -> Block:

@@ -314,11 +314,37 @@ def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step(mode: str
             r"^strategy\.mode=pull is not known: did you mean push_pull\? there are: cooperative, push_pull",
         ),
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
+        ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
+        ({"topology": "replicated"}, r"^strategy\.topology=replicated: .* use strategy\.topology=shared"),
+        (
+            {"topology": "shared"},
+            r"^strategy\.topology=shared does not go with strategy\.mode=cooperative: owners draw",
+        ),
+        (
+            {"mode": "push_pull", "topology": "partitioned"},
+            r"^strategy\.topology=partitioned does not go with strategy\.mode=push_pull: .* degrees of any node",
+        ),
+        ({"features": "shared"}, r"^strategy\.features=shared does not go with .*=cooperative: owners read"),
+        ({"mode": "push_pull", "features": "shared"}, r"=push_pull: a worker holds some columns of all nodes"),
+        ({"cache": "lru"}, r"^strategy\.cache=lru keeps features of other workers, and .* moves no features"),
+        ({"cache": "fifo"}, r"^strategy\.cache=fifo is not known"),
+        ({"cache_rows": 4}, r"^strategy\.cache_rows=4 must be null with strategy\.cache=none"),
     ],
 )
 def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         JointSample(**keys)
+
+
+def test_the_places_that_a_mode_has_may_be_named() -> None:
+    JointSample(topology="partitioned", features="partitioned")
+    JointSample("push_pull", topology="shared", features="partitioned")
+
+
+def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
+    module, sampler = make_model("sage"), lambda: NeighborSampler([3, 2])
+    one, many = (together(JointSample(batch_size=2, prefetch=count), module, sampler, 3) for count in (1, 9))
+    assert torch.equal(one, many)
 
 
 @pytest.mark.slow
