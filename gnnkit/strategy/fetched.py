@@ -62,7 +62,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Made:
+class Made:
     """One batch with its rows."""
 
     step: Step
@@ -126,12 +126,12 @@ class FetchedBatches:
         """Ends the thread, after the batches that were asked for."""
         self._background.close()
 
-    def _make(self, deal: Deal, number: int, comm: Communicator) -> _Made:
+    def _make(self, deal: Deal, number: int, comm: Communicator) -> Made:
         """Draws and fetches one batch. Collective."""
         sent = Sent.nothing(comm.world_size)
         step = deal(number, comm, sent)
         batch, edges = self.draw(step.seeds, step.draws, comm, sent)
-        return _Made(step, batch, edges, self.rows.fetch(batch.input_nodes, self.cache.rows, comm, sent), sent)
+        return Made(step, batch, edges, self.rows.fetch(batch.input_nodes, self.cache.rows, comm, sent), sent)
 
     def _fill(self, deal: Deal, steps: range, comm: Communicator) -> tuple[Fetched, Sent]:
         """Counts the rows that some steps need, and keeps the best. Collective."""
@@ -144,7 +144,7 @@ class FetchedBatches:
     def _record(self, fetched: Fetched, sent: Sent) -> None:
         self.rows.record(fetched, sent, self.tally, self.worker.comm.rank)
 
-    def _batch(self, made: _Made) -> Batch:
+    def _batch(self, made: Made) -> Batch:
         worker, step, rows = self.worker, made.step, made.fetched.rows
         features = rows["features"] if "features" in (rows.dtype.names or ()) else np.empty((len(rows), 0), np.float32)
         x = torch.from_numpy(np.array(features, order="C")).to(worker.device, worker.dtype)
@@ -152,7 +152,7 @@ class FetchedBatches:
         adjacencies = layers.layers(step.kept(made.batch.blocks, layers), step.key)
         return step.batch(x, adjacencies, rows["label"][: len(step.seeds)])
 
-    def _layers(self, made: _Made) -> LayerValues:
+    def _layers(self, made: Made) -> LayerValues:
         worker = self.worker
         if self._whole is not None or made.edges is None:
             assert self._whole is not None

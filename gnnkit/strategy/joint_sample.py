@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from torch import nn
 
 from gnnkit.engine import Tally
-from gnnkit.engine.frontier import COOPERATIVE, check_sampler
+from gnnkit.engine.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
 from gnnkit.strategy.places import check_joint
-from gnnkit.strategy.push_pull import PushPullBatches
+from gnnkit.strategy.push_pull import PushPullBatches, PushPullShards
 from gnnkit.strategy.row_cache import CACHES
 
-_MODES: dict[str, type[CooperativeBatches | PushPullBatches]] = {
-    "cooperative": CooperativeBatches,
-    "push_pull": PushPullBatches,
+_BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | PushPullShards]] = {
+    ("cooperative", "partitioned"): CooperativeBatches,
+    ("push_pull", "shared"): PushPullBatches,
+    ("push_pull", "partitioned"): PushPullShards,
 }
+_MODES = {"cooperative": ("partitioned", COOPERATIVE), "push_pull": ("shared", PARTITIONED)}
 
 
 class JointSample(ExecutionStrategy):
@@ -53,8 +55,8 @@ class JointSample(ExecutionStrategy):
                 1 by columns of the features.
             batch_size: Seeds per worker and step. Edges, where the task predicts edges.
             prefetch: Batches drawn ahead.
-            topology: "partitioned" with cooperative, "shared" with push_pull. None: the
-                same.
+            topology: "partitioned", or "shared" with push_pull. None: partitioned with
+                cooperative, shared with push_pull.
             features: "partitioned", by node or by column. None: the same.
             cache: "none", as no features move.
             cache_rows: None.
@@ -64,8 +66,9 @@ class JointSample(ExecutionStrategy):
         self.prefetch = whole("strategy.prefetch", prefetch, 1, MAX_COUNT)
         one_of("strategy.cache", cache, CACHES)
         check_joint(mode, {"topology": topology, "features": features}, cache, cache_rows)
-        self.reads_graph = mode == "push_pull"
-        self.one_column = not self.reads_graph
+        self.topology = _MODES[mode][0] if topology is None else topology
+        self.reads_graph, self.one_column = self.topology == "shared", self.topology == "partitioned"
+        self.fetches = mode == "push_pull" and self.one_column
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):
@@ -76,12 +79,12 @@ class JointSample(ExecutionStrategy):
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
-        if self.mode == "cooperative" and sampler is not None:
-            check_sampler(sampler, COOPERATIVE)
+        if self.one_column and sampler is not None:
+            check_sampler(sampler, _MODES[self.mode][1])
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally = Tally()
-        self.sampled = _MODES[self.mode](worker, model, self.batch_size, self.tally, self.prefetch)
+        self.sampled = _BATCHES[self.mode, self.topology](worker, model, self.batch_size, self.tally, self.prefetch)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)

@@ -8,13 +8,9 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 
 _PLACES = ("shared", "partitioned")
-_JOINT = {  # the one place of each mode of `joint_sample`, and why there is no other
+_JOINT = {  # the one place of a mode of `joint_sample`, and why there is no other
     ("cooperative", "topology"): ("partitioned", "owners draw from the in-edges of their own nodes"),
     ("cooperative", "features"): ("partitioned", "owners read the features of their own nodes"),
-    ("push_pull", "topology"): (
-        "shared",
-        "the first layer of all batches is computed on every worker, which looks up degrees of any node",
-    ),
     ("push_pull", "features"): ("partitioned", "a worker holds some columns of all nodes"),
 }
 
@@ -81,7 +77,7 @@ def check_joint(mode: str, places: dict[str, str | None], cache: str, cache_rows
         cache_rows: Rows kept, or None.
     """
     for key, value in places.items():
-        only, reason = _JOINT[mode, key]
+        only, reason = _JOINT.get((mode, key), (value, ""))
         if value is not None and place(key, value) != only:
             raise UserError(
                 f"strategy.{key}={value} does not go with strategy.mode={mode}: {reason}, leave the key out"

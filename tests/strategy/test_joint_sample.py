@@ -146,6 +146,16 @@ def test_columns_of_the_first_layer_add_up_to_individual_batches(model: str, hid
         check_equal(together(JointSample("push_pull", 6), module, sampler, 3), sum(Threads.run(work, 3)))
 
 
+@pytest.mark.parametrize("model", LINEAR)
+def test_columns_of_a_graph_that_no_rank_holds_give_the_same_batches(model: str) -> None:
+    module = make_model(model)
+    for sampler in DRAWS.values():
+        expected = together(JointSample("push_pull", 6), module, sampler, 3)
+        check_equal(together(JointSample("push_pull", 6, topology="partitioned"), module, sampler, 3), expected)
+    many = together(JointSample("push_pull", 2, topology="partitioned"), module, FullSampler, 8)
+    check_equal(many, serial(module, FullSampler, 16))  # more ranks than columns
+
+
 @pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
 def test_a_model_of_one_layer_and_one_of_three(mode: str) -> None:
     for layers in (1, 3):
@@ -175,7 +185,8 @@ def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
 
 
 def test_push_pull_keeps_the_promises_of_strategies() -> None:  # the default mode: in tests/test_conformance.py
-    testing.check_strategy(lambda: JointSample("push_pull", batch_size=4))
+    for topology in ("shared", "partitioned"):
+        testing.check_strategy(lambda: JointSample("push_pull", batch_size=4, topology=topology))  # noqa: B023
 
 
 def words(strategy: ExecutionStrategy, model: nn.Module, own: Worker) -> tuple[int, int]:
@@ -278,6 +289,8 @@ def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[],
     with pytest.raises(UserError, match=reason):
         JointSample().check(sampler(), 2)
     JointSample("push_pull").check(sampler(), 2)
+    with pytest.raises(UserError, match=r"^strategy\.topology=partitioned: sampler=.*topology=shared$"):
+        JointSample("push_pull", topology="partitioned").check(sampler(), 2)
 
 
 @pytest.mark.parametrize("model", sorted(set(MODELS) - set(LINEAR)))
@@ -320,10 +333,6 @@ def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step(mode: str
             {"topology": "shared"},
             r"^strategy\.topology=shared does not go with strategy\.mode=cooperative: owners draw",
         ),
-        (
-            {"mode": "push_pull", "topology": "partitioned"},
-            r"^strategy\.topology=partitioned does not go with strategy\.mode=push_pull: .* degrees of any node",
-        ),
         ({"features": "shared"}, r"^strategy\.features=shared does not go with .*=cooperative: owners read"),
         ({"mode": "push_pull", "features": "shared"}, r"=push_pull: a worker holds some columns of all nodes"),
         ({"cache": "lru"}, r"^strategy\.cache=lru keeps features of other workers, and .* moves no features"),
@@ -338,7 +347,8 @@ def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
 
 def test_the_places_that_a_mode_has_may_be_named() -> None:
     JointSample(topology="partitioned", features="partitioned")
-    JointSample("push_pull", topology="shared", features="partitioned")
+    for topology in ("shared", "partitioned"):
+        JointSample("push_pull", topology=topology, features="partitioned")
 
 
 def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
@@ -348,11 +358,13 @@ def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
-def test_processes_compute_what_one_process_computes(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "topology"), [("cooperative", None), ("push_pull", None), ("push_pull", "partitioned")]
+)
+def test_processes_compute_what_one_process_computes(mode: str, topology: str | None, tmp_path: Path) -> None:
     result = gnnkit.train(
         GRAPH,
-        strategy={"name": "joint_sample", "mode": mode, "batch_size": 3},
+        strategy={"name": "joint_sample", "mode": mode, "batch_size": 3, "topology": topology},
         sampler={"name": "neighbor", "fanouts": [3, 3]},
         overrides=["job=verify"],
         workers=2,

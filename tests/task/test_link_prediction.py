@@ -210,12 +210,15 @@ SERVING: list[ExecutionStrategy] = [
     IndividualSample(batch_size=400, topology="partitioned"),
     JointSample(batch_size=400),
     JointSample("push_pull", batch_size=400),
+    JointSample("push_pull", batch_size=400, topology="partitioned"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "strategy", SERVING, ids=["shared", "features apart", "topology apart", "cooperative", "push_pull"]
+    "strategy",
+    SERVING,
+    ids=["shared", "features apart", "topology apart", "cooperative", "push_pull", "push_pull apart"],
 )
 def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_not(
     strategy: ExecutionStrategy,

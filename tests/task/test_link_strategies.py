@@ -32,6 +32,7 @@ STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
     "topology apart": lambda size: IndividualSample(batch_size=size, topology="partitioned"),
     "cooperative": lambda size: JointSample(batch_size=size),
     "push_pull": lambda size: JointSample("push_pull", batch_size=size),
+    "push_pull apart": lambda size: JointSample("push_pull", batch_size=size, topology="partitioned"),
 }
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "neighbor": lambda: NeighborSampler([3, 3], threads=1),
@@ -52,26 +53,17 @@ def total(strategy: ExecutionStrategy, ranks: int, sampler: Sampler, model: nn.M
     return run_steps(strategy, TASK, model, workers_of(strategy, ranks, sampler), ranks)
 
 
-def made(strategy: ExecutionStrategy, ranks: int, sampler: Sampler) -> list[list[Batch]]:
+def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]]:
     """Returns the batches of one epoch, by rank."""
 
     def work(comm: Threads) -> list[Batch]:
-        worker = workers_of(strategy, ranks, sampler)(comm)
-        own = STRATEGIES[name_of(strategy)](strategy.batch_size)  # type: ignore[attr-defined]
-        own.check(worker.sampler, 2)
-        own.setup(worker, make_model("gcn"))
+        own = STRATEGIES[kind](size)
+        own.setup(workers_of(own, ranks, sampler)(comm), make_model("gcn"))
         batches = list(own.batches(1))
         own.close()
         return batches
 
     return Threads.run(work, ranks, timeout=30.0)
-
-
-def name_of(strategy: ExecutionStrategy) -> str:
-    if isinstance(strategy, JointSample):
-        return strategy.mode
-    apart = "features apart" if strategy.reads_graph else "topology apart"
-    return apart if strategy.fetches else "shared"
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -97,15 +89,16 @@ def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: 
     model = make_model("gcn")
     for ranks in (1, 2, 3, 4) if name == "neighbor" else (3,):
         expected = total(STRATEGIES["shared"](16), ranks, SAMPLERS[name](), model)
-        found = total(STRATEGIES["push_pull"](16), ranks, SAMPLERS[name](), model)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        for kind in ("push_pull", "push_pull apart"):
+            found = total(STRATEGIES[kind](16), ranks, SAMPLERS[name](), model)
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
     sampler = SAMPLERS["uneven"]()
     for ranks in (1, 2, 3, 4):
-        parts = made(STRATEGIES["cooperative"](4), ranks, sampler)
-        (serial,) = made(STRATEGIES["shared"](4 * ranks), 1, sampler)
+        parts = made("cooperative", 4, ranks, sampler)
+        (serial,) = made("shared", 4 * ranks, 1, sampler)
         for step, one in enumerate(serial):
             for layer, expected in enumerate(one.adjacencies):
                 held = [part[step].adjacencies[layer] for part in parts]
@@ -119,7 +112,7 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
     assert LINKS is not None
-    if kind == "push_pull" and name == "gat":
+    if kind.startswith("push_pull") and name == "gat":
         name = "sage"
     held = unordered(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
     every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](5)

@@ -55,6 +55,7 @@ STRATEGIES: dict[str, tuple[Callable[[], ExecutionStrategy], Sampler | None]] = 
     "topology apart": (lambda: IndividualSample(batch_size=4, topology="partitioned"), DRAWS),
     "cooperative": (lambda: JointSample(batch_size=4), DRAWS),
     "push_pull": (lambda: JointSample("push_pull", batch_size=4), DRAWS),
+    "push_pull apart": (lambda: JointSample("push_pull", batch_size=4, topology="partitioned"), DRAWS),
     "preset_workload": (lambda: PresetWorkload(exchange_every=1), None),
 }
 
