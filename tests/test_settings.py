@@ -72,7 +72,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.batching": ["even"],
     "strategy.window": COUNT,
     "strategy.prefetch": COUNT,
-    "strategy.topology": ["split"],
+    "strategy.topology": ["split", "replicated"],
     "strategy.features": ["split"],
     "strategy.cache": ["fifo"],
     "strategy.cache_rows": [0, -4, 2.5],
@@ -345,7 +345,7 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
         ),
         (
             ["strategy=joint_sample", "sampler=balanced"],
-            "strategy.mode=cooperative: sampler=BalancedSampler draws for a node according to other nodes",
+            "strategy.mode=cooperative: sampler=BalancedSampler draws from more than the in-edges of one node",
         ),
         ([SAMPLED, "partition=2d"], "partition.grid=2d: strategy=individual_sample has no process grid, use 1d"),
         ([SAMPLED, *SIMILAR, "sampler.floor=0"], "sampler.floor=0 must be a number of at least 1e-09"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -38,6 +39,19 @@ class Background:
         future: Future[T] = Future()
         self._jobs.put((carry, future))
         return future
+
+    def ahead(self, work: Iterable[Callable[[Communicator], T]], count: int) -> Iterator[T]:
+        """Gives results in order. At most `count` more are under way.
+
+        Where nobody takes the rest, all ranks drop the same results.
+        """
+        pending: deque[Future[T]] = deque()
+        for carry in work:
+            pending.append(self.submit(carry))
+            if len(pending) > count:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
     def close(self) -> None:
         """Ends the thread after the exchanges handed in, or at the deadline."""

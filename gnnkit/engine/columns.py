@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.block import BlockAdjacency, BlockLayers
+from gnnkit.engine.block import BlockAdjacency, LayerValues
 from gnnkit.engine.dropout import dropout
 from gnnkit.engine.exchange import Demand, Route
 from gnnkit.graph import Block, Ids
@@ -21,11 +21,11 @@ class ColumnAdjacency(BlockAdjacency):
     The products of a linear layer go to the rank of each block, and are added up there.
     """
 
-    def __init__(self, layers: BlockLayers, block: Block, route: Route, columns: slice, key: int) -> None:
+    def __init__(self, layers: LayerValues, block: Block, route: Route, columns: slice, key: int) -> None:
         """Adds loops where the model asks for these.
 
         Args:
-            layers: Values of the whole graph.
+            layers: Values of the nodes and edges of the joined blocks.
             block: The joined blocks.
             route: From the ranks that hold columns to the ranks of the blocks.
             columns: Columns of the input that this rank holds.

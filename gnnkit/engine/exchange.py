@@ -102,7 +102,14 @@ class Route:
     transpose.
     """
 
-    def __init__(self, kind: Literal["gather", "reduce"], demand: Demand, cell_nodes: Ids, plane: Peers) -> None:
+    def __init__(
+        self,
+        kind: Literal["gather", "reduce"],
+        demand: Demand,
+        cell_nodes: Ids,
+        plane: Peers,
+        comm: Communicator | None = None,
+    ) -> None:
         """Finds the rows that are asked for. Collective.
 
         Args:
@@ -110,9 +117,11 @@ class Route:
             demand: The rows at which this rank holds edges, and the rows asked for.
             cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
             plane: The ranks of the same slice, one of each cell.
+            comm: The same ranks in another thread, which makes the route. None: those
+                of `plane`.
         """
         self.kind, self.plane = kind, plane
-        comm = plane.comm
+        comm = plane.comm if comm is None else comm
         self.held_counts, self.owned_counts = demand.counts, demand.asked_counts
         self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [rows asked for] global ids
         order = np.argsort(cell_nodes, kind="stable")

@@ -60,7 +60,8 @@ class OwnedRows:
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers of a row
 
     @cached_property
-    def _in_edges(self) -> Ids:  # [num_owned]
+    def in_edges(self) -> Ids:  # [num_owned]
+        """The number of in-edges of each owned node."""
         counts = np.zeros(len(self.shard.owned), np.int64)
         counts[np.searchsorted(self.shard.owned, self.shard.targets)] = np.diff(self.shard.csc.indptr)
         return counts
@@ -73,7 +74,7 @@ class OwnedRows:
             if name == "features":
                 rows[name] = gather_rows(np.ascontiguousarray(shard.features), places)
             elif name == "in_edges":
-                rows[name] = self._in_edges[places]
+                rows[name] = self.in_edges[places]
             else:
                 values = shard.labels if name == "label" else getattr(shard, name)
                 rows[name] = values[places]

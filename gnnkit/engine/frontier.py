@@ -20,6 +20,8 @@ from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
 from gnnkit.sampler.base import grow
 
+PARTITIONED, COOPERATIVE = "strategy.topology=partitioned", "strategy.mode=cooperative"
+_WHOLE = {PARTITIONED: "strategy.topology=shared", COOPERATIVE: "strategy.mode=push_pull"}  # of the whole graph
 _COUNT = np.dtype(np.int64)  # draws of a node
 
 
@@ -69,7 +71,15 @@ class Frontier:
     process with the whole graph draws.
     """
 
-    def __init__(self, shard: Shard, owners: Owners, sampler: Sampler, comm: Communicator, threads: int = 1) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        owners: Owners,
+        sampler: Sampler,
+        comm: Communicator,
+        threads: int = 1,
+        mode: str = PARTITIONED,
+    ) -> None:
         """Reads the shard. Collective.
 
         Raises `UserError` for a sampler that needs more than the in-edges of a node,
@@ -81,17 +91,18 @@ class Frontier:
             sampler: Draws. Its importance weights come along.
             comm: The ranks.
             threads: Threads that draw. Default: 1.
+            mode: The choice for which owners draw, for errors.
         """
-        self.sampler = copy.copy(check_sampler(sampler))
+        self.sampler = copy.copy(check_sampler(sampler, mode))
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
-        _check_shard(shard, comm)
+        _check_shard(shard, comm, mode)
         self.shard, self.owners = shard, owners
         csc = _by_owned(shard)
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
         self._reading = self.sampler.part(csc, shard.owned, shard.sources, out_edges)
         ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
         self.ids = ids  # of a batch
-        self.edge = _edge(shard, ids, importance=self._draw(shard.owned[:0], 0, 0).weight is not None)
+        self.edge = _edge(shard, ids, importance=self.draw_held(shard.owned[:0], 0, 0).weight is not None)
 
     def draw(
         self, nodes: Ids, hop: int, key: int, comm: Communicator, sent: Sent | None = None
@@ -128,7 +139,7 @@ class Frontier:
             key: Key of the batch.
         """
         shard = self.shard
-        drawn = self._draw(np.searchsorted(shard.owned, nodes).astype(np.int64), hop, key)
+        drawn = self.draw_held(np.searchsorted(shard.owned, nodes).astype(np.int64), hop, key)
         edges = np.empty(len(drawn.sources), self.edge)
         edges["source"] = shard.sources[drawn.sources]
         edges["id"] = shard.edge_ids[drawn.edge_ids]
@@ -168,8 +179,16 @@ class Frontier:
         batch = grow(self.sampler, seeds.astype(np.int64), self.shard.num_nodes, self.ids, draw)
         return batch, np.concatenate(found)
 
-    def _draw(self, positions: Ids, hop: int, key: int) -> Hop:
-        """Draws for owned nodes, in the numbers of the shard."""
+    def draw_held(self, positions: Ids, hop: int, key: int) -> Hop:
+        """Draws one hop, with positions in `Shard.sources` and `Shard.edge_ids`.
+
+        Not collective.
+
+        Args:
+            positions: [num_nodes] positions in `Shard.owned`, which may repeat.
+            hop: Number of the hop.
+            key: Key of the batch.
+        """
         return self.sampler.draw(self._reading, positions, hop, key=key)
 
     def _packed(self, draws: Draws) -> Bytes:
@@ -181,25 +200,29 @@ class Frontier:
         return Draws(indptr, received[num_nodes * _COUNT.itemsize :].view(self.edge))
 
 
-def check_sampler(sampler: Sampler) -> NativeSampler:
-    """Returns a sampler that draws at owners. Raises `UserError` for another one."""
+def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
+    """Returns a sampler that draws at owners. Raises `UserError` for another one.
+
+    Args:
+        sampler: The sampler.
+        mode: The choice for which owners draw.
+    """
     if not sampler.draws_at_owners:
         raise UserError(
-            f"strategy.topology=partitioned: sampler={type(sampler).__name__} draws from more than the in-edges of one "
-            "node, which are all that the owner of the node holds: choose sampler=neighbor, weighted, labor or full, "
-            "or strategy.topology=shared"
+            f"{mode}: sampler={type(sampler).__name__} draws from more than the in-edges of one node, which are all "
+            f"that the owner of the node holds: choose sampler=neighbor, weighted, labor or full, or {_WHOLE[mode]}"
         )
     assert isinstance(sampler, NativeSampler)
     return sampler
 
 
-def _check_shard(shard: Shard, comm: Communicator) -> None:
+def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
     """Raises `UserError` on all ranks unless every owner holds all its in-edges."""
     own = bool((shard.target_cell == shard.cell).all()) and shard.grid.slices == shard.grid.cols == 1
     split = comm.all_reduce(torch.tensor([0 if own else 1], device=comm.device))
     if int(split.item()):
         raise UserError(
-            f"strategy.topology=partitioned: partition.grid={shard.grid} spreads the in-edges of a node over ranks, "
+            f"{mode}: partition.grid={shard.grid} spreads the in-edges of a node over ranks, "
             "and the owner of a node draws from all of them: use partition=1d, one column and one slice"
         )
 

@@ -13,7 +13,7 @@ from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
 from gnnkit.engine.exchange import Route
-from gnnkit.graph import CSC, Block, Ids
+from gnnkit.graph import Block, Ids
 from gnnkit.partition.shard import Shard
 
 
@@ -25,7 +25,7 @@ class ShardLayers(LayerValues):
     """
 
     def __init__(self, shard: Shard, model: object, dtype: torch.dtype, device: torch.device) -> None:
-        """Renumbers the edges of a shard of a grid with one column and one slice.
+        """Numbers the nodes of a shard of a grid with one column and one slice.
 
         Args:
             shard: This rank's shard.
@@ -38,7 +38,9 @@ class ShardLayers(LayerValues):
         self.self_loops = bool(getattr(model, "self_loops", False))
         self.num_owned, self.away = len(shard.owned), shard.source_cell != shard.cell  # away: [num_sources] bool
         self.halo, self.halo_owner = shard.sources[self.away], shard.source_cell[self.away]  # [num_halo] id and rank
-        self.csc = self._renumbered()
+        self.number = np.empty(len(shard.sources), np.int64)  # [num_sources] number of each of `Shard.sources`
+        self.number[self.away] = self.num_owned + np.arange(len(self.halo))
+        self.number[~self.away] = np.searchsorted(shard.owned, shard.sources[~self.away])
         self.weight, self.edge_features = shard.csc.weight, shard.edge_features
         self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
         loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
@@ -47,15 +49,11 @@ class ShardLayers(LayerValues):
         self.inverse_sqrt_in_degree = inverse_sqrt(self.in_degree)
         self.inverse_sqrt_out_degree = inverse_sqrt(self.out_degree)
 
-    def _renumbered(self) -> CSC:
-        """Returns the held edges with a row for each owned node."""
-        shard, away = self.shard, self.away
-        number = (self.num_owned + np.cumsum(away) - 1).astype(shard.csc.indices.dtype)
-        number[~away] = np.searchsorted(shard.owned, shard.sources[~away])
-        degree = np.zeros(self.num_owned, np.int64)
-        degree[np.searchsorted(shard.owned, shard.targets)] = np.diff(shard.csc.indptr)
-        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
-        return CSC(indptr, number[shard.csc.indices], shard.csc.weight, self.num_owned + len(self.halo))
+    @cached_property
+    def _in_edges(self) -> Ids:  # [num_owned]
+        counts = np.zeros(self.num_owned, np.int64)
+        counts[np.searchsorted(self.shard.owned, self.shard.targets)] = np.diff(self.shard.csc.indptr)
+        return counts
 
     @cached_property
     def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
@@ -63,8 +61,7 @@ class ShardLayers(LayerValues):
         return np.concatenate([self.shard.owned, self.halo]).astype(np.int64)
 
     def num_in_edges(self, nodes: Ids) -> Ids:
-        indptr, nodes = self.csc.indptr, nodes.astype(np.int64)
-        return indptr[nodes + 1] - indptr[nodes]
+        return self._in_edges[nodes]
 
     def node_ids(self, nodes: Ids) -> Ids:
         return self.nodes[nodes]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
+from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import Ids
 from gnnkit.partition.shard import Shard
 
@@ -40,6 +41,16 @@ class Sent:
         away[me] = 0
         self.num_bytes += away
         self.num_messages += away > 0
+
+    def record(self, tally: Tally, me: int) -> None:
+        """Counts the bytes in a tally, for messages without rows.
+
+        Args:
+            tally: Counts.
+            me: This rank.
+        """
+        none = [0] * len(self.num_bytes)
+        tally.record(Exchange("fetch", 0, 0), me, range(len(none)), none, none, self.num_bytes.tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,10 +121,14 @@ def swap(comm: Communicator, parts: Sequence[Bytes], sent: Sent | None = None) -
     return np.split(received, np.cumsum(expected)[:-1])
 
 
-def to_all(comm: Communicator, values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    """Returns the values [k, ...] of every rank, by rank. Collective.
+def to_all(comm: Communicator, values: npt.NDArray[Any], sent: Sent | None = None) -> list[npt.NDArray[Any]]:
+    """Returns the values of every rank, by rank. Collective.
 
-    k may differ between ranks, but not the type or the other axes.
+    Args:
+        comm: The ranks.
+        values: [k, ...] of this rank. k may differ between ranks, but not the type or
+            the other axes.
+        sent: Counts the messages. Default: nobody counts.
     """
-    received = swap(comm, [as_bytes(values)] * comm.world_size)
+    received = swap(comm, [as_bytes(values)] * comm.world_size, sent)
     return [part.view(values.dtype).reshape(-1, *values.shape[1:]) for part in received]

@@ -177,7 +177,7 @@ def plan_epoch(
         order = order[: len(order) // (batch_size * world_size) * batch_size * world_size]
     if units.costs is not None:
         order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
-    return units.epoch(order, _bounds(len(order), batch_size, world_size))
+    return units.epoch(order, bounds_of(len(order), batch_size, world_size))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +226,14 @@ def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[
     return np.ascontiguousarray(given, np.float64)
 
 
-def _bounds(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
+def bounds_of(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
+    """Returns the bounds of batches, as in `Epoch.bounds`.
+
+    Args:
+        count: Seeds of all ranks, or groups of seeds.
+        batch_size: Seeds of each rank in a step.
+        world_size: Number of ranks.
+    """
     per_step, ranks = batch_size * world_size, np.arange(world_size + 1)
     num_whole, rest = divmod(count, per_step)
     whole = np.arange(num_whole)[:, None] * per_step + ranks * batch_size

@@ -194,6 +194,8 @@ class ExecutionStrategy(ABC):
     # The edges of `worker.links` that batches predict: all edges once in an epoch, or
     # the share `supervision_share`, drawn anew in each epoch. None: rows are nodes.
     predicts_edges: Literal["all", "share"] | None = None
+    # Where `predicts_edges` is None: which choice makes it so, and what to choose.
+    nodes_only: str = "this strategy hands out rows of nodes only: choose another strategy"
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises

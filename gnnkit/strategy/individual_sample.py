@@ -11,17 +11,18 @@ from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
+from gnnkit.engine.fetched import OwnedRows
 from gnnkit.engine.frontier import check_sampler
-from gnnkit.errors import UserError
+from gnnkit.engine.owners import Owners
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
-from gnnkit.strategy.link_batches import LinkBatches
-from gnnkit.strategy.row_cache import CACHES
+from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.places import check_cache, check_places, place
+from gnnkit.strategy.row_cache import CACHES, RowCache
 from gnnkit.strategy.sampled import SampledBatches
-
-PLACES = ("shared", "partitioned")
+from gnnkit.strategy.seeds import NodeSeeds, Seeds
 
 
 class IndividualSample(ExecutionStrategy):
@@ -70,16 +71,17 @@ class IndividualSample(ExecutionStrategy):
         for name, value in (("batch_size", batch_size), ("window", window), ("prefetch", prefetch)):
             whole(f"strategy.{name}", value, 1, MAX_COUNT)
         one_of("strategy.batching", batching, ("plain", "balanced"))
-        one_of("strategy.topology", topology, PLACES)
-        features = topology if features is None else one_of("strategy.features", features, PLACES)
+        place("topology", topology)
+        features = topology if features is None else place("features", features)
         one_of("strategy.cache", cache, CACHES)
-        _check_places(topology, features, batching)
-        _check_cache(features, cache, cache_rows)
+        check_places(topology, features, batching)
+        check_cache(features, cache, cache_rows)
         self.reads_graph, self.fetches = topology == "shared", features == "partitioned"
         self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
-        self.predicts_edges = "all" if batching == "plain" and not self.fetches else None
+        self.predicts_edges = "all" if batching == "plain" else None
+        self.nodes_only = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -99,17 +101,17 @@ class IndividualSample(ExecutionStrategy):
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally, self._comm = Tally(), worker.comm
-        self.sampled: SampledBatches | FetchedBatches | LinkBatches
-        if worker.links is not None:
-            self.sampled = LinkBatches(worker, model, batch_size=self.batch_size, prefetch=self.prefetch)
-            return
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window", "prefetch")}
+        self.tally = Tally()
+        self.sampled: SampledBatches | FetchedBatches
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
         if not self.fetches:
-            self.sampled = SampledBatches(worker, model, **sizes)
+            self.sampled = SampledBatches(worker, model, **sizes, prefetch=self.prefetch)
             return
         self._hits = CacheHits(worker.comm)
-        self.sampled = FetchedBatches(worker, model, self.tally, **sizes, cache=self.cache, cache_rows=self.cache_rows)
+        seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)
+        rows = OwnedRows(worker.shard, Owners.of(worker.shard, worker.comm), values=not self.reads_graph)
+        cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
+        self.sampled = FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)
@@ -149,25 +151,3 @@ class CacheHits:
         rates = [hit / max(hit + miss, 1) for hit, miss in zip(hits, fetched, strict=True)]
         words = [hit * self._width // max(self._epochs, 1) for hit in hits] if self._epochs else [0] * len(hits)
         return {"rate": rates, "words_saved": words}
-
-
-def _check_places(topology: str, features: str, batching: str) -> None:
-    if topology == "partitioned" and features == "shared":
-        raise UserError(
-            "strategy.features=shared with strategy.topology=partitioned: features are the larger part of most graphs, "
-            "so a host that holds all features can hold the topology: use strategy.topology=shared"
-        )
-    if topology == "partitioned" and batching == "balanced":
-        raise UserError(
-            "strategy.batching=balanced with strategy.topology=partitioned: the cost of a seed is the size of its "
-            "tree, which reaches into the in-edges of other workers: use strategy.batching=plain"
-        )
-
-
-def _check_cache(features: str, cache: str, cache_rows: int | None) -> None:
-    if features == "shared" and cache != "none":
-        raise UserError(f"strategy.cache={cache} keeps rows of other workers: use strategy.features=partitioned")
-    if cache_rows is not None:
-        whole("strategy.cache_rows", cache_rows, 1, MAX_COUNT)
-        if cache == "none":
-            raise UserError(f"strategy.cache_rows={cache_rows} must be null with strategy.cache=none")

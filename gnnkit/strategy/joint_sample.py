@@ -8,17 +8,21 @@ from collections.abc import Iterator
 from torch import nn
 
 from gnnkit.engine import Tally
+from gnnkit.engine.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
-from gnnkit.strategy.owner_draws import check_draws
-from gnnkit.strategy.push_pull import PushPullBatches
+from gnnkit.strategy.places import check_joint
+from gnnkit.strategy.push_pull import PushPullBatches, PushPullShards
+from gnnkit.strategy.row_cache import CACHES
 
-_MODES: dict[str, type[CooperativeBatches | PushPullBatches]] = {
-    "cooperative": CooperativeBatches,
-    "push_pull": PushPullBatches,
+_BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | PushPullShards]] = {
+    ("cooperative", "partitioned"): CooperativeBatches,
+    ("push_pull", "shared"): PushPullBatches,
+    ("push_pull", "partitioned"): PushPullShards,
 }
+_MODES = {"cooperative": ("partitioned", COOPERATIVE), "push_pull": ("shared", PARTITIONED)}
 
 
 class JointSample(ExecutionStrategy):
@@ -31,20 +35,40 @@ class JointSample(ExecutionStrategy):
 
     samples = True
     exchanges = True
+    predicts_edges = "all"
 
-    def __init__(self, mode: str = "cooperative", batch_size: int = 1024) -> None:
+    def __init__(
+        self,
+        mode: str = "cooperative",
+        batch_size: int = 1024,
+        prefetch: int = 2,
+        topology: str | None = None,
+        features: str | None = None,
+        cache: str = "none",
+        cache_rows: int | None = None,
+    ) -> None:
         """Keeps the options.
 
         Args:
             mode: "cooperative": owners of nodes draw and compute one batch of all
                 ranks. "push_pull": each rank draws a batch, and all ranks compute layer
                 1 by columns of the features.
-            batch_size: Seeds per worker and step.
+            batch_size: Seeds per worker and step. Edges, where the task predicts edges.
+            prefetch: Batches drawn ahead.
+            topology: "partitioned", or "shared" with push_pull. None: partitioned with
+                cooperative, shared with push_pull.
+            features: "partitioned", by node or by column. None: the same.
+            cache: "none", as no features move.
+            cache_rows: None.
         """
         self.mode = one_of("strategy.mode", mode, tuple(_MODES))
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)
-        self.reads_graph = mode == "push_pull"
-        self.one_column = not self.reads_graph
+        self.prefetch = whole("strategy.prefetch", prefetch, 1, MAX_COUNT)
+        one_of("strategy.cache", cache, CACHES)
+        check_joint(mode, {"topology": topology, "features": features}, cache, cache_rows)
+        self.topology = _MODES[mode][0] if topology is None else topology
+        self.reads_graph, self.one_column = self.topology == "shared", self.topology == "partitioned"
+        self.fetches = mode == "push_pull" and self.one_column
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):
@@ -55,15 +79,18 @@ class JointSample(ExecutionStrategy):
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
-        if self.mode == "cooperative" and sampler is not None:
-            check_draws(sampler)
+        if self.one_column and sampler is not None:
+            check_sampler(sampler, _MODES[self.mode][1])
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally = Tally()
-        self.sampled = _MODES[self.mode](worker, model, self.batch_size, self.tally)
+        self.sampled = _BATCHES[self.mode, self.topology](worker, model, self.batch_size, self.tally, self.prefetch)
 
     def num_batches(self, epoch: int) -> int:
         return len(self.sampled)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         return self.sampled.epoch(epoch, first)
+
+    def close(self) -> None:
+        self.sampled.close()

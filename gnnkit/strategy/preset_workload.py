@@ -88,6 +88,10 @@ class PresetWorkload(ExecutionStrategy):
         )
         whole_share = halo != "cluster" and correction == "none" and exchange_every is None
         self.predicts_edges = "share" if whole_share else None
+        self.nodes_only = (
+            "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an "
+            "epoch does not tell apart: leave these keys out"
+        )
         self.samples = correction == "llcg"
         self.reads_graph = exchange_every is None
         self.drifts = average == "parameters"

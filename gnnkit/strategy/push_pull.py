@@ -3,34 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, BlockAdjacency, TableFeatures, Tally
+from gnnkit.engine.block import LayerValues
 from gnnkit.engine.columns import ColumnAdjacency, joined, packed, to_blocks, unpacked
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.exchange import Peers, Route, from_all
+from gnnkit.engine.fetched import FetchedLayers, OwnedRows
+from gnnkit.engine.owners import Owners, as_bytes, swap, to_all
 from gnnkit.engine.schedule import Passes
 from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
+from gnnkit.graph import Block, Floats
 from gnnkit.partition.traffic import column_shares
-from gnnkit.sampler import LoadedBatch
-from gnnkit.strategy.base import Worker
+from gnnkit.strategy.base import Batch, Worker
+from gnnkit.strategy.fetched import FetchedBatches, Made
+from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.row_cache import RowCache
 from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.seeds import NodeSeeds, Seeds
+
+
+class Columns:
+    """The columns of all nodes' features that one rank holds.
+
+    The first block of each rank goes to all ranks. These push the products of their
+    columns to the rank (P3: Gandhi and Iyer, OSDI 2021).
+    """
+
+    def __init__(self, worker: Worker, table: Floats, columns: slice, tally: Tally) -> None:
+        """Keeps the columns.
+
+        Args:
+            worker: This rank.
+            table: [num_nodes, columns of this rank] features.
+            columns: Columns of the input that this rank holds.
+            tally: Counts the rows moved.
+        """
+        self._comm, self._tally, self._columns = worker.comm, tally, columns
+        self._plane = Peers(Wire(worker.comm, range(worker.comm.world_size), tally), Passes())
+        self._features = TableFeatures(table, None, worker.dtype, worker.device)
+
+    def inputs(self, blocks: Sequence[Block], layers: LayerValues, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
+        """Returns the rows of the first layer's sources, and an adjacency by layer.
+
+        Collective.
+
+        Args:
+            blocks: [num_layers] blocks of this rank's batch.
+            layers: Values of the nodes and edges in the first blocks of all ranks.
+            key: Key of the step.
+        """
+        comm, (first, *others) = self._comm, blocks
+        numbers, counts = from_all(packed(first, comm.device), comm, self._tally)
+        firsts = [unpacked(part.cpu().numpy()) for part in torch.split(numbers, counts)]
+        route = Route("reduce", to_blocks(firsts, comm), first.src_nodes[: first.num_dst], self._plane)
+        block = joined(firsts)
+        adjacency = ColumnAdjacency(layers, block, route, self._columns, derive(key, 0))
+        rest = (BlockAdjacency(layers, other, derive(key, layer)) for layer, other in enumerate(others, 1))
+        return self._features.rows(block.src_nodes), (adjacency, *rest)
 
 
 class PushPullBatches(SampledBatches):
-    """Sampled batches whose input features never move (P3: Gandhi and Iyer, OSDI 2021).
-
-    Each rank holds some columns of all nodes' features. The first block of each rank
-    goes to all ranks. These push the products of their columns to the rank.
-    """
+    """Sampled batches of a whole graph, whose features never move."""
 
     gathers = False
 
-    def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally) -> None:
+    def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally, prefetch: int = 2) -> None:
         """Reads this rank's columns.
 
         Args:
@@ -38,28 +85,75 @@ class PushPullBatches(SampledBatches):
             model: Its first layer reads `columns` of an adjacency.
             batch_size: Seeds per worker and step.
             tally: Counts the rows moved.
+            prefetch: Batches drawn ahead.
         """
-        if not getattr(model, "reads_columns", False):
-            raise UserError(
-                f"strategy.mode=push_pull adds up products of columns, so the first layer must be linear before the "
-                f"sum over in-edges, and {type(model).__name__} is not: choose model=gcn, model=gin, model=sage with "
-                "model.aggregator=mean, or strategy.mode=cooperative"
-            )
-        super().__init__(worker, model, batch_size=batch_size)
-        comm, features, self._tally = worker.comm, self.graph.features, tally
-        self._plane = Peers(Wire(comm, range(comm.world_size), tally), Passes())
-        ends = np.cumsum(column_shares(features.shape[1], comm.world_size))
-        self._columns = slice(int(ends[comm.rank - 1]) if comm.rank else 0, int(ends[comm.rank]))
-        self._features = TableFeatures(
-            np.ascontiguousarray(features[:, self._columns]), None, worker.dtype, worker.device
-        )
+        _check_model(model)
+        super().__init__(worker, model, batch_size=batch_size, prefetch=prefetch)
+        own = _columns(self.graph.features.shape[1], worker.comm.world_size)[worker.comm.rank]
+        self._columns = Columns(worker, np.ascontiguousarray(self.graph.features[:, own]), own, tally)
 
-    def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
-        comm, (first, *others) = self.worker.comm, loaded.blocks
-        numbers, counts = from_all(packed(first, comm.device), comm, self._tally)
-        blocks = [unpacked(part.cpu().numpy()) for part in torch.split(numbers, counts)]
-        route = Route("reduce", to_blocks(blocks, comm), first.src_nodes[: first.num_dst], self._plane)
-        block = joined(blocks)
-        adjacency = ColumnAdjacency(self.layers, block, route, self._columns, derive(key, 0))
-        rest = (BlockAdjacency(self.layers, other, derive(key, layer)) for layer, other in enumerate(others, 1))
-        return self._features.rows(block.src_nodes), (adjacency, *rest)
+    def close(self) -> None:
+        """Does nothing. Draws end with an epoch."""
+
+    def _inputs(
+        self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
+    ) -> tuple[Tensor, Sequence[Adjacency]]:
+        return self._columns.inputs(blocks, self.layers, key)
+
+
+class PushPullShards(FetchedBatches):
+    """The same batches of a graph that no rank holds. Owners draw.
+
+    Owners send each rank its columns of the features once. Degrees and labels come with
+    the batches, and go with the drawn edges to all ranks.
+    """
+
+    def __init__(self, worker: Worker, model: nn.Module, batch_size: int, tally: Tally, prefetch: int = 2) -> None:
+        """Fetches this rank's columns, and starts the thread. Collective.
+
+        Args:
+            worker: This rank, with a shard and a sampler.
+            model: Its first layer reads `columns` of an adjacency.
+            batch_size: Seeds per worker and step.
+            tally: Counts the rows moved.
+            prefetch: Batches drawn ahead.
+        """
+        _check_model(model)
+        shard, comm = worker.shard, worker.comm
+        owners = Owners.of(shard, comm)
+        seeds: Seeds = NodeSeeds(worker, batch_size) if worker.links is None else LinkSeeds(worker, batch_size)
+        rows = OwnedRows(replace(shard, features=shard.features[:, :0]), owners, values=True)
+        super().__init__(worker, model, tally, seeds, RowCache("none", None, rows, comm), prefetch)
+        columns = _columns(shard.features.shape[1], comm.world_size)
+        received = swap(comm, [as_bytes(shard.features[:, part]) for part in columns])
+        own = columns[comm.rank]
+        table = np.empty((shard.num_nodes, own.stop - own.start), shard.features.dtype)
+        for rank, part in enumerate(received):
+            nodes = np.flatnonzero(owners.rank_of == rank)
+            table[nodes] = part.view(table.dtype).reshape(len(nodes), table.shape[1])
+        self._columns = Columns(worker, table, own, tally)
+
+    def _batch(self, made: Made) -> Batch:
+        worker, step, comm = self.worker, made.step, self.worker.comm
+        assert made.edges is not None
+        with self.tally.timed():
+            values = (made.batch.input_nodes.astype(np.int64), made.fetched.rows, made.edges)
+            ids, rows, edges = (np.concatenate(to_all(comm, each)) for each in values)
+        layers = FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, (ids, rows), edges)
+        x, adjacencies = self._columns.inputs(step.kept(made.batch.blocks, layers), layers, step.key)
+        return step.batch(x, adjacencies, made.fetched.rows["label"][: len(step.seeds)])
+
+
+def _columns(width: int, num_ranks: int) -> list[slice]:
+    """Returns the columns of each rank."""
+    ends = np.cumsum([0, *column_shares(width, num_ranks)]).tolist()
+    return [slice(first, last) for first, last in pairwise(ends)]
+
+
+def _check_model(model: nn.Module) -> None:
+    if not getattr(model, "reads_columns", False):
+        raise UserError(
+            f"strategy.mode=push_pull adds up products of columns, so the first layer must be linear before the "
+            f"sum over in-edges, and {type(model).__name__} is not: choose model=gcn, model=gin, model=sage with "
+            "model.aggregator=mean, or strategy.mode=cooperative"
+        )

@@ -9,7 +9,8 @@ from gnnkit.engine.cache import Cache
 from gnnkit.engine.fetched import Fetched, OwnedRows
 from gnnkit.engine.owners import Sent, to_all
 from gnnkit.engine.source_sums import SourceSums
-from gnnkit.graph import Floats, Ids, Split
+from gnnkit.graph import Floats, Ids
+from gnnkit.strategy.seeds import Seeds
 
 CACHES = ("none", "degree", "lru", "vip", "exact")
 _SCORE = np.dtype([("id", np.int64), ("score", np.float64)])
@@ -34,7 +35,7 @@ class RowCache:
             rows: The rows of the owned nodes.
             comm: The ranks.
         """
-        self.name, self._owned, self._comm = name, rows, comm
+        self.name, self.owned, self._comm = name, rows, comm
         self.num_rows = 0 if name == "none" else rows.shard.num_nodes // 10 if num_rows is None else num_rows
         self.rows = Cache(self.num_rows, rows.row, keeps_latest=name == "lru")
 
@@ -43,22 +44,24 @@ class RowCache:
         """Whether the rows follow from the draws of an epoch."""
         return self.name == "exact"
 
-    def begin(self, fanouts: list[int], share: float) -> tuple[Fetched, Sent] | None:
+    def begin(self, fanouts: list[int], seeds: Seeds) -> tuple[Fetched, Sent] | None:
         """Fetches rows that stay for the whole run. Collective.
 
         Args:
             fanouts: [num_hops] draws per node from the seeds outward.
-            share: Probability that a training node is a seed of one rank in one step.
+            seeds: Says how likely a node is a seed.
 
         Returns:
             What was fetched, if anything was.
         """
         if self.name not in ("degree", "vip"):
             return None
-        shard = self._owned.shard
-        sums = SourceSums(shard, self._owned.owners, self._comm)
-        train = (shard.split == Split.TRAIN) * share
-        scores = sums.out_edges().astype(np.float64) if self.name == "degree" else sums.inclusion(fanouts, train)
+        shard = self.owned.shard
+        sums = SourceSums(shard, self.owned.owners, self._comm)
+        out_edges = sums.out_edges()
+        scores: Floats = out_edges.astype(np.float64)
+        if self.name == "vip":
+            scores = sums.inclusion(fanouts, seeds.chance(self.owned.in_edges, out_edges))
         sent = Sent.nothing(self._comm.world_size)
         return self._keep(self._best(scores), self._comm, sent)
 
@@ -70,13 +73,13 @@ class RowCache:
             comm: The ranks.
             sent: Counts the messages.
         """
-        away = needed[self._owned.owners.rank_of[needed] != comm.rank]
+        away = needed[self.owned.owners.rank_of[needed] != comm.rank]
         nodes, counts = np.unique(away, return_counts=True)
         order = np.lexsort((nodes, -counts))[: self.num_rows]
         return self._keep(nodes[order[counts[order] > 1]], comm, sent)
 
     def _keep(self, nodes: Ids, comm: Communicator, sent: Sent) -> tuple[Fetched, Sent]:
-        fetched = self._owned.fetch(nodes, self.rows, comm, sent)
+        fetched = self.owned.fetch(nodes, self.rows, comm, sent)
         self.rows.fill(nodes, fetched.rows)
         return fetched, sent
 
@@ -87,7 +90,7 @@ class RowCache:
             scores: [num_owned] of the owned nodes. A node with 0 is never needed.
         """
         own = np.empty(len(scores), _SCORE)
-        own["id"], own["score"] = self._owned.shard.owned, scores
+        own["id"], own["score"] = self.owned.shard.owned, scores
         parts = to_all(self._comm, self._top(own))
         return self._top(
             np.concatenate([part for rank, part in enumerate(parts) if rank != self._comm.rank] or [own[:0]])

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, BlockLayers
 from gnnkit.engine.dropout import derive
+from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
-from gnnkit.graph import Split
-from gnnkit.sampler import LoadedBatch, Loader
+from gnnkit.graph import Block, Split
+from gnnkit.sampler import Loader, gather_rows
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
+from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.seeds import Deal, Step, drawing
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """One batch, drawn ahead."""
+
+    step: Step
+    blocks: Sequence[Block]
+    x: npt.NDArray[Any] | None  # [num_input_nodes, width] features, where a batch brings these
 
 
 class SampledBatches:
     """The sampled batches of one rank, epoch by epoch.
 
-    The batches of all ranks cover the training nodes once in an epoch. A rank without
-    seeds joins a step with an empty batch.
+    The batches of all ranks cover the training nodes once in an epoch, or the edges to
+    predict. A rank without seeds joins a step with an empty batch.
     """
 
     gathers: ClassVar[bool] = True  # whether a batch brings the features of its nodes
@@ -42,7 +61,7 @@ class SampledBatches:
         Args:
             worker: This rank, with graph and sampler.
             model: Says whether nodes get loops.
-            batch_size: Seeds per worker and step, or groups of seeds.
+            batch_size: Seeds per worker and step, or groups of seeds, or edges.
             batching: "plain" or "balanced".
             window: Steps over which balanced batching evens out.
             prefetch: Batches made ahead.
@@ -51,32 +70,37 @@ class SampledBatches:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph = worker, worker.graph
         self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device)
-        self.loader = Loader(
-            self.graph.csc,
-            weighing_sums(worker.sampler).with_features(self.graph.features),
-            np.flatnonzero(self.graph.split == Split.TRAIN),
-            batch_size,
-            features=worker.features.table if self.gathers else None,
-            rank=worker.comm.rank,
-            world_size=worker.comm.world_size,
-            batching=batching,
-            window=window,
-            seed=worker.seed,
-            threads=worker.threads,
-            prefetch=prefetch,
+        self._source: _Nodes | _Links
+        if worker.links is not None:
+            self._source = _Links(worker, self.layers, batch_size, prefetch, gathers=self.gathers)
+            return
+        self._source = _Nodes(
+            Loader(
+                self.graph.csc,
+                weighing_sums(worker.sampler).with_features(self.graph.features),
+                np.flatnonzero(self.graph.split == Split.TRAIN),
+                batch_size,
+                features=worker.features.table if self.gathers else None,
+                rank=worker.comm.rank,
+                world_size=worker.comm.world_size,
+                batching=batching,
+                window=window,
+                seed=worker.seed,
+                threads=worker.threads,
+                prefetch=prefetch,
+            )
         )
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank."""
-        return len(self.loader)
+        return len(self._source)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Gives the batches of an epoch, from step `first` on."""
-        self.loader.start_at(epoch, first)
-        totals = np.diff(self.loader.plan(epoch).bounds[:, [0, -1]])[:, 0]
-        with closing(iter(self.loader)) as made:
-            for step, loaded in enumerate(made, first):
-                yield self._batch(loaded, derive(self.worker.seed, epoch * len(totals) + step), int(totals[step]))
+        with closing(self._source.epoch(epoch, first)) as made:
+            for each in made:
+                x, adjacencies = self._inputs(each.blocks, each.x, each.step.key)
+                yield each.step.batch(x, adjacencies, self.graph.labels[each.step.seeds])
 
     def endless(self, first: int) -> Iterator[Batch]:
         """Gives batches of epoch after epoch, from step `first` of all steps on."""
@@ -85,13 +109,87 @@ class SampledBatches:
             yield from self.epoch(epoch, step)
             epoch, step = epoch + 1, 0
 
-    def _batch(self, loaded: LoadedBatch, key: int, total: int) -> Batch:
-        worker = self.worker
-        x, adjacencies = self._inputs(loaded, key)
-        labels = torch.from_numpy(self.graph.labels[loaded.seeds]).to(worker.device)
-        return Batch(x, adjacencies, torch.arange(len(loaded.seeds), device=worker.device), labels, total)
+    def _inputs(
+        self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
+    ) -> tuple[Tensor, Sequence[Adjacency]]:
+        """Returns the rows of the first layer's sources, and an adjacency by layer.
 
-    def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
-        """Returns the rows of the first layer's sources, and an adjacency by layer."""
-        x = torch.from_numpy(np.asarray(loaded.x)).to(self.worker.device, self.worker.dtype)
-        return x, self.layers.layers(loaded.blocks, key)
+        Args:
+            blocks: [num_layers] blocks of the batch.
+            x: [num_input_nodes, width] features, where a batch brings these.
+            key: Key of the step.
+        """
+        given = torch.from_numpy(np.asarray(x)).to(self.worker.device, self.worker.dtype)
+        return given, self.layers.layers(blocks, key)
+
+
+class _Nodes:
+    """Batches of training nodes, which native threads make ahead."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
+        loader = self._loader
+        loader.start_at(epoch, first)
+        totals = np.diff(loader.plan(epoch).bounds[:, [0, -1]])[:, 0]
+        with closing(iter(loader)) as made:
+            for number, loaded in enumerate(made, first):
+                key = derive(loader.seed, epoch * len(totals) + number)
+                yield _Made(Step(loaded.seeds, int(totals[number]), key), loaded.blocks, loaded.x)
+
+
+class _Links:
+    """Batches of edges to predict, which one thread makes ahead."""
+
+    def __init__(self, worker: Worker, layers: BlockLayers, batch_size: int, prefetch: int, *, gathers: bool) -> None:
+        """Starts nothing.
+
+        Args:
+            worker: This rank, with graph, sampler and links.
+            layers: Values of the whole graph.
+            batch_size: Edges per worker and step.
+            prefetch: Batches made ahead.
+            gathers: Whether a batch brings the features of its nodes.
+        """
+        self._worker, self._layers, self._prefetch = worker, layers, prefetch
+        self._table = worker.features.table if gathers else None
+        self._sampler, self._seeds = drawing(worker), LinkSeeds(worker, batch_size)
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    def epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
+        deal = self._seeds.epoch(epoch, self._worker.comm, Sent.nothing(1))
+        return ahead(partial(self._make, deal), range(first, len(self)), self._prefetch)
+
+    def _make(self, deal: Deal, number: int) -> _Made:
+        worker, layers = self._worker, self._layers
+        step = deal(number, worker.comm, Sent.nothing(1))
+        drawn = self._sampler.sample(layers.graph.csc, step.seeds, key=step.draws)
+        x = None if self._table is None else gather_rows(self._table, drawn.input_nodes, threads=worker.threads)
+        return _Made(step, step.kept(drawn.blocks, layers), x)
+
+
+def ahead(make: Callable[[int], T], steps: range, count: int) -> Generator[T, None, None]:
+    """Gives `make(step)` of all steps in order, of which a thread makes some ahead.
+
+    Args:
+        make: Makes the result of a step.
+        steps: The steps.
+        count: Results made ahead.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[Future[T]] = deque(pool.submit(make, step) for step in steps[:count])
+        try:
+            for step in steps:
+                result = waiting.popleft().result()
+                if step + count in steps:
+                    waiting.append(pool.submit(make, step + count))
+                yield result
+        finally:
+            for future in waiting:
+                future.cancel()

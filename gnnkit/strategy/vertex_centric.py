@@ -78,8 +78,12 @@ class VertexCentric(ExecutionStrategy):
         self.keeps_state = self.exchange.keeps_state
         self.repeatable = local_iterations != "auto"
         self.only_synchronises = not self.drifts
-        # Rows of an earlier epoch are of other edges.
         self.predicts_edges = "share" if self.exchange.exact and not self.drifts else None
+        kept = f"strategy.exchange={exchange}" if self.exchange.name != "exact" else "strategy.local_iterations above 1"
+        self.nodes_only = (
+            f"{kept}: rows that are not of now and exact are of other edges than those of the epoch, choose "
+            "strategy.exchange=exact with strategy.local_iterations=1"
+        )
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if self.exchange.exact and not self.drifts else None

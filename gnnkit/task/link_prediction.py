@@ -79,11 +79,7 @@ class LinkPrediction(Task):
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         name = type(strategy).__name__
         if strategy.predicts_edges is None:
-            raise UserError(
-                f"task=link_prediction: {name} with these keys hands out rows of nodes only: choose "
-                "strategy=vertex_centric with strategy.local_iterations=1 and strategy.exchange=exact, strategy=individual_sample with "
-                "strategy.batching=plain, or strategy=preset_workload without clusters, corrections and exchange"
-            )
+            raise UserError(f"task=link_prediction: {strategy.nodes_only}")
         if self.supervision_share is not None and strategy.predicts_edges == "all":
             raise UserError(
                 f"task.supervision_share={self.supervision_share} is not read by {name}, which predicts every edge "

@@ -147,6 +147,16 @@ def test_columns_of_the_first_layer_add_up_to_individual_batches(model: str, hid
         check_equal(together(JointSample("push_pull", 6), module, sampler, 3), sum(Threads.run(work, 3)))
 
 
+@pytest.mark.parametrize("model", LINEAR)
+def test_columns_of_a_graph_that_no_rank_holds_give_the_same_batches(model: str) -> None:
+    module = make_model(model)
+    for sampler in DRAWS.values():
+        expected = together(JointSample("push_pull", 6), module, sampler, 3)
+        check_equal(together(JointSample("push_pull", 6, topology="partitioned"), module, sampler, 3), expected)
+    many = together(JointSample("push_pull", 2, topology="partitioned"), module, FullSampler, 8)
+    check_equal(many, serial(module, FullSampler, 16))  # more ranks than columns
+
+
 @pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
 def test_a_model_of_one_layer_and_one_of_three(mode: str) -> None:
     for layers in (1, 3):
@@ -176,7 +186,8 @@ def test_layers_of_pyg_read_the_rows_of_other_owners() -> None:
 
 
 def test_push_pull_keeps_the_promises_of_strategies() -> None:  # the default mode: in tests/test_conformance.py
-    testing.check_strategy(lambda: JointSample("push_pull", batch_size=4))
+    for topology in ("shared", "partitioned"):
+        testing.check_strategy(lambda: JointSample("push_pull", batch_size=4, topology=topology))  # noqa: B023
 
 
 def words(strategy: ExecutionStrategy, model: nn.Module, own: Worker) -> tuple[int, int]:
@@ -266,18 +277,21 @@ class InPython(NeighborSampler):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "reason"),
+    "sampler",
     [
-        (lambda: BalancedSampler([3, 2]), "BalancedSampler draws for a node according to other nodes"),
-        (lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12), "ClusterSampler draws for a node according to"),
-        (lambda: MetropolisHastingsSampler([3, 3]), "MetropolisHastingsSampler walks through nodes that other ranks"),
-        (lambda: InPython([3, 3]), "InPython draws in Python from the whole graph"),
+        lambda: BalancedSampler([3, 2]),
+        lambda: ClusterSampler(np.arange(GRAPH.num_nodes) % 12),
+        lambda: MetropolisHastingsSampler([3, 3]),
+        lambda: InPython([3, 3]),
     ],
 )
-def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[], Sampler], reason: str) -> None:
-    with pytest.raises(UserError, match=rf"^strategy\.mode=cooperative: sampler={reason}"):
+def test_samplers_that_owners_cannot_draw_with_are_refused(sampler: Callable[[], Sampler]) -> None:
+    reason = rf"^strategy\.mode=cooperative: sampler={type(sampler()).__name__} draws from more than .*mode=push_pull$"
+    with pytest.raises(UserError, match=reason):
         JointSample().check(sampler(), 2)
     JointSample("push_pull").check(sampler(), 2)
+    with pytest.raises(UserError, match=r"^strategy\.topology=partitioned: sampler=.*topology=shared$"):
+        JointSample("push_pull", topology="partitioned").check(sampler(), 2)
 
 
 @pytest.mark.parametrize("model", sorted(set(MODELS) - set(LINEAR)))
@@ -291,9 +305,13 @@ def test_push_pull_refuses_layers_that_are_not_linear_before_the_sum(model: str)
 def test_owners_need_all_in_edges_of_their_nodes() -> None:
     owner = np.arange(GRAPH.num_nodes) % 4
     shards = list(cut_all(GRAPH, Partition(owner.astype(np.int32), None, Grid(2, 2, 1))))
-    own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), shard=shards[0], graph=None)
-    with pytest.raises(UserError, match=r"^partition\.grid=2 x 2 x 1: strategy\.mode=cooperative draws"):
+
+    def work(comm: Threads) -> None:
+        own = replace(worker(Numbered(0, 1), NeighborSampler([3, 3])), comm=comm, shard=shards[comm.rank], graph=None)
         JointSample().setup(own, make_model("gcn"))
+
+    with pytest.raises(UserError, match=r"^strategy\.mode=cooperative: partition\.grid=2 x 2 x 1 spreads"):
+        Threads.run(work, 4)
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
@@ -310,6 +328,17 @@ def test_ranks_decide_together_about_a_loss_because_all_meet_in_a_step(mode: str
             r"^strategy\.mode=pull is not known: did you mean push_pull\? there are: cooperative, push_pull",
         ),
         ({"batch_size": 0}, r"^strategy\.batch_size=0 must be"),
+        ({"prefetch": 0}, r"^strategy\.prefetch=0 must be"),
+        ({"topology": "replicated"}, r"^strategy\.topology=replicated: .* use strategy\.topology=shared"),
+        (
+            {"topology": "shared"},
+            r"^strategy\.topology=shared does not go with strategy\.mode=cooperative: owners draw",
+        ),
+        ({"features": "shared"}, r"^strategy\.features=shared does not go with .*=cooperative: owners read"),
+        ({"mode": "push_pull", "features": "shared"}, r"=push_pull: a worker holds some columns of all nodes"),
+        ({"cache": "lru"}, r"^strategy\.cache=lru keeps features of other workers, and .* moves no features"),
+        ({"cache": "fifo"}, r"^strategy\.cache=fifo is not known"),
+        ({"cache_rows": 4}, r"^strategy\.cache_rows=4 must be null with strategy\.cache=none"),
     ],
 )
 def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
@@ -317,12 +346,26 @@ def test_bad_arguments_are_refused(keys: dict[str, Any], message: str) -> None:
         JointSample(**keys)
 
 
+def test_the_places_that_a_mode_has_may_be_named() -> None:
+    JointSample(topology="partitioned", features="partitioned")
+    for topology in ("shared", "partitioned"):
+        JointSample("push_pull", topology=topology, features="partitioned")
+
+
+def test_batches_do_not_depend_on_how_many_are_drawn_ahead() -> None:
+    module, sampler = make_model("sage"), lambda: NeighborSampler([3, 2])
+    one, many = (together(JointSample(batch_size=2, prefetch=count), module, sampler, 3) for count in (1, 9))
+    assert torch.equal(one, many)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["cooperative", "push_pull"])
-def test_processes_compute_what_one_process_computes(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "topology"), [("cooperative", None), ("push_pull", None), ("push_pull", "partitioned")]
+)
+def test_processes_compute_what_one_process_computes(mode: str, topology: str | None, tmp_path: Path) -> None:
     result = gnnkit.train(
         GRAPH,
-        strategy={"name": "joint_sample", "mode": mode, "batch_size": 3},
+        strategy={"name": "joint_sample", "mode": mode, "batch_size": 3, "topology": topology},
         sampler={"name": "neighbor", "fanouts": [3, 3]},
         overrides=["job=verify"],
         workers=2,

@@ -208,6 +208,7 @@ def test_the_promises_of_strategies_hold() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
+        ({"topology": "replicated"}, r"^strategy\.topology=replicated: the workers of a host map one copy"),
         ({"topology": "split"}, r"^strategy\.topology=split is not known: there are: partitioned, shared"),
         ({"features": "split"}, r"^strategy\.features=split is not known"),
         ({"topology": "partitioned", "features": "shared"}, r"^strategy\.features=shared with strategy\.topology=part"),

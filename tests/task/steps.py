@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,15 +23,31 @@ SEED = 3
 
 
 def make_workers(
-    graph: Graph, grid: Grid, *, whole: bool, sampler: Sampler | None = None, links: Links | None = None
+    graph: Graph,
+    grid: Grid,
+    *,
+    whole: bool,
+    sampler: Sampler | None = None,
+    links: Links | None = None,
+    features: bool = True,
 ) -> Callable[[Threads], Worker]:
-    """Cuts a graph by ids, and returns the maker of each rank's worker."""
+    """Cuts a graph by ids, and returns the maker of each rank's worker.
+
+    Args:
+        graph: The graph.
+        grid: The ranks.
+        whole: Whether every rank reads the whole graph.
+        sampler: The sampler of every rank.
+        links: The edges to predict.
+        features: Whether the whole graph has features, which owners send otherwise.
+    """
+    reads = graph if features else replace(graph, features=np.empty((graph.num_nodes, 0)))
     owner = (np.arange(graph.num_nodes) % grid.world_size).astype(np.int32)
     shards = list(cut_all(graph, Partition(owner, None, grid)))
 
     def worker(comm: Threads) -> Worker:
         own = copy.deepcopy(sampler)
-        return Worker(comm, shards[comm.rank], torch.float64, SEED, graph if whole else None, own, links=links)
+        return Worker(comm, shards[comm.rank], torch.float64, SEED, reads if whole else None, own, links=links)
 
     return worker
 
@@ -57,6 +74,7 @@ def run_steps(
                 loss.backward()
                 gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
                 parts.append(torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]))
+        own.close()
         return parts
 
     return torch.stack([torch.stack(list(parts)) for parts in Threads.run(work, num_ranks, timeout=30.0)]).sum(0)

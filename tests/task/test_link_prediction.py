@@ -24,8 +24,9 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, MetropolisHastingsSampler, NeighborSampler
 from gnnkit.sampler.links import codes, pairs_of, unordered, without_pairs
-from gnnkit.strategy import Batch, ExecutionStrategy, Worker, link_batches
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker, seeds
 from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task.link_prediction import LinkPrediction, dot, with_edges
@@ -179,10 +180,8 @@ def test_leaving_out_held_edges_is_the_graph_without_them(name: str) -> None:
         torch.testing.assert_close(out(GRAPH, grid, True), expected, rtol=1e-10, atol=1e-10, msg=f"{name} on {grid}")
 
 
-def train_scores(worker: Worker, task: LinkPrediction) -> dict[str, float]:
+def train_scores(worker: Worker, task: LinkPrediction, strategy: ExecutionStrategy) -> dict[str, float]:
     """Trains, and returns the last epoch's loss and ROC AUC, and the validation's."""
-    assert worker.graph is not None
-    strategy = IndividualSample(batch_size=400)
     torch.manual_seed(0)
     model = GraphSAGE(16, task.width, num_layers=1, dropout=0.0).double()
     strategy.setup(worker, model)
@@ -198,14 +197,31 @@ def train_scores(worker: Worker, task: LinkPrediction) -> dict[str, float]:
             losses.append(float(loss.detach()))
             scores.append(dot(batch.outputs(out.detach())).sigmoid())
             labels.append(batch.labels.long())
+    strategy.close()
     with torch.no_grad():
         outputs = Evaluation.of(worker, model, 100.0).logits(model)
     train = float(binary_auroc(torch.cat(scores), torch.cat(labels)))
     return {"loss": float(np.mean(losses)), "train": train, "val": task.measure(outputs, worker)["val_roc_auc"]}
 
 
+SERVING: list[ExecutionStrategy] = [
+    IndividualSample(batch_size=400),
+    IndividualSample(batch_size=400, features="partitioned"),
+    IndividualSample(batch_size=400, topology="partitioned"),
+    JointSample(batch_size=400),
+    JointSample("push_pull", batch_size=400),
+    JointSample("push_pull", batch_size=400, topology="partitioned"),
+]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy",
+    SERVING,
+    ids=["shared", "features apart", "topology apart", "cooperative", "push_pull", "push_pull apart"],
+)
 def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_not(
+    strategy: ExecutionStrategy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Edges and features are random, so that only a leak can tell edges from others."""
@@ -215,10 +231,11 @@ def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_
     features = rng.normal(size=(1200, 16))
     graph, links = task.prepare(Graph.from_edges(src, dst, 1200, features=features).symmetrize())
     assert links is not None
-    workers = make_workers(graph, Grid(1, 1, 1), whole=True, sampler=FullSampler(num_hops=1), links=links)
-    (honest,) = Threads.run(lambda comm: train_scores(workers(comm), task), 1)
-    monkeypatch.setattr(link_batches, "without_pairs", lambda block, *_: block)
-    (leaking,) = Threads.run(lambda comm: train_scores(workers(comm), task), 1)
+    reads = {"whole": strategy.reads_graph, "features": not strategy.fetches}
+    workers = make_workers(graph, Grid(1, 1, 1), sampler=FullSampler(num_hops=1), links=links, **reads)
+    (honest,) = Threads.run(lambda comm: train_scores(workers(comm), task, copy.copy(strategy)), 1)
+    monkeypatch.setattr(seeds, "without_pairs", lambda block, *_: block)
+    (leaking,) = Threads.run(lambda comm: train_scores(workers(comm), task, copy.copy(strategy)), 1)
     assert leaking["train"] - leaking["val"] > 0.25
     assert leaking["loss"] < honest["loss"] - 0.15
     assert abs(honest["train"] - honest["val"]) < 0.1
@@ -327,11 +344,19 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("keys", "strategy", "message"),
     [
-        ({}, PresetWorkload(halo="cluster"), "task=link_prediction: PresetWorkload with these keys hands out rows of"),
-        ({}, PresetWorkload(exchange_every=1), "strategy=preset_workload without clusters, corrections and exchange"),
-        ({}, VertexCentric(exchange="quantized"), "choose .* with .* and strategy.exchange=exact"),
-        ({}, VertexCentric(local_iterations=2), "choose strategy=vertex_centric with strategy.local_iterations=1"),
-        ({}, IndividualSample(batching="balanced"), "strategy.batching=plain"),
+        ({}, PresetWorkload(halo="cluster"), "task=link_prediction: strategy.halo=cluster, .* leave"),
+        ({}, PresetWorkload(exchange_every=1), "and strategy.exchange_every read edges"),
+        (
+            {},
+            VertexCentric(exchange="quantized"),
+            "strategy.exchange=quantized: rows .* choose strategy.exchange=exact",
+        ),
+        ({}, VertexCentric(local_iterations=2), "strategy.local_iterations above 1: rows"),
+        (
+            {},
+            IndividualSample(batching="balanced"),
+            "strategy.batching=balanced evens out .* choose strategy.batching=plain",
+        ),
         ({"supervision_share": 0.2}, IndividualSample(), "task.supervision_share=0.2 is not read by IndividualSample"),
     ],
 )

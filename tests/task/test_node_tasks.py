@@ -25,6 +25,7 @@ from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler, Sampler
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task import NodeTask
@@ -46,10 +47,16 @@ TASKS: dict[str, tuple[NodeTask, Graph]] = {
     "regression": (Regression(), dataclasses.replace(PLAIN, labels=NUMBERS)),
     "several numbers": (Regression("absolute"), dataclasses.replace(PLAIN, labels=SEVERAL.astype(np.float32))),
 }
-STRATEGIES: dict[str, tuple[Callable[[], ExecutionStrategy], Sampler | None, bool]] = {
-    "vertex_centric": (VertexCentric, None, False),
-    "individual_sample": (lambda: IndividualSample(batch_size=4), NeighborSampler([3, 3], threads=1), True),
-    "preset_workload": (lambda: PresetWorkload(exchange_every=1), None, False),
+DRAWS = NeighborSampler([3, 3], threads=1)
+STRATEGIES: dict[str, tuple[Callable[[], ExecutionStrategy], Sampler | None]] = {
+    "vertex_centric": (VertexCentric, None),
+    "individual_sample": (lambda: IndividualSample(batch_size=4), DRAWS),
+    "features apart": (lambda: IndividualSample(batch_size=4, features="partitioned", cache="lru"), DRAWS),
+    "topology apart": (lambda: IndividualSample(batch_size=4, topology="partitioned"), DRAWS),
+    "cooperative": (lambda: JointSample(batch_size=4), DRAWS),
+    "push_pull": (lambda: JointSample("push_pull", batch_size=4), DRAWS),
+    "push_pull apart": (lambda: JointSample("push_pull", batch_size=4, topology="partitioned"), DRAWS),
+    "preset_workload": (lambda: PresetWorkload(exchange_every=1), None),
 }
 
 
@@ -62,16 +69,18 @@ def make_model(graph: Graph, task: NodeTask) -> nn.Module:
 @pytest.mark.parametrize("name", TASKS)
 def test_ranks_compute_together_what_one_process_computes(name: str, strategy: str) -> None:
     task, graph = TASKS[name]
-    make, sampler, whole = STRATEGIES[strategy]
-    model = make_model(graph, task)
+    make, sampler = STRATEGIES[strategy]
+    model, reads = make_model(graph, task), {"whole": make().reads_graph, "features": not make().fetches}
+    forms: set[torch.dtype] = set()
     for ranks in (1, 2, 3):
-        alone = make().on_one_rank(ranks, sampler)
-        assert alone is not None
-        grid = Grid(ranks, 1, 1)
-        found = run_steps(make(), task, model, make_workers(graph, grid, whole=whole, sampler=sampler), ranks)
-        one = make_workers(graph, Grid(1, 1, 1), whole=whole, sampler=sampler)
-        torch.testing.assert_close(found, run_steps(alone, task, model, one, 1), rtol=1e-10, atol=1e-10)
+        serial = make().on_one_rank(ranks, sampler) if sampler is None else IndividualSample(batch_size=4 * ranks)
+        assert serial is not None
+        workers = make_workers(graph, Grid(ranks, 1, 1), sampler=sampler, **reads)
+        found = run_steps(make(), task, model, workers, ranks, lambda batch: forms.add(batch.labels.dtype))
+        one = make_workers(graph, Grid(1, 1, 1), whole=sampler is not None, sampler=sampler)
+        torch.testing.assert_close(found, run_steps(serial, task, model, one, 1), rtol=1e-10, atol=1e-10)
         assert bool((found[:, 0] > 0).all())
+    assert forms == {torch.from_numpy(graph.labels).dtype}
 
 
 def test_the_loss_of_full_graph_training_is_the_mean_over_all_training_nodes() -> None:

@@ -1,0 +1,184 @@
+"""The ends of edges to predict, and of pairs without an edge, as seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.dropout import derive
+from gnnkit.engine.owners import Sent, as_bytes, swap, to_all
+from gnnkit.graph import CSC, Ids
+from gnnkit.partition.shard import Shard
+from gnnkit.sampler.batching import Epoch, Schedule, bounds_of
+from gnnkit.sampler.links import pairs_of, supervised, unordered
+from gnnkit.strategy.base import Worker
+from gnnkit.strategy.seeds import Deal, Pairs, Seeds, Step
+
+_ORDER, _DRAWS = 1, 2  # purposes of keys
+_EDGE = np.dtype([("id", np.int64), ("ends", np.int64, 2)])
+_Edges = npt.NDArray[Any]  # records of `_EDGE`
+
+
+class LinkSeeds(Seeds):
+    """The ends of the edges to predict, and of the negative pairs.
+
+    The batches of all ranks cover the edges of the graph once in an epoch.
+    """
+
+    def __init__(self, worker: Worker, batch_size: int) -> None:
+        """Counts the edges. Collective where no rank has the whole graph.
+
+        Args:
+            worker: This rank, with links.
+            batch_size: Edges to predict per worker and step.
+        """
+        assert worker.links is not None
+        self._seed, self._links, self._batch_size = worker.seed, worker.links, batch_size
+        self._edges: GraphEdges | ShardEdges
+        if worker.graph is None:
+            self._edges = ShardEdges(worker.shard, batch_size, worker.comm)
+        else:
+            self._edges = GraphEdges(worker.graph.csc, batch_size, worker.comm)
+
+    def __len__(self) -> int:
+        return self._edges.num_steps
+
+    def epoch(self, epoch: int, comm: Communicator, sent: Sent) -> Deal:
+        return partial(self._step, self._edges.deal(derive(self._seed, epoch, _ORDER), comm, sent), epoch)
+
+    def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
+        key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
+        pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key)
+        seeds, rows = np.unique(pairs, return_inverse=True)
+        wanted = Pairs(rows.reshape(-1, 2), labels, edges.excluded)
+        return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)
+
+    def chance(self, in_edges: Ids, out_edges: Ids) -> npt.NDArray[np.float64]:
+        # A negative pair has one end of its edge, and another node that is drawn.
+        links, batch_size = self._links, self._batch_size
+        ends = (in_edges + out_edges) / max(self._edges.num_edges, 1)
+        return np.asarray(np.minimum(batch_size * (ends + links.negatives / links.num_nodes), 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepEdges:
+    """The edges that all ranks predict in one step, as one rank knows them."""
+
+    own: _Edges  # [k] of this rank
+    total: int  # edges of all ranks
+    excluded: npt.NDArray[np.int64]  # [at most total] ascending `unordered` numbers of the edges of all ranks
+
+
+DealEdges = Callable[[int, Communicator, Sent], StepEdges]  # as `Deal`
+
+
+class GraphEdges:
+    """The edges of a graph at hand. Nobody sends anything."""
+
+    def __init__(self, csc: CSC, batch_size: int, comm: Communicator) -> None:
+        """Lists the edges, without loops.
+
+        Args:
+            csc: The graph.
+            batch_size: Edges per worker and step.
+            comm: The ranks.
+        """
+        pairs = pairs_of(csc)
+        self._csc, self._rank = csc, comm.rank
+        self._ids = np.flatnonzero(pairs[:, 0] != pairs[:, 1]).astype(np.int64)
+        self._schedule = Schedule(self._ids, batch_size, comm.world_size)
+        self.num_edges, self.num_steps = len(self._ids), self._schedule.num_steps
+
+    def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
+        """Orders the edges by `key`, and gives each rank its part of each step."""
+        return partial(self._step, self._schedule.epoch(key, None))
+
+    def _step(self, plan: Epoch, step: int, comm: Communicator, sent: Sent) -> StepEdges:
+        everyones = self._ids[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
+        own = np.empty(len(plan.batch(step, self._rank)), _EDGE)
+        own["id"] = self._ids[plan.batch(step, self._rank)]
+        own["ends"] = pairs_of(self._csc, own["id"])
+        excluded = np.unique(unordered(pairs_of(self._csc, everyones), self._csc.num_nodes))
+        return StepEdges(own, len(everyones), excluded)
+
+
+class ShardEdges:
+    """The edges of a graph that no rank holds, in the order of `GraphEdges`.
+
+    The owner of the destination tells an edge to the rank that predicts the edge, once
+    an epoch. In each step all ranks tell each other the edges of the step.
+    """
+
+    def __init__(self, shard: Shard, batch_size: int, comm: Communicator) -> None:
+        """Counts the edges of all ranks. Collective.
+
+        Args:
+            shard: The in-edges of the owned nodes.
+            batch_size: Edges per worker and step.
+            comm: The ranks.
+        """
+        self._shard, self._rank = shard, comm.rank
+        count = torch.tensor([len(self._held())], device=comm.device)
+        self.num_edges = int(comm.all_reduce(count).item())
+        self._bounds = bounds_of(self.num_edges, batch_size, comm.world_size)
+        self.num_steps = len(self._bounds)
+
+    def _held(self) -> _Edges:  # [num_held]
+        """Lists the held edges, without loops."""
+        shard = self._shard
+        ends = [shard.sources[shard.csc.indices], np.repeat(shard.targets, np.diff(shard.csc.indptr))]
+        edges = np.empty(len(shard.edge_ids), _EDGE)
+        edges["id"], edges["ends"] = shard.edge_ids, np.stack(ends, 1)
+        return np.asarray(edges[edges["ends"][:, 0] != edges["ends"][:, 1]])
+
+    def deal(self, key: int, comm: Communicator, sent: Sent) -> DealEdges:
+        """Orders the edges by `key`, and gives each rank its part of each step.
+
+        Collective. A rank sorts the hashes of one range, so no rank holds all edges.
+        """
+        held = self._held()
+        slices = ((_hashes(key, held) >> np.uint64(32)) * np.uint64(comm.world_size)) >> np.uint64(32)
+        edges = _sent_to(slices.astype(np.int64), held, comm, sent)
+        edges = edges[np.argsort(_hashes(key, edges))]
+        counts = [int(part[0]) for part in to_all(comm, np.array([len(edges)]), sent)]
+        before = sum(counts[: comm.rank])
+        place = np.arange(before, before + len(edges))
+        batches = (
+            np.searchsorted(self._bounds[:, :-1].reshape(-1), place, side="right") - 1
+        )  # step by step, then by rank
+        return partial(self._step, _sent_to(batches % comm.world_size, edges, comm, sent))
+
+    def _step(self, dealt: _Edges, step: int, comm: Communicator, sent: Sent) -> StepEdges:
+        sizes = np.diff(self._bounds)[:, self._rank]
+        first = int(sizes[:step].sum())
+        own = dealt[first : first + int(sizes[step])]
+        numbers = to_all(comm, unordered(own["ends"], self._shard.num_nodes), sent)
+        total = int(self._bounds[step, -1] - self._bounds[step, 0])
+        return StepEdges(own, total, np.unique(np.concatenate(numbers)))
+
+
+def _hashes(key: int, edges: _Edges) -> npt.NDArray[np.uint64]:  # [k]
+    """Hashes edges as the shuffle of a `Schedule` does. No two hashes are equal."""
+    hashes: Any = derive(key, cast(Any, edges["id"].astype(np.uint64)))
+    return np.asarray(hashes, np.uint64)
+
+
+def _sent_to(ranks: Ids, edges: _Edges, comm: Communicator, sent: Sent) -> _Edges:
+    """Sends edges to ranks, and returns the received edges by sender. Collective.
+
+    Args:
+        ranks: [k] receiver of each edge.
+        edges: [k] edges, whose order stays.
+        comm: The ranks.
+        sent: Counts the messages.
+    """
+    order = np.argsort(ranks, kind="stable")
+    parts = np.split(edges[order], np.cumsum(np.bincount(ranks, minlength=comm.world_size))[:-1])
+    return np.concatenate([part.view(_EDGE) for part in swap(comm, [as_bytes(part) for part in parts], sent)])

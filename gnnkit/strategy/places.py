@@ -1,0 +1,90 @@
+"""Where the edges and the features of a graph lie, and which rows are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_COUNT, one_of, whole
+
+_PLACES = ("shared", "partitioned")
+_JOINT = {  # the one place of a mode of `joint_sample`, and why there is no other
+    ("cooperative", "topology"): ("partitioned", "owners draw from the in-edges of their own nodes"),
+    ("cooperative", "features"): ("partitioned", "owners read the features of their own nodes"),
+    ("push_pull", "features"): ("partitioned", "a worker holds some columns of all nodes"),
+}
+
+
+def place(key: str, value: Any) -> str:
+    """Returns a place. Raises `UserError` for another value.
+
+    Args:
+        key: "topology" or "features".
+        value: Value of the user.
+    """
+    if value == "replicated":
+        raise UserError(
+            f"strategy.{key}=replicated: the workers of a host map one copy, which each reads as a copy of its own: "
+            f"use strategy.{key}=shared"
+        )
+    chosen: str = one_of(f"strategy.{key}", value, _PLACES)
+    return chosen
+
+
+def check_places(topology: str, features: str, batching: str) -> None:
+    """Raises `UserError` for keys of `individual_sample` that contradict each other.
+
+    Args:
+        topology: "shared" or "partitioned".
+        features: "shared" or "partitioned".
+        batching: "plain" or "balanced".
+    """
+    if topology == "partitioned" and features == "shared":
+        raise UserError(
+            "strategy.features=shared with strategy.topology=partitioned: features are the larger part of most graphs, "
+            "so a host that holds all features can hold the topology: use strategy.topology=shared"
+        )
+    if topology == "partitioned" and batching == "balanced":
+        raise UserError(
+            "strategy.batching=balanced with strategy.topology=partitioned: the cost of a seed is the size of its "
+            "tree, which reaches into the in-edges of other workers: use strategy.batching=plain"
+        )
+
+
+def check_cache(features: str, cache: str, cache_rows: int | None) -> None:
+    """Raises `UserError` for a cache without rows of other workers.
+
+    Args:
+        features: "shared" or "partitioned".
+        cache: Name of the cache, or "none".
+        cache_rows: Rows kept, or None.
+    """
+    if features == "shared" and cache != "none":
+        raise UserError(f"strategy.cache={cache} keeps rows of other workers: use strategy.features=partitioned")
+    if cache_rows is not None:
+        whole("strategy.cache_rows", cache_rows, 1, MAX_COUNT)
+        if cache == "none":
+            raise UserError(f"strategy.cache_rows={cache_rows} must be null with strategy.cache=none")
+
+
+def check_joint(mode: str, places: dict[str, str | None], cache: str, cache_rows: int | None) -> None:
+    """Raises `UserError` for places that a mode of `joint_sample` cannot have.
+
+    Args:
+        mode: "cooperative" or "push_pull".
+        places: The keys "topology" and "features". None: as the mode has these.
+        cache: Name of the cache, or "none".
+        cache_rows: Rows kept, or None.
+    """
+    for key, value in places.items():
+        only, reason = _JOINT.get((mode, key), (value, ""))
+        if value is not None and place(key, value) != only:
+            raise UserError(
+                f"strategy.{key}={value} does not go with strategy.mode={mode}: {reason}, leave the key out"
+            )
+    if cache != "none":
+        raise UserError(
+            f"strategy.cache={cache} keeps features of other workers, and strategy=joint_sample moves no features: "
+            "leave the key out"
+        )
+    check_cache("partitioned", cache, cache_rows)

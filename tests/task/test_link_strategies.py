@@ -1,0 +1,225 @@
+"""Edges to predict under sampled strategies: one result, whoever holds the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.engine.owners import Sent
+from gnnkit.errors import UserError
+from gnnkit.graph import Ids
+from gnnkit.partition import Grid
+from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
+from gnnkit.sampler.links import codes, pairs_of, unordered
+from gnnkit.strategy import Batch, ExecutionStrategy
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
+from gnnkit.strategy.link_seeds import GraphEdges, ShardEdges, StepEdges
+from gnnkit.strategy.row_cache import CACHES
+from tests.task.steps import make_workers, run_steps
+from tests.task.test_link_prediction import GRAPH, LINKS, TASK, make_model, positive_ends
+
+NUM_NODES = GRAPH.num_nodes
+STRATEGIES: dict[str, Callable[[int], ExecutionStrategy]] = {
+    "shared": lambda size: IndividualSample(batch_size=size),
+    "features apart": lambda size: IndividualSample(batch_size=size, features="partitioned"),
+    "topology apart": lambda size: IndividualSample(batch_size=size, topology="partitioned"),
+    "cooperative": lambda size: JointSample(batch_size=size),
+    "push_pull": lambda size: JointSample("push_pull", batch_size=size),
+    "push_pull apart": lambda size: JointSample("push_pull", batch_size=size, topology="partitioned"),
+}
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "neighbor": lambda: NeighborSampler([3, 3], threads=1),
+    "uneven": lambda: NeighborSampler([4, 2], threads=1),
+    "weighted": lambda: WeightedSampler([3, 2], alpha=0.5, threads=1),
+    "labor": lambda: LaborSampler([3, 3], threads=1),
+    "full": FullSampler,
+}
+
+
+def workers_of(strategy: ExecutionStrategy, ranks: int, sampler: Sampler) -> Callable[[Threads], Any]:
+    reads = {"whole": strategy.reads_graph, "features": not strategy.fetches}
+    return make_workers(GRAPH, Grid(ranks, 1, 1), sampler=sampler, links=LINKS, **reads)
+
+
+def total(strategy: ExecutionStrategy, ranks: int, sampler: Sampler, model: nn.Module) -> Tensor:
+    """Sums loss and gradient over the ranks, for each batch of two epochs."""
+    return run_steps(strategy, TASK, model, workers_of(strategy, ranks, sampler), ranks)
+
+
+def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]]:
+    """Returns the batches of one epoch, by rank."""
+
+    def work(comm: Threads) -> list[Batch]:
+        own = STRATEGIES[kind](size)
+        own.setup(workers_of(own, ranks, sampler)(comm), make_model("gcn"))
+        batches = list(own.batches(1))
+        own.close()
+        return batches
+
+    return Threads.run(work, ranks, timeout=30.0)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("kind", ["features apart", "topology apart"])
+def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) -> None:
+    model = make_model("gat" if name == "neighbor" else "sage")
+    for ranks in (1, 3) if name == "neighbor" else (3,):
+        expected = total(STRATEGIES["shared"](18), ranks, SAMPLERS[name](), model)
+        assert torch.equal(total(STRATEGIES[kind](18), ranks, SAMPLERS[name](), model), expected), ranks
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: str) -> None:
+    model = make_model("gcn" if name == "neighbor" else "gin")
+    for ranks in (1, 2, 3, 4) if name == "neighbor" else (3,):
+        expected = total(STRATEGIES["shared"](16 * ranks), 1, SAMPLERS[name](), model)
+        found = total(STRATEGIES["cooperative"](16), ranks, SAMPLERS[name](), model)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["neighbor", "uneven", "labor"])
+def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: str) -> None:
+    model = make_model("gcn")
+    for ranks in (1, 2, 3, 4) if name == "neighbor" else (3,):
+        expected = total(STRATEGIES["shared"](16), ranks, SAMPLERS[name](), model)
+        for kind in ("push_pull", "push_pull apart"):
+            found = total(STRATEGIES[kind](16), ranks, SAMPLERS[name](), model)
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
+    sampler = SAMPLERS["uneven"]()
+    for ranks in (1, 2, 3, 4):
+        parts = made("cooperative", 4, ranks, sampler)
+        (serial,) = made("shared", 4 * ranks, 1, sampler)
+        for step, one in enumerate(serial):
+            for layer, expected in enumerate(one.adjacencies):
+                held = [part[step].adjacencies[layer] for part in parts]
+                for ids in (lambda a: a.src_nodes[: a.num_dst], lambda a: a.src_nodes, lambda a: a.edge_ids):
+                    found = torch.cat([ids(adjacency) for adjacency in held])
+                    assert torch.equal(found.sort().values, ids(expected).sort().values)
+            assert sum(len(part[step].rows) for part in parts) == one.total == parts[0][step].total
+
+
+@pytest.mark.parametrize("kind", STRATEGIES)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
+    assert LINKS is not None
+    if kind.startswith("push_pull") and name == "gat":
+        name = "sage"
+    held = unordered(np.concatenate([LINKS.val, LINKS.test]), NUM_NODES)
+    every, strategy = pairs_of(GRAPH.csc), STRATEGIES[kind](5)
+
+    def work(comm: Threads) -> list[tuple[Ids, Ids]]:
+        own = STRATEGIES[kind](5)
+        model = make_model(name)
+        own.setup(workers_of(strategy, 3, FullSampler())(comm), model)
+        steps = []
+        for batch in own.batches(0):
+            ids = np.concatenate([adjacency.edge_ids.numpy() for adjacency in batch.adjacencies])
+            steps.append((positive_ends(batch), every[ids[ids < GRAPH.num_edges]]))
+        own.close()
+        return steps
+
+    predicted = []
+    for step in zip(*Threads.run(work, 3, timeout=30.0), strict=True):
+        positive, read = (np.concatenate(arrays) for arrays in zip(*step, strict=True))
+        assert not np.isin(unordered(positive, NUM_NODES), unordered(read, NUM_NODES)).any()
+        assert not np.isin(held, unordered(read, NUM_NODES)).any()
+        assert len(read) > 0
+        predicted.append(positive)
+    loops = every[:, 0] == every[:, 1]
+    np.testing.assert_array_equal(  # every edge once in an epoch
+        np.sort(codes(np.concatenate(predicted), NUM_NODES)), np.sort(codes(every[~loops], NUM_NODES))
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ranks: int) -> None:
+    workers = make_workers(GRAPH, Grid(ranks, 1, 1), whole=False)
+
+    def work(comm: Threads) -> list[list[StepEdges]]:
+        sent, shard = Sent.nothing(ranks), workers(comm).shard
+        graph, shards = GraphEdges(GRAPH.csc, 7, comm), ShardEdges(shard, 7, comm)
+        assert (shards.num_steps, shards.num_edges) == (graph.num_steps, graph.num_edges)
+        found = []
+        for key in (0, 2**63 + 5):
+            dealt, expected = shards.deal(key, comm, sent), graph.deal(key, comm, sent)
+            for step in range(graph.num_steps):
+                one, two = dealt(step, comm, sent), expected(step, comm, sent)
+                np.testing.assert_array_equal(one.own, two.own)
+                np.testing.assert_array_equal(one.excluded, two.excluded)
+                assert one.total == two.total
+                found.append([one])
+        assert (sent.num_bytes.sum() > 0) == (ranks > 1)
+        return found
+
+    parts = Threads.run(work, ranks, timeout=30.0)
+    counts = [sum(len(one.own) for (one,) in part) for part in parts]
+    assert max(counts) - min(counts) <= 2
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_cache_changes_no_batch_of_edges(cache: str) -> None:
+    model, sampler = make_model("sage"), SAMPLERS["neighbor"]()
+    expected = total(STRATEGIES["shared"](12), 3, sampler, model)
+    cached = IndividualSample(batch_size=12, topology="partitioned", cache=cache, cache_rows=None)
+    assert torch.equal(total(cached, 3, sampler, model), expected)
+
+
+@pytest.mark.parametrize("kind", ["topology apart", "cooperative"])
+def test_messages_about_edges_count_as_bytes_and_not_as_words(kind: str) -> None:
+    def work(comm: Threads) -> tuple[int, int]:
+        own = STRATEGIES[kind](12)
+        own.setup(workers_of(own, 2, NeighborSampler([0, 0]))(comm), make_model("gcn"))
+        batches = own.batches(0)
+        next(batches)
+        counted = own.tally.bytes_sent, own.tally.total("gather")
+        own.close()
+        return counted
+
+    for sent, words in Threads.run(work, 2, timeout=30.0):
+        assert sent > 24 * GRAPH.num_edges / 8  # about a quarter of the edges go to the other rank, twice
+        assert words == 0
+
+
+class WithoutIds(NeighborSampler):
+    """A sampler with batches of its own, which lack edge ids."""
+
+    def sample(self, graph: Any, seeds: Ids, *, key: int) -> Any:
+        self.edge_ids = False
+        return super().sample(graph, seeds, key=key)
+
+
+def test_a_sampler_without_edge_ids_is_refused() -> None:
+    strategy = STRATEGIES["shared"](12)
+    with pytest.raises(UserError, match="task=link_prediction: the sampler gives no edge ids"):
+        total(strategy, 1, WithoutIds([3, 3], threads=1), make_model("gcn"))
+
+
+def test_epochs_go_on_from_any_step() -> None:
+    def work(comm: Threads) -> None:
+        for kind, make in STRATEGIES.items():
+            own = make(6)
+            own.setup(workers_of(own, 2, SAMPLERS["neighbor"]())(comm), make_model("gcn"))
+            whole = [described(batch) for batch in own.batches(1)]
+            broken = own.batches(1)
+            next(broken)
+            del broken  # batches made ahead are dropped, on all ranks alike
+            for first in (1, len(whole) - 1, len(whole)):
+                for one, two in zip([described(b) for b in own.batches(1, first)], whole[first:], strict=True):
+                    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True)), kind
+            own.close()
+
+    Threads.run(work, 2, timeout=30.0)
+
+
+def described(batch: Batch) -> Sequence[Tensor]:
+    return batch.x, batch.rows, batch.labels, *(adjacency.edge_ids for adjacency in batch.adjacencies)
