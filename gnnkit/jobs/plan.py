@@ -17,7 +17,7 @@ from gnnkit.jobs.planned_step import graph_widths, program_step, step_activation
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
-from gnnkit.leader.cut import load
+from gnnkit.leader.cut import load, read
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality, measure
@@ -47,7 +47,7 @@ def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, An
     graph, source = load(settings, graph), ModelSource(settings.model, given)
     task: Task = settings.task.create()
     if source.trains:
-        graph = task.prepare(graph)[0]
+        graph = read(settings, graph)[0]
     if not settings.strategy.load().full_graph:
         raise UserError(
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"

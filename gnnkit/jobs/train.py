@@ -12,7 +12,8 @@ import lightning as L
 from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.evaluation import Evaluation
+from gnnkit.engine import LearnedRows
+from gnnkit.evaluation import Evaluation, by_node
 from gnnkit.jobs import callbacks, figures, lost
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
@@ -25,6 +26,7 @@ from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
+from gnnkit.training.embedding import Embedding
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
@@ -85,6 +87,8 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     sync.close()
     module.strategy.close()
     measured = module.evaluation.read(module.model, functools.partial(_measure, job, module.task))
+    if module.embedding is not None:
+        write_rows(job.folder / "embedding.npy", by_node(module.embedding.rows.owned.detach(), worker))
     if comm.rank == LEADER:
         write_names(job)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
@@ -135,9 +139,11 @@ def make_module(
     model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
+    embedding = _embedding(settings.embedding, worker, strategy)
 
     def make_evaluation(worker: Worker) -> Evaluation:
-        return Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
+        rows = None if embedding is None else embedding.rows
+        return Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch, rows)
 
     return kind(
         model,
@@ -145,10 +151,26 @@ def make_module(
         worker,
         lost.evaluation(job, worker, make_evaluation),
         task=job.task(),
+        embedding=embedding,
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
     )
+
+
+def _embedding(width: int | None, worker: Worker, strategy: ExecutionStrategy) -> Embedding | None:
+    """Makes the learned input rows of one rank, where input rows are learned.
+
+    Collective.
+
+    Args:
+        width: Numbers of a row. None: input rows are not learned.
+        worker: This rank.
+        strategy: Counts the rows moved.
+    """
+    if width is None:
+        return None
+    return Embedding(LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed), strategy.tally)
 
 
 def _fit(

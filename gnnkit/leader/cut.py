@@ -17,6 +17,7 @@ import numpy as np
 
 from gnnkit.graph import CSC, Graph
 from gnnkit.leader.choose import Decision, assign, describe, shape
+from gnnkit.leader.inputs import with_inputs
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -71,7 +72,8 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
-    return task.prepare(graph)
+    prepared, links = task.prepare(graph)
+    return with_inputs(prepared, settings.inputs), links
 
 
 def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:

@@ -66,5 +66,6 @@ class CooperativeBatches:
             drawn = self._draws.draw(own, derive(draws, step))
             adjacencies = drawn.adjacencies(self._draws.layers, derive(seed, epoch * plan.num_steps + step))
             rows = torch.from_numpy(own).to(self._worker.device)
-            x = self._worker.features.rows(owned[drawn.nodes])
-            yield Batch(x, adjacencies, torch.arange(len(own), device=x.device), self._labels[rows], len(seeds))
+            nodes = owned[drawn.nodes]
+            x, wanted = self._worker.features.rows(nodes), torch.arange(len(own), device=self._worker.device)
+            yield Batch(x, adjacencies, wanted, self._labels[rows], len(seeds), nodes=nodes)

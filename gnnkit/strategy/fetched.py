@@ -195,7 +195,8 @@ class FetchedBatches:
         x = torch.from_numpy(np.array(features, order="C")).to(worker.device, worker.dtype)
         labels = torch.tensor(np.array(rows["label"][: len(seeds)], order="C"), device=worker.device)
         layers = self._layers(made).layers(made.batch.blocks, key)
-        return Batch(x, layers, torch.arange(len(seeds), device=worker.device), labels, total)
+        wanted = torch.arange(len(seeds), device=worker.device)
+        return Batch(x, layers, wanted, labels, total, nodes=made.batch.input_nodes)
 
     def _layers(self, made: _Made) -> LayerValues:
         worker = self.worker

@@ -79,6 +79,12 @@ class IndividualSample(ExecutionStrategy):
         self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
+        self.refuses_learned = (
+            None
+            if cache == "none"
+            else f"with strategy.cache={cache} keeps rows of other workers, while learned rows change in each step: use "
+            "strategy.cache=none"
+        )
         self.predicts_edges = "all" if batching == "plain" and not self.fetches else None
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:

@@ -45,6 +45,12 @@ class JointSample(ExecutionStrategy):
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)
         self.reads_graph = mode == "push_pull"
         self.one_column = not self.reads_graph
+        self.refuses_learned = (
+            "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: "
+            "use strategy.mode=cooperative"
+            if self.reads_graph
+            else None
+        )
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

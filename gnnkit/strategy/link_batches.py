@@ -78,6 +78,7 @@ class LinkBatches:
             torch.from_numpy(rows.reshape(-1, 2)).to(worker.device),
             torch.from_numpy(labels).to(worker.device),
             len(everyones) * (1 + self.links.negatives),
+            nodes=drawn.input_nodes,
         )
 
     def _degree(self, nodes: Ids) -> Ids:  # [k]

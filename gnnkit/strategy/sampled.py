@@ -89,7 +89,9 @@ class SampledBatches:
         worker = self.worker
         x, adjacencies = self._inputs(loaded, key)
         labels = torch.from_numpy(self.graph.labels[loaded.seeds]).to(worker.device)
-        return Batch(x, adjacencies, torch.arange(len(loaded.seeds), device=worker.device), labels, total)
+        rows = torch.arange(len(loaded.seeds), device=worker.device)
+        nodes = loaded.input_nodes if self.gathers else None
+        return Batch(x, adjacencies, rows, labels, total, nodes=nodes)
 
     def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
         """Returns the rows of the first layer's sources, and an adjacency by layer."""

@@ -18,6 +18,7 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
+from gnnkit.training.embedding import Embedding
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -92,6 +93,7 @@ class TrainingModule(L.LightningModule):
         evaluation: Evaluation,
         *,
         task: Task | None = None,
+        embedding: Embedding | None = None,
         optimizer: str,
         lr: float,
         weight_decay: float,
@@ -104,13 +106,14 @@ class TrainingModule(L.LightningModule):
             worker: This rank.
             evaluation: Computes the logits of the owned nodes.
             task: Computes losses and metrics. Default: classification of nodes.
+            embedding: The learned input rows. Default: input rows are features.
             optimizer: A key of `settings.OPTIMIZERS`.
             lr: Learning rate.
             weight_decay: L2 penalty on the parameters that the model decays.
         """
         super().__init__()
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
-        self.task = task or NodeClassification()
+        self.task, self.embedding = task or NodeClassification(), embedding
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
@@ -142,7 +145,7 @@ class TrainingModule(L.LightningModule):
         return make([group for group in groups if group["params"]], lr=self.lr)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self.batch = batch
+        self.batch = batch = self.filled(batch)
         if (own := self.own_training_step) is not None:
             _check_row_weights(self.model, batch)
             loss: Tensor = own(batch, batch_idx)
@@ -152,6 +155,10 @@ class TrainingModule(L.LightningModule):
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
         return loss * (1 + 0 * self.local_loss)
+
+    def filled(self, batch: Batch) -> Batch:
+        """Returns the batch with learned input rows, where these are. Collective."""
+        return batch if self.embedding is None else self.embedding.fill(batch)
 
     @property
     def own_training_step(self) -> Callable[..., Tensor] | None:
