@@ -18,7 +18,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 import gnnkit
 from gnnkit.config import compose
-from gnnkit.engine import LearnedRows
+from gnnkit.engine import LearnedRows, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, Ids
@@ -36,6 +36,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.testing.graphs import CLASSES, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
+from gnnkit.training import checkpoint
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
 
@@ -214,6 +215,33 @@ def test_the_rule_of_the_rows_is_that_of_the_model_s_optimiser_or_refused() -> N
     for make in (functools.partial(SGD, lr=0.1, momentum=0.9), functools.partial(RMSprop, lr=0.1)):
         with pytest.raises(UserError, match=r"^inputs=learned: rows that no batch reads stay, and"):
             runs("shared", ONE, make=make)
+
+
+def test_rows_go_on_from_a_state_to_the_bit() -> None:
+    """As after a checkpoint, and after a rollback."""
+
+    def work(worker: Worker) -> tuple[Tensor, Tensor]:
+        rows = LearnedRows(worker.shard, WIDTH, worker.comm, worker.dtype, worker.seed)
+        embedding, model = Embedding(rows, Tally()), copy.deepcopy(MODELS[GraphSAGE])
+        strategy, optimizer = IndividualSample(batch_size=4), adam(model.parameters())
+        strategy.setup(worker, model)
+
+        def step(epoch: int) -> Tensor:
+            for given in strategy.batches(epoch):
+                batch = embedding.fill(given)
+                model(batch.x, batch.adjacencies).square().sum().backward()
+                embedding.step(batch, optimizer)
+            return rows.owned.detach().clone()
+
+        step(0)
+        saved = checkpoint.unpack(checkpoint.pack(embedding.state_dict()))
+        first = step(1)
+        embedding.load_state_dict(saved, optimizer)
+        return first, step(1)
+
+    sampler = NeighborSampler([3, 3], threads=1)
+    for first, again in on_ranks(GRAPH, Grid(3, 1, 1), work, whole=True, sampler=sampler):
+        assert torch.equal(first, again)
 
 
 TINY = {"comm": "threads", "threads": 1, "model": {"name": "sage", "hidden": 4}}
