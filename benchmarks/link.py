@@ -110,6 +110,10 @@ class Network:
     def address(number: int) -> str:
         return f"10.77.{(number + 1) // 256}.{(number + 1) % 256}"
 
+    def command(self, number: int) -> list[str]:
+        """Returns the words before a command that runs on a host."""
+        return ["ip", "netns", "exec", self.host(number)]
+
     def sent(self) -> list[int]:
         """Returns the bytes that each host has sent so far, headers included."""
         files = [Path(f"/sys/class/net/{self.host(i)}/statistics/rx_bytes") for i in range(self.num_hosts)]
@@ -156,7 +160,7 @@ class Network:
             "MASTER_PORT": str(PORT),
             "GLOO_SOCKET_IFNAME": CARD,
         }
-        command = ["ip", "netns", "exec", self.host(rank // ranks_per_host), sys.executable, "-m", "gnnkit", *overrides]
+        command = [*self.command(rank // ranks_per_host), sys.executable, "-m", "gnnkit", *overrides]
         return subprocess.Popen(
             command,
             env=environment,

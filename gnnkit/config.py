@@ -18,8 +18,9 @@ from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
+_FIXED = (*_OF_MODEL, "inputs", "embedding")  # keys that do
 _OF_TRAINED = ("predict", "test")  # jobs
-_OF_RUN = (*_OF_MODEL, "dataset", "partition", "strategy", "sampler", "workers", "seed")
+_OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _NO_NAME = re.compile(
     r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
@@ -83,7 +84,7 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
     folder = Path(named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:
-        if key.partition(".")[0] in _OF_MODEL:
+        if key.partition(".")[0] in _FIXED:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
     kept = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
     for kind in ("dataset", *_OF_MODEL):

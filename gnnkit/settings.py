@@ -12,20 +12,22 @@ from typing import Any, Literal
 from gnnkit import plugins
 from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, MAX_THREADS, num_cores, one_of, real, shown, switch, unknown_key, whole
+from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 JOBS = ("train", "verify", "plan", "partition", "predict", "test")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 SCHEDULES = ("cosine", "linear")
 PRECISIONS = (32, 64, "bf16-mixed")
+INPUTS = ("features", "degree", "learned")
 DEFAULT_WORKERS = 4
+DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
-_KEYS = (*SECTIONS, "workers", "threads", "seed", "job", "output", "checkpoint", "write")
+_KEYS = (*SECTIONS, "inputs", "embedding", "workers", "threads", "seed", "job", "output", "checkpoint", "write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class Settings:
     """One job's configuration, without any `auto`."""
 
     job: str
+    inputs: str  # one of INPUTS
+    embedding: int | None  # numbers of a learned row. None: rows are not learned
     seed: int
     workers: int
     threads: int  # of each rank
@@ -190,6 +194,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     _expect_keys("comm", comm.arguments, (), ("timeout",))
     return Settings(
         job=one_of("job", config["job"], JOBS),
+        inputs=one_of("inputs", config["inputs"], INPUTS),
+        embedding=_embedding(config["inputs"], config["embedding"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
         workers=workers,
         threads=_count("threads", config, MAX_THREADS),
@@ -209,6 +215,19 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         composed=config,
         notes=notes,
     )
+
+
+def _embedding(inputs: str, width: object) -> int | None:
+    """Returns the numbers of a learned row, None where rows are not learned.
+
+    Raises `UserError` for a width that nothing reads.
+    """
+    if width is None:
+        return DEFAULT_EMBEDDING if inputs == "learned" else None
+    given = whole("embedding", width, 1, MAX_WIDTH, what="null or a whole number")
+    if inputs != "learned":
+        raise UserError(f"embedding={given} must be null: only inputs=learned reads the key, and inputs={inputs}")
+    return given
 
 
 def with_choice(settings: Settings, choice: Choice) -> Settings:

@@ -140,6 +140,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.min_delta": [-1, NAN, INF],
     "workers": [*COUNT, 10**9, "all"],
     "threads": [*COUNT, 10**6, "all"],
+    "inputs": ["feature", ""],
+    "embedding": [*COUNT, 2**70],
     "seed": [-1, 2**63, 1.0, "x"],
     "job": ["trian", ""],
     "checkpoint": [3, ""],

@@ -18,6 +18,7 @@ from gnnkit.engine.engine import Engine as Engine
 from gnnkit.engine.engine import Message as Message
 from gnnkit.engine.features import FeatureStore as FeatureStore
 from gnnkit.engine.features import TableFeatures as TableFeatures
+from gnnkit.engine.learned import LearnedRows as LearnedRows
 from gnnkit.engine.lookup import Lookup as Lookup
 from gnnkit.engine.lookup import Reach as Reach
 from gnnkit.engine.pipelined import Pipelined as Pipelined

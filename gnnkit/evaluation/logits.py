@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers, FeatureStore, ShardAdjacency, TableFeatures
+from gnnkit.engine import BlockLayers, FeatureStore, LearnedRows, ShardAdjacency, TableFeatures
 from gnnkit.graph import Floats, Graph, Ids
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
@@ -32,7 +32,13 @@ class Evaluation(ABC):
     worker: Worker  # the rank, with the nodes that it evaluates
 
     @staticmethod
-    def of(worker: Worker, model: nn.Module, memory: float, scratch: Path | None = None) -> Evaluation:
+    def of(
+        worker: Worker,
+        model: nn.Module,
+        memory: float,
+        scratch: Path | None = None,
+        learned: LearnedRows | None = None,
+    ) -> Evaluation:
         """Chooses the evaluation for the data that a worker holds. Collective.
 
         Args:
@@ -40,10 +46,11 @@ class Evaluation(ABC):
             model: The model, whose layers and self-loops are read.
             memory: MiB that one chunk of nodes may take, where the graph is at hand.
             scratch: A folder that all ranks see, for the rows between two layers.
+            learned: The learned input rows. None: input rows are features.
         """
         if worker.graph is None or worker.fetches:
-            return ShardEvaluation(worker)
-        return ChunkEvaluation(worker, worker.graph, model, memory, scratch)
+            return ShardEvaluation(worker, learned)
+        return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned)
 
     def read(self, model: nn.Module, figures: Callable[[Tensor, Worker], T]) -> T:
         """Returns figures of the logits of all nodes. Collective.
@@ -71,14 +78,14 @@ class Evaluation(ABC):
 class ShardEvaluation(Evaluation):
     """One pass over the shards, with rows exchanged between ranks."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, learned: LearnedRows | None) -> None:
+        self.worker, self._inputs = worker, learned or worker.features
 
     def _logits(self, model: nn.Module) -> Tensor:
         engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
         with engine.tally.paused():
-            logits: Tensor = model(self.worker.features.rows(self.worker.owned), adjacencies)
+            logits: Tensor = model(self._inputs.rows(self.worker.owned), adjacencies)
         return logits
 
 
@@ -91,8 +98,17 @@ class ChunkEvaluation(Evaluation):
     chunk's neighbourhood through all layers.
     """
 
-    def __init__(self, worker: Worker, graph: Graph, model: nn.Module, memory: float, scratch: Path | None) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        graph: Graph,
+        model: nn.Module,
+        memory: float,
+        scratch: Path | None,
+        learned: LearnedRows | None,
+    ) -> None:
         self.worker, self._graph, self._memory, self._scratch = worker, graph, memory * MIB, scratch
+        self._learned = learned
         self._blocks = BlockLayers(graph, model, worker.dtype, worker.device)
 
     def _logits(self, model: nn.Module) -> Tensor:
@@ -104,15 +120,22 @@ class ChunkEvaluation(Evaluation):
         num_layers: int = model.num_layers  # type: ignore[assignment]
         features: FeatureStore = self._bounded(self._graph.features)
         files: list[_Rows] = []
+
+        def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
+            """Writes the rows of all ranks to a file, and removes the file before."""
+            files.append(_Rows(scratch / f".rows-{len(files)}", self._graph.num_nodes))
+            for nodes, rows in parts:
+                files[-1].write(nodes, rows, self.worker)
+            files[-1].share(self.worker)
+            for before in files[:-1]:
+                before.remove(self.worker)
+            return self._bounded(files[-1].rows)
+
         try:
+            if self._learned is not None:
+                features = shared([(self.worker.owned, self._learned.owned.detach())])
             for layer in range(num_layers - 1):
-                files.append(_Rows(scratch / f".rows-{layer}", self._graph.num_nodes))
-                for nodes, rows in self._layer(model, layer, features):
-                    files[-1].write(nodes, rows, self.worker)
-                files[-1].share(self.worker)
-                features = self._bounded(files[-1].rows)
-                if layer:
-                    files[layer - 1].remove(self.worker)
+                features = shared(self._layer(model, layer, features))
             return torch.cat([rows for _, rows in self._layer(model, num_layers - 1, features)])
         finally:
             for file in files:
@@ -139,6 +162,16 @@ class ChunkEvaluation(Evaluation):
         rows: Tensor = model.layer(layer, features.rows(block.src_nodes), adjacency)  # type: ignore[operator]
         return rows
 
+    def _alike(self, found: list[Ids]) -> list[Ids]:
+        """Adds empty chunks, so that all ranks have as many. Collective.
+
+        Owners send the learned rows of each chunk to all ranks at once.
+        """
+        most = torch.zeros(self.worker.comm.world_size, dtype=torch.int64, device=self.worker.device)
+        most[self.worker.comm.rank] = len(found)
+        more = int(self.worker.comm.all_reduce(most).max()) - len(found)
+        return found + [self.worker.owned[:0]] * more
+
     def _costs(self, nodes: Ids, width: int, width_after: int) -> Floats:  # [num_nodes]
         """Estimates the bytes that the in-edges of each node and their rows take."""
         edges = np.diff(self._graph.csc.indptr)[nodes] + 1.0
@@ -150,11 +183,12 @@ class ChunkEvaluation(Evaluation):
 
     def _by_neighbourhood(self, model: nn.Module) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        sampler, features, owned = FullSampler(num_hops=num_layers), self.worker.features, self.worker.owned
+        sampler, owned = FullSampler(num_hops=num_layers), self.worker.owned
+        features = self._learned or self.worker.features
         rows = np.minimum(sampler.costs(self._graph.csc, owned), self._graph.num_nodes)
         itemsize = torch.empty(0, dtype=self.worker.dtype).element_size()
-        parts = []
-        for nodes in chunks(owned, rows * COPIES * features.width * itemsize, self._memory):
+        parts, found = [], list(chunks(owned, rows * COPIES * features.width * itemsize, self._memory))
+        for nodes in self._alike(found) if self._learned else found:
             batch = sampler.sample(self._graph.csc, nodes, key=0)
             parts.append(model(features.rows(batch.input_nodes), self._blocks.layers(batch.blocks, key=0)))
         return torch.cat(parts)

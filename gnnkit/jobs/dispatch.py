@@ -14,7 +14,7 @@ from torch import nn
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import iterate, lost, outputs, predict, train, verify
+from gnnkit.jobs import inputs, iterate, lost, outputs, predict, train, verify
 from gnnkit.jobs.job import RankWork
 from gnnkit.jobs.join import join
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -94,6 +94,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         raise UserError(
             f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
         )
+    inputs.check(settings, source, strategy, sync)
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings

@@ -86,7 +86,8 @@ class Job:
         data = worker.shard if worker.graph is None else worker.graph
         edges = data.edge_features
         num_outputs = self.task().num_outputs(worker.shard.num_classes)
-        return Widths(worker.features.width, num_outputs, 0 if edges is None else edges.shape[1])
+        width = self.settings.embedding or worker.features.width
+        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1])
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""

@@ -133,7 +133,17 @@ def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
         if "error" in message:
             raise UserError(message["error"])
         if "prepared" in message:
-            return Job(settings, Path(message["folder"]), Prepared(**message["prepared"]), model)
+            return Job(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), model)
+
+
+def _seen(folder: Path) -> Path:
+    """Returns the leader's run folder. Raises `UserError` where this host has none."""
+    if not (folder / PREPARED).is_dir():
+        raise UserError(
+            f"output={folder}: host {socket.gethostname()} finds no data there that the leader prepared, "
+            "name a folder on a disk that all hosts see under the same path"
+        )
+    return folder
 
 
 def _listener(started: StartedRank) -> socket.socket | None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
+from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.jobs.job import Job
@@ -83,7 +84,9 @@ def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Ite
         survivors.close()
 
 
-def evaluation(job: Job, worker: Worker, model: nn.Module, scratch: Path | None = None) -> Evaluation:
+def evaluation(
+    job: Job, worker: Worker, model: nn.Module, scratch: Path | None = None, learned: LearnedRows | None = None
+) -> Evaluation:
     """Makes the evaluation of a model, also of the nodes of workers that are lost.
 
     Args:
@@ -91,10 +94,11 @@ def evaluation(job: Job, worker: Worker, model: nn.Module, scratch: Path | None 
         worker: This rank.
         model: The model.
         scratch: Folder for files between two layers. Default: none.
+        learned: The learned input rows. None: input rows are features.
     """
 
     def make(worker: Worker) -> Evaluation:
-        return Evaluation.of(worker, model, job.settings.trainer.evaluation_memory, scratch)
+        return Evaluation.of(worker, model, job.settings.trainer.evaluation_memory, scratch, learned)
 
     if isinstance(worker.comm, Survivors):
         return SurvivorsEvaluation(worker, worker.comm, make, functools.partial(adopting_shard, job.folder))

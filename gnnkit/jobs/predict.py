@@ -6,7 +6,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from gnnkit.comm import Communicator
+from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures, lost, outputs, rows, weights
 from gnnkit.jobs.job import Job
@@ -34,7 +38,8 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     model = job.source.make_model(widths, settings.seed).to(worker.device, worker.dtype).eval()
     weights.fill(model, tensors, folder)
 
-    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm))
+    learned = _learned(job, worker, folder)
+    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job == "test"
     measured = outputs.write(settings.write, job.folder, task, model, make, measures=tests)
     if comm.rank != LEADER:
@@ -42,6 +47,31 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     rows.write_names(job, names or job.prepared.class_names)
     found = figures.by_name(task, measured) if tests else {}
     return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job)}
+
+
+def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:
+    """Reads the learned input rows of a run, where there are any. Collective.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        folder: The folder of the run that has trained.
+    """
+    width = job.settings.embedding
+    if width is None:
+        return None
+    try:
+        table = np.load(folder / rows.EMBEDDING, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"checkpoint={folder}: {rows.EMBEDDING} cannot be read: {error}") from error
+    if table.shape != (worker.shard.num_nodes, width) or table.dtype.kind != "f":
+        raise UserError(
+            f"dataset has {worker.shard.num_nodes} nodes, {folder / rows.EMBEDDING} has rows of shape "
+            f"{list(table.shape)}: learned rows belong to the nodes that were trained"
+        )
+    learned = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
+    learned.owned.data.copy_(torch.from_numpy(np.array(table[worker.owned])))
+    return learned
 
 
 def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | None) -> None:

@@ -19,6 +19,7 @@ from gnnkit.storage import write_atomically
 from gnnkit.strategy import Worker
 
 NAMES = "classes.json"  # in the run folder
+EMBEDDING = "embedding.npy"  # learned input rows, in the run folder
 
 
 def write_rows(path: Path, joined: Tensor | None) -> None:

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.engine import LearnedRows
+from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.resumable import resumable
@@ -23,6 +25,7 @@ from gnnkit.sync import GradientSync, drift
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
+from gnnkit.training.embedding import Embedding
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import figures as monitored
@@ -85,8 +88,11 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
-    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm))
+    learned = module.learned
+    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     measured = outputs.write(job.settings.write, job.folder, module.task, module.model, make)
+    if learned is not None:
+        rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
     if comm.rank == LEADER:
         rows.write_names(job, job.prepared.class_names)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
@@ -117,13 +123,14 @@ def make_module(
     settings, model = job.settings, _make_model(job, worker)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
-
+    embedding = _embedding(settings.embedding, worker, strategy)
     return kind(
         model,
         strategy,
         worker,
-        lost.evaluation(job, worker, model, scratch),
+        lost.evaluation(job, worker, model, scratch, None if embedding is None else embedding.rows),
         task=job.task(),
+        embedding=embedding,
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
@@ -143,6 +150,21 @@ def _make_model(job: Job, worker: Worker) -> nn.Module:
     if worker.comm.in_one_process:
         worker.comm.all_reduce(torch.zeros(1))
     return model
+
+
+def _embedding(width: int | None, worker: Worker, strategy: ExecutionStrategy) -> Embedding | None:
+    """Makes the learned input rows of one rank, where input rows are learned.
+
+    Collective.
+
+    Args:
+        width: Numbers of a row. None: input rows are not learned.
+        worker: This rank.
+        strategy: Counts the rows moved.
+    """
+    if width is None:
+        return None
+    return Embedding(LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed), strategy.tally)
 
 
 def _fit(
@@ -227,7 +249,7 @@ def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Tra
         resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0))
     before = after = drift(module.model, worker.comm)
     if (rule := monitor(trainer)) is not None:
-        rule.take_best(module.model)
+        rule.take_best(module)
     if before and settings.final_average:
         sync.finish(module.model, worker.comm, worker.weight)
         after = drift(module.model, worker.comm)

@@ -148,7 +148,10 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailb
     if drift(module.model, worker.comm) and job.settings.trainer.final_average:
         sync.finish(module.model, worker.comm, worker.weight)
     strategy.close()
-    return {
+    learned = {}
+    if module.embedding is not None:
+        learned["embedding"] = _all_rows(module.embedding.rows.owned.detach(), worker)
+    return learned | {
         "loss": worker.comm.all_reduce(torch.stack(recorder.losses)),
         "gradients": torch.stack(recorder.gradients),
         "parameters": _values(module),

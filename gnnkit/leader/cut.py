@@ -18,6 +18,7 @@ import numpy as np
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, assign, describe, shape
+from gnnkit.leader.inputs import with_inputs
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -72,12 +73,12 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
-    read, links = task.prepare(graph)
+    prepared, links = task.prepare(graph)
     needed = (Split.VAL, Split.TEST) if settings.job == "test" else (Split.TRAIN,)
-    if links is None and not np.isin(read.split, needed).any():
+    if links is None and not np.isin(prepared.split, needed).any():
         what = "validation or test" if settings.job == "test" else "training"
         raise UserError(f"dataset: no node is in the {what} split")
-    return read, links
+    return with_inputs(prepared, settings.inputs), links
 
 
 def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:
@@ -95,6 +96,8 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     graph, links = load(settings, graph), None
     if needs.trains:
         graph, links = read(settings, graph)
+    elif settings.job == "predict":
+        graph = with_inputs(graph, settings.inputs)
     partition = assign(graph, settings.partition, settings.workers)
     target = folder / PREPARED
     make = _share if needs.shares_all else functools.partial(_cut, compares=needs.features)

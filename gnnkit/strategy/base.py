@@ -133,6 +133,7 @@ class Batch:
     weight: float = 0.0  # of this rank's parameters, where `update` is "average"
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
     reach: Reach | None = None  # collective, brings the rows that `rows` counts. None: the model's output
+    nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, where these may be learned
 
     def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs
         """Returns the rows that the loss reads of the model's output. Collective.
@@ -205,6 +206,8 @@ class ExecutionStrategy(ABC):
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
     repeatable: bool = True  # False: batches depend on time
     keeps_state: bool = False  # whether `state_dict` differs between ranks
+    # Why input rows cannot be learned. None: batches name the `nodes` of these rows
+    refuses_learned: str | None = "hands out batches that do not name the nodes of their input rows"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         """Returns the strategy whose only rank does the work of `world_size` ranks.

@@ -91,6 +91,7 @@ class CooperativeBatches:
     def _batch(self, made: _Made) -> Batch:
         worker, drawn = self._worker, made.drawn
         made.sent.record(self._tally, worker.comm.rank)
-        x = worker.features.rows(worker.owned[drawn.nodes])
+        nodes = worker.owned[drawn.nodes]
+        x = worker.features.rows(nodes)
         adjacencies = drawn.adjacencies(self._draws.layers, made.step)
-        return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach)
+        return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach, nodes=nodes)

@@ -150,7 +150,7 @@ class FetchedBatches:
         x = torch.from_numpy(np.array(features, order="C")).to(worker.device, worker.dtype)
         layers = self._layers(made)
         adjacencies = layers.layers(step.kept(made.batch.blocks, layers), step.key)
-        return step.batch(x, adjacencies, rows["label"][: len(step.seeds)])
+        return step.batch(x, adjacencies, rows["label"][: len(step.seeds)], nodes=made.batch.input_nodes)
 
     def _layers(self, made: Made) -> LayerValues:
         worker = self.worker

@@ -14,6 +14,7 @@ from gnnkit.engine import Tally
 from gnnkit.engine.fetched import OwnedRows
 from gnnkit.engine.frontier import check_sampler
 from gnnkit.engine.owners import Owners
+from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
@@ -80,6 +81,12 @@ class IndividualSample(ExecutionStrategy):
         self.exchanges = self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
+        self.refuses_learned = (
+            None
+            if cache == "none"
+            else f"with strategy.cache={cache} keeps rows of other workers, while learned rows change in each step: use "
+            "strategy.cache=none"
+        )
         self.predicts_edges = "all" if batching == "plain" else None
         self.nodes_only = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
 

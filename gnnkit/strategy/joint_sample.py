@@ -69,6 +69,12 @@ class JointSample(ExecutionStrategy):
         self.topology = _MODES[mode][0] if topology is None else topology
         self.reads_graph, self.one_column = self.topology == "shared", self.topology == "partitioned"
         self.fetches = mode == "push_pull" and self.one_column
+        self.refuses_learned = (
+            "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: "
+            "use strategy.mode=cooperative"
+            if mode == "push_pull"
+            else None
+        )
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):

@@ -35,6 +35,10 @@ class PresetWorkload(ExecutionStrategy):
     2022), "coverage" by a split that rotates (Grappa, arXiv 2602.01872).
     """
 
+    refuses_learned = (
+        "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
+    )
+
     def __init__(
         self,
         halo: str = "one_hop",

@@ -100,7 +100,8 @@ class SampledBatches:
         with closing(self._source.epoch(epoch, first)) as made:
             for each in made:
                 x, adjacencies = self._inputs(each.blocks, each.x, each.step.key)
-                yield each.step.batch(x, adjacencies, self.graph.labels[each.step.seeds])
+                nodes = each.blocks[0].src_nodes if self.gathers else None
+                yield each.step.batch(x, adjacencies, self.graph.labels[each.step.seeds], nodes=nodes)
 
     def endless(self, first: int) -> Iterator[Batch]:
         """Gives batches of epoch after epoch, from step `first` of all steps on."""

@@ -63,6 +63,7 @@ class Step:
         adjacencies: Sequence[Adjacency],
         labels: npt.NDArray[Any],
         reach: Reach | None = None,
+        nodes: Ids | None = None,
     ) -> Batch:
         """Makes the batch of this step.
 
@@ -71,13 +72,14 @@ class Step:
             adjacencies: One for each layer.
             labels: [num_seeds, ...] labels of the seeds.
             reach: Brings the rows that `pairs` counts. None: the model's output.
+            nodes: [num_src] global ids of the input rows, where these may be learned.
         """
         if self.pairs is None:
             rows, wanted = torch.arange(len(self.seeds)), np.array(labels, order="C")
         else:
             rows, wanted = torch.from_numpy(self.pairs.rows), self.pairs.labels
         given = (rows.to(x.device), torch.from_numpy(wanted).to(x.device), self.total)
-        return Batch(x, adjacencies, *given, reach=reach)
+        return Batch(x, adjacencies, *given, reach=reach, nodes=nodes)
 
 
 Deal = Callable[[int, Communicator, Sent], Step]  # (number of the step, ranks, counts messages) -> step. Collective

@@ -77,6 +77,12 @@ class VertexCentric(ExecutionStrategy):
         self.exchange = RowExchange(exchange, options, drifts=self.drifts)
         self.keeps_state = self.exchange.keeps_state
         self.repeatable = local_iterations != "auto"
+        self.refuses_learned = (
+            "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
+            "steps with the gradients of all workers"
+            if self.drifts
+            else None
+        )
         self.only_synchronises = not self.drifts
         self.predicts_edges = "share" if self.exchange.exact and not self.drifts else None
         kept = f"strategy.exchange={exchange}" if self.exchange.name != "exact" else "strategy.local_iterations above 1"
@@ -101,7 +107,7 @@ class VertexCentric(ExecutionStrategy):
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
-        self.x = worker.features.rows(shard.owned)
+        self.nodes, self.x = shard.owned, worker.features.rows(shard.owned)
         self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 
     def num_batches(self, epoch: int) -> int:
@@ -142,4 +148,5 @@ class VertexCentric(ExecutionStrategy):
             given.total if exchanges else len(given.rows),
             "synchronise" if exchanges else "own",
             reach=given.reach,
+            nodes=self.nodes,
         )

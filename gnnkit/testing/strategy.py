@@ -55,7 +55,8 @@ def check_strategy(
     `only_synchronises`, `drifts` and `keeps_state` say, and averages need weights. Rows
     must be training nodes with the right labels. A second run must get the same
     batches, and so must a run that begins within an epoch. Where `on_one_rank` gives a
-    strategy, its gradients must be the sum of the ranks'.
+    strategy, its gradients must be the sum of the ranks'. `nodes` must be the nodes of
+    the input rows, and must be there unless `refuses_learned` says why not.
 
     Args:
         make: Makes the strategy.
@@ -98,7 +99,10 @@ class _Check:
             strategy, own = make(), copy.deepcopy(self.model)
             strategy.check(worker.sampler, own.num_layers)
             strategy.setup(worker, own)
-            steps = [_step(batch, own) for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
+            batches = [batch for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
+            named = all(batch.nodes is not None for batch in batches)
+            assert named or strategy.refuses_learned, "input rows may be learned, but batches do not name their nodes"
+            steps = [_step(batch, own) for batch in batches]
             counts = [strategy.num_batches(epoch) for epoch in range(EPOCHS)]
             assert sum(counts) == len(steps), f"num_batches promises {counts}, batches gives {len(steps)} in all"
             for first in range(counts[0] + 1):
@@ -120,6 +124,9 @@ def _step(batch: Batch, model: GCN) -> _Step:
     graph = check_graph()
     assert np.array_equal(graph.labels[nodes.numpy()], batch.labels.numpy()), "labels are not those of their nodes"
     assert (graph.split[nodes.numpy()] == Split.TRAIN).all(), "the loss reads nodes outside of the training split"
+    if batch.nodes is not None:
+        inputs = batch.adjacencies[0].src_nodes[: len(batch.x)].numpy()
+        assert np.array_equal(batch.nodes, inputs), "`nodes` are not the nodes of the rows of x"
     model.zero_grad()
     logits = model(batch.x, batch.adjacencies)
     assert len(logits) == last.num_dst, f"{len(logits)} rows of output for {last.num_dst} destinations"

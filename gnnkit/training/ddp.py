@@ -193,6 +193,8 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         for parameter in module.parameters():
             if parameter.grad is not None:
                 self._meter.look(parameter.grad)
+        if module.embedding is not None and module.batch.x.grad is not None:
+            self._meter.look(module.batch.x.grad)
         self._meter.start = time.perf_counter()
         together = decide_together(self._sync, module.strategy)
         if self._guard.allows(module.trainer, module, self._meter.finite, lockstep=together):
@@ -215,6 +217,8 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             self._meet(module, optimizer, share)
         else:
             optimizer.step()
+        if module.embedding is not None:
+            module.embedding.step(batch, optimizer)
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
 

@@ -305,6 +305,7 @@ def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule
     if module.sync is not None:
         module.sync.load_state_dict(own["sync"])
     resume.restore_updates(own, trainer)
+    resume.restore_embedding(own, trainer, module)
 
 
 def _tell(module: TrainingModule, text: str) -> None:

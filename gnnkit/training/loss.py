@@ -44,7 +44,7 @@ class LossCheck(Callback):
 def _check(module: TrainingModule, step: Callable[..., Tensor], batch: Batch, index: int) -> None:
     """Raises `UserError` on all ranks where the loss of one is wrong. Collective."""
 
-    again = batch.again()
+    again = module.filled(batch).again()
 
     def loss(total: int) -> float:
         module.batch = replace(again, total=total)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.settings import OPTIMIZERS
@@ -18,9 +19,11 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
+from gnnkit.training.embedding import Embedding
 from gnnkit.training.schedule import Schedule, clip
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
+_ROWS = "embedding"  # in a snapshot. Names of parameters begin with "model."
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "sum": torch.sum,
@@ -93,6 +96,7 @@ class TrainingModule(L.LightningModule):
         evaluation: Evaluation,
         *,
         task: Task | None = None,
+        embedding: Embedding | None = None,
         optimizer: str,
         lr: float,
         weight_decay: float,
@@ -107,6 +111,7 @@ class TrainingModule(L.LightningModule):
             worker: This rank.
             evaluation: Computes the logits of the owned nodes.
             task: Computes losses and metrics. Default: classification of nodes.
+            embedding: The learned input rows. Default: input rows are features.
             optimizer: A key of `settings.OPTIMIZERS`.
             lr: Learning rate.
             weight_decay: L2 penalty on the parameters that the model decays.
@@ -115,7 +120,7 @@ class TrainingModule(L.LightningModule):
         """
         super().__init__()
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
-        self.task = task or NodeClassification()
+        self.task, self.embedding = task or NodeClassification(), embedding
         self.schedule, self.clip_norm = schedule or Schedule(), clip_norm
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
@@ -158,7 +163,7 @@ class TrainingModule(L.LightningModule):
                 clip(optimizer, self.clip_norm)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        self.batch = batch
+        self.batch = batch = self.filled(batch)
         if (own := self.own_training_step) is not None:
             _check_row_weights(self.model, batch)
             loss: Tensor = own(batch, batch_idx)
@@ -168,6 +173,26 @@ class TrainingModule(L.LightningModule):
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
         return loss * (1 + 0 * self.local_loss)
+
+    def filled(self, batch: Batch) -> Batch:
+        """Returns the batch with learned input rows, where these are. Collective."""
+        return batch if self.embedding is None else self.embedding.fill(batch)
+
+    @property
+    def learned(self) -> LearnedRows | None:
+        """The learned input rows, where input rows are learned."""
+        return None if self.embedding is None else self.embedding.rows
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies the parameters and learned rows of this rank."""
+        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
+        return state if self.learned is None else {**state, _ROWS: self.learned.owned.detach().clone()}
+
+    def put_back(self, snapshot: dict[str, Tensor]) -> None:
+        """Goes back to the parameters and learned rows of a `snapshot`."""
+        self.load_state_dict({name: value for name, value in snapshot.items() if name != _ROWS})
+        if self.learned is not None:
+            self.learned.owned.data.copy_(snapshot[_ROWS])
 
     @property
     def own_training_step(self) -> Callable[..., Tensor] | None:

@@ -52,7 +52,7 @@ class Monitor(Callback):
         self.name, self.patience, self.min_delta = name, patience, min_delta or 0.0
         self.sign = -1 if self.name == LOSS or lower_is_better else 1
         self.best, self.best_epoch, self.waited = -math.inf, 0, 0  # times the sign; epochs from 1; looks since
-        self.parameters: dict[str, Tensor] | None = None  # state of the best model
+        self.parameters: dict[str, Tensor] | None = None  # of the best model, from `TrainingModule.snapshot`
         self.rows = torch.zeros(2, dtype=torch.float64)  # of this rank and epoch: sum of the loss, rows
         self.stopped: str | None = None  # why training ended
         self._on_better = on_better
@@ -71,24 +71,24 @@ class Monitor(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
         if self.name != LOSS:
-            self._look(float(trainer.callback_metrics[self.name]), trainer, module.model)
+            self._look(float(trainer.callback_metrics[self.name]), trainer, module)
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         if self.name == LOSS:
             loss, rows = module.worker.comm.all_reduce(self.rows.to(module.worker.device)).tolist()
             self.rows.zero_()
             module.settle()
-            self._look(loss / rows if rows else math.inf, trainer, module.model)
+            self._look(loss / rows if rows else math.inf, trainer, module)
         trainer.should_stop = trainer.should_stop or self.stopped is not None
 
-    def _look(self, value: float, trainer: L.Trainer, model: nn.Module) -> None:
+    def _look(self, value: float, trainer: L.Trainer, module: Any) -> None:
         """Compares a value with the best one before."""
         epoch, value = trainer.current_epoch + 1, self.sign * value
         if value > self.best + self.min_delta:
             self.best, self.best_epoch, self.waited = value, epoch, 0
-            self.parameters = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            self.parameters = module.snapshot()
             if self._on_better is not None:
-                self._on_better(model)
+                self._on_better(module.model)
             return
         self.waited += 1
         if self.patience is not None and self.waited >= self.patience:
@@ -99,10 +99,10 @@ class Monitor(Callback):
             if trainer.is_global_zero:
                 print(self.stopped, file=sys.stderr, flush=True)
 
-    def take_best(self, model: nn.Module) -> None:
-        """Replaces the parameters of the model by the best ones, if there are any."""
+    def take_best(self, module: Any) -> None:
+        """Goes back to the best model of a `TrainingModule`, if there is one."""
         if self.parameters is not None:
-            model.load_state_dict(self.parameters)
+            module.put_back(self.parameters)
 
     def gathered(self, comm: Communicator) -> dict[str, Any]:
         """Returns the state for a checkpoint, equal on ranks that hold one model.

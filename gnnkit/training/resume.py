@@ -111,6 +111,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
         "strategy": module.strategy.state_dict(),
         "updates": _updates(trainer).state_dict(trainer.optimizers[0]),
+        "embedding": {} if module.embedding is None else module.embedding.state_dict(),
         "sync": {} if module.sync is None else module.sync.state_dict(),
         "monitor": None if (rule := monitor(trainer)) is None else rule.gathered(module.worker.comm),
         "shard": fingerprint(module.worker.shard),
@@ -145,6 +146,7 @@ _PARTS: dict[str, Any] = {
     "lr_schedulers": list,
     "strategy": dict,
     "updates": dict,
+    "embedding": dict,
     "sync": dict,
     "monitor": dict | None,
     "shard": str,
@@ -256,6 +258,19 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
     if module.sync is not None:
         module.sync.load_state_dict(own["sync"])
     restore_updates(own, trainer)
+    restore_embedding(own, trainer, module)
+
+
+def restore_embedding(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
+    """Restores learned input rows and the state of their optimiser.
+
+    Args:
+        own: A state from `state`.
+        trainer: The trainer of this rank, with optimisers.
+        module: The module of this rank.
+    """
+    if module.embedding is not None:
+        module.embedding.load_state_dict(own["embedding"], trainer.optimizers[0])
 
 
 def _updates(trainer: L.Trainer) -> Updates:
@@ -288,7 +303,8 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
 
 def _differs(module: TrainingModule) -> bool:
     """Says whether ranks hold different states."""
-    return module.strategy.drifts or module.strategy.keeps_state or (module.sync is not None and module.sync.drifts)
+    drifts = module.strategy.drifts or (module.sync is not None and module.sync.drifts)
+    return drifts or module.strategy.keeps_state or module.embedding is not None
 
 
 def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
@@ -318,7 +334,7 @@ def fingerprint(shard: Shard) -> str:
 
 def _check_finite(state: Mapping[str, Any]) -> None:
     """Raises `UserError` for parameters or an optimiser's state that are not finite."""
-    for tensor in _tensors([state["state_dict"], state["optimizer_states"], state["sync"]]):
+    for tensor in _tensors([state[part] for part in ("state_dict", "optimizer_states", "sync", "embedding")]):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(
                 "trainer.checkpoint: parameters or the optimiser's state are not finite, nothing was saved: "

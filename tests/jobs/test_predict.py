@@ -62,6 +62,27 @@ def test_a_run_and_a_later_prediction_write_the_same(tmp_path: Path, keys: dict[
     np.testing.assert_allclose(first["probabilities"], torch.tensor(first["logits"]).softmax(1), rtol=1e-12)
 
 
+@pytest.mark.parametrize("inputs", ["learned", "degree"])
+def test_a_graph_without_features_is_predicted_as_trained(tmp_path: Path, inputs: str) -> None:
+    bare = replace(small_graph(), features=np.empty((small_graph().num_nodes, 0), np.float32))
+    keys = {"inputs": inputs, "write": ["logits"], "graph": bare}
+    trainer = {"max_epochs": 6, "lr": 1.0, "precision": 64, "monitor": "val_loss", "check_val_every_n_epoch": 1}
+    trained = train(tmp_path / "run", trainer=trainer, **keys)
+    assert trained["best_epoch"] < 6  # the best rows are kept with the best parameters
+    again = gnnkit.predict(tmp_path / "run", bare, folder=tmp_path / "again", workers=2, job="test", write=["logits"])
+    assert again["val_loss"] == pytest.approx(trained["best_value"], rel=1e-6)
+    for name in ("test_loss", "val_loss"):
+        assert again[name] == pytest.approx(trained[name], rel=1e-10)
+    gnnkit.predict(tmp_path / "run", bare, folder=tmp_path / "third", workers=3, comm="threads", write=["logits"])
+    found = [np.load(tmp_path / name / "logits.npy") for name in ("run", "again", "third")]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[0], found[2], rtol=1e-10, atol=1e-12)
+    if inputs == "learned":
+        other = Graph.from_edges([0, 1], [1, 2], 5)
+        with pytest.raises(UserError, match=r"dataset has 5 nodes, .*embedding.npy has rows of shape \\[60, 64\\]"):
+            gnnkit.predict(tmp_path / "run", other, folder=tmp_path / "other", comm="threads", write=["logits"])
+
+
 def test_embeddings_are_what_the_last_layer_reads(tmp_path: Path) -> None:
     train(tmp_path / "run", model={"name": "gcn", "hidden": 6, "num_layers": 3}, workers=2)
     found = rows(tmp_path / "run")

@@ -41,7 +41,7 @@ def run(folder: Path, monitor: str | None, **keys: Any) -> dict[str, Any]:
 def looks(rule: Monitor, values: Sequence[float]) -> int | None:
     """The epoch, from 1, after which values of one in each epoch end training."""
     for epoch, value in enumerate(values):
-        rule._look(value, SimpleNamespace(current_epoch=epoch, is_global_zero=False), nn.Identity())  # type: ignore[arg-type]
+        rule._look(value, SimpleNamespace(current_epoch=epoch, is_global_zero=False), SimpleNamespace(snapshot=dict))  # type: ignore[arg-type]
         if rule.stopped:
             return epoch + 1
     return None

@@ -1,0 +1,100 @@
+"""Learned input rows in training, of which a step updates the rows read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer, SparseAdam
+
+from gnnkit.engine import LearnedRows, Tally
+from gnnkit.errors import UserError
+from gnnkit.strategy import Batch
+
+
+class Embedding:
+    """The learned rows of this rank's nodes, and the optimiser of these rows.
+
+    A step updates the rows that a batch of any rank read, each once, at its owner, with
+    the sum of the ranks' gradients. The rule is that of the model's optimiser, at the
+    same learning rate. Under adam and adamw, moments change with their rows only, as in
+    `torch.optim.SparseAdam`. Learned rows have no weight decay.
+    """
+
+    def __init__(self, rows: LearnedRows, tally: Tally) -> None:
+        """Keeps the parts.
+
+        Args:
+            rows: The learned rows.
+            tally: Counts the rows moved.
+        """
+        self.rows, self._tally = rows, tally
+        self._optimizer: Optimizer | None = None  # made with the first step
+
+    def fill(self, batch: Batch) -> Batch:
+        """Returns the batch with the current rows of its input nodes. Collective."""
+        assert batch.nodes is not None, "a batch must name the nodes of its input rows"
+        with self._tally.timed():
+            self._asked = self.rows.ask(batch.nodes)
+            return replace(batch, x=self.rows.send(self._asked).requires_grad_())
+
+    def step(self, batch: Batch, like: Optimizer) -> None:
+        """Updates the rows that batches read, after the backward pass. Collective.
+
+        Args:
+            batch: The batch from the last `fill`.
+            like: The optimiser of the model.
+        """
+        gradient = torch.zeros_like(batch.x) if batch.x.grad is None else batch.x.grad
+        with self._tally.timed():
+            self.rows.owned.grad = self.rows.collect(self._asked, gradient)
+        self.rows.record(self._asked, self._tally)
+        optimizer = self._following(like)
+        for group in optimizer.param_groups:
+            group["lr"] = like.param_groups[0]["lr"]
+        optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the rows of this rank, and the state of their optimiser."""
+        return {
+            "rows": self.rows.owned.detach(),
+            "optimizer": None if self._optimizer is None else self._optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], like: Optimizer) -> None:
+        """Goes on from a state of the same rank.
+
+        Args:
+            state: The state from `state_dict`.
+            like: The optimiser of the model.
+        """
+        rows: Tensor = state["rows"]
+        self.rows.owned.data.copy_(rows)
+        self._optimizer = None
+        if state["optimizer"] is not None:
+            self._following(like).load_state_dict(state["optimizer"])
+
+    def _following(self, like: Optimizer) -> Optimizer:
+        """Returns the optimiser of the rows, made at the first call."""
+        if self._optimizer is None:
+            self._optimizer = _sparse(like, self.rows.owned)
+        return self._optimizer
+
+
+def _sparse(like: Optimizer, parameter: Tensor) -> Optimizer:
+    """Makes an optimiser of single rows by the rule of another.
+
+    Raises `UserError` for rules that need all rows in each step.
+    """
+    group = like.param_groups[0]
+    if isinstance(like, Adam | AdamW) and not group["amsgrad"]:
+        return SparseAdam([parameter], lr=group["lr"], betas=group["betas"], eps=group["eps"])
+    if isinstance(like, SGD) and not group["momentum"]:
+        return SGD([parameter], lr=group["lr"])
+    raise UserError(
+        f"inputs=learned: rows that no batch reads stay, and {type(like).__name__} with these options would move them: "
+        "choose trainer.optimizer=adam, adamw or sgd, without momentum and amsgrad"
+    )
