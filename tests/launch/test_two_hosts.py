@@ -90,6 +90,8 @@ def listening(agent: int) -> set[str]:
     """Returns the addresses at which the ranks of an agent listen, in its network."""
     found: set[str] = set()
     for rank in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+        if b"torch.distributed.run" in Path(f"/proc/{rank}/cmdline").read_bytes():
+            continue  # a fork of the agent, which still has the agent's sockets
         sockets = {os.readlink(each) for each in Path(f"/proc/{rank}/fd").iterdir()}
         for kind in ("tcp", "tcp6"):
             for line in Path(f"/proc/{rank}/net/{kind}").read_text().splitlines()[1:]:
