@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import gnnkit
 from gnnkit.comm.threads import Threads
 from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
@@ -22,6 +24,7 @@ from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.link_seeds import GraphEdges, ShardEdges, StepEdges
 from gnnkit.strategy.row_cache import CACHES
+from gnnkit.testing.graphs import check_graph
 from tests.task.steps import make_workers, run_steps
 from tests.task.test_link_prediction import GRAPH, LINKS, TASK, make_model, positive_ends
 
@@ -219,6 +222,31 @@ def test_epochs_go_on_from_any_step() -> None:
             own.close()
 
     Threads.run(work, 2, timeout=30.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("comm", "keys"),
+    [
+        ("gloo", {"name": "individual_sample", "topology": "partitioned", "cache": "vip"}),
+        ("threads", {"name": "joint_sample"}),
+        ("threads", {"name": "joint_sample", "mode": "push_pull", "topology": "partitioned"}),
+    ],
+    ids=["individual", "cooperative", "push_pull"],
+)
+def test_whole_runs_over_edges_that_no_rank_holds_are_verified(comm: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    result = gnnkit.train(
+        check_graph(48).symmetrize(),
+        strategy=keys | {"batch_size": 9},
+        task={"name": "link_prediction", "width": 6, "eval_negatives": 5},
+        sampler={"name": "neighbor", "fanouts": [3, 3]},
+        job="verify",
+        workers=3,
+        comm=comm,
+        folder=tmp_path / "run",
+    )
+    assert result["verified"], dict(result)
+    assert result["reference"] == "one rank with the whole graph"
 
 
 def described(batch: Batch) -> Sequence[Tensor]:
