@@ -67,7 +67,7 @@ class LinkBatches:
         worker, csc, num_nodes = self.worker, self.graph.csc, self.graph.num_nodes
         everyones = self.edges[plan.order[plan.bounds[step, 0] : plan.bounds[step, -1]]]
         own = self.edges[plan.batch(step, worker.comm.rank)]
-        pairs, labels = supervised(self.links, pairs_of(csc, own), own, key)
+        pairs, labels = supervised(self.links, pairs_of(csc, own), own, key, threads=worker.threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
         drawn = self.sampler.sample(csc, seeds, key=derive(key, _DRAWS))
         excluded = np.unique(unordered(pairs_of(csc, everyones), num_nodes))
