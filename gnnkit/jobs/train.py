@@ -12,6 +12,7 @@ import lightning as L
 from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.jobs import callbacks, figures, lost
 from gnnkit.jobs.job import Job, with_servers
@@ -131,24 +132,30 @@ def make_module(
         kind: Class of the module. Default: `TrainingModule`.
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
-    settings = job.settings
-    model = job.source.make_model(job.widths(worker), settings.seed).to(worker.device, worker.dtype)
+    settings, task = job.settings, job.task()
+    model = job.source.make_model(job.widths(worker), settings.seed, task).to(worker.device, worker.dtype)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
 
     def make_evaluation(worker: Worker) -> Evaluation:
         return Evaluation.of(worker, model, settings.trainer.evaluation_memory, scratch)
 
-    return kind(
+    module = kind(
         model,
         strategy,
         worker,
         lost.evaluation(job, worker, make_evaluation),
-        task=job.task(),
+        task=task,
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
     )
+    if task.head() is not None and module.own_training_step is not None:
+        raise UserError(
+            f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
+            "parameters of the task: leave training_step out, or choose a task without parameters (task.decoder=dot)"
+        )
+    return module
 
 
 def _fit(

@@ -30,6 +30,7 @@ class Links:
     eval_negatives: int  # pairs for each edge that is evaluated
     supervision_share: float  # of the edges that an epoch predicts, unless all
     seed: int  # of the pairs that evaluate
+    given: bool = False  # whether the data set names `val` and `test`
 
     def save(self, folder: Path) -> None:
         """Writes the arrays into `folder`, whole or not at all."""
@@ -70,7 +71,7 @@ class Links:
             raise UserError(f"task.negatives: {error}{way_out}") from error
 
 
-_SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed")
+_SCALARS = ("num_nodes", "negatives", "eval_negatives", "supervision_share", "seed", "given")
 _ARRAYS = ("val", "test", "known")
 
 
