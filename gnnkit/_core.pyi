@@ -38,6 +38,61 @@ def min_words(
     indptr: _Ids, indices: _Ids, node_rank: npt.NDArray[np.int32], grid: tuple[int, int, int], max_imbalance: float
 ) -> tuple[npt.NDArray[np.int32], int]: ...
 
+# links
+def negative_pairs(
+    pairs: _Ids,
+    ids: _Ids,
+    num_nodes: int,
+    known: _Ids | None,
+    among: _Ids | None,
+    count: int,
+    key: int,
+    threads: int,
+) -> npt.NDArray[np.int64]:
+    """Draws pairs of nodes for each edge, with another source or destination.
+
+    Args:
+        pairs: [k, 2] edges.
+        ids: [k] a number of each edge.
+        num_nodes: Number of nodes, at most 3,037,000,499.
+        known: [num_known] ascending codes `destination * num_nodes + source` of pairs
+            that are not drawn. Codes in another order are not found.
+        among: [num_candidates] nodes that are drawn. None: all nodes.
+        count: Pairs for each edge.
+        key: Key of all draws.
+        threads: Threads that draw.
+
+    Returns:
+        Pairs [k * count * 2].
+    """
+
+def pair_draws(pairs: _Ids, num_nodes: int, key: int, threads: int) -> npt.NDArray[np.float64]:
+    """Draws a number in [0, 1) for each pair, for its reverse the same.
+
+    Args:
+        pairs: [k, 2] edges.
+        num_nodes: Number of nodes, at most 3,037,000,499.
+        key: Key of all draws.
+        threads: Threads that draw.
+    """
+
+def edges_without(
+    indptr: _Ids, indices: _Ids, src_nodes: _Ids, excluded: _Ids, num_nodes: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Finds the edges of a block that join no excluded pair, in either direction.
+
+    Args:
+        indptr: [num_dst + 1]
+        indices: [num_edges] source of each edge, as a place in `src_nodes`.
+        src_nodes: [num_src] global ids, destinations first.
+        excluded: [k] ascending codes `larger end * num_nodes + smaller end`.
+        num_nodes: Number of nodes, at most 3,037,000,499.
+
+    Returns:
+        Where the edges of each destination start and end [num_dst + 1], and their
+        places in the block.
+    """
+
 # generate
 def generate_rmat(num_nodes: int, num_edges: int, key: int, threads: int | None = None) -> tuple[_Ids, _Ids, _Ids]: ...
 def generate_block_model(

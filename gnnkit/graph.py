@@ -199,6 +199,9 @@ class Graph:
     - [num_nodes, num_classes] bool: a set of classes of each node
     - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN for none
 
+    `val_edges` and `test_edges` are edges that are to be predicted, as rows of (source,
+    destination), whether they are edges of `csc` or not. None: none are named.
+
     `edge_positions` are the positions of the edges in the list that the graph was made
     from. None stands for positions in `csc`.
     """
@@ -211,6 +214,8 @@ class Graph:
     coordinates: Floats | None = None  # [num_nodes, 2 or 3] finite
     class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_classes]
     edge_positions: Ids | None = field(default=None, kw_only=True)  # [num_edges] int32 or int64
+    val_edges: Ids | None = field(default=None, kw_only=True)  # [num_val, 2] int64
+    test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -229,6 +234,8 @@ class Graph:
             edge_features=_optional("edge_features", self.edge_features, self.num_edges),
             coordinates=_optional("coordinates", self.coordinates, n),
             edge_positions=_positions(self.edge_positions, self.num_edges),
+            val_edges=_pairs("val_edges", self.val_edges, n),
+            test_edges=_pairs("test_edges", self.test_edges, n),
         )
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
@@ -348,6 +355,8 @@ class Graph:
                 arrays.get("coordinates"),
                 class_names=None if names is None else tuple(map(str, names)),
                 edge_positions=arrays.get("edge_positions"),
+                val_edges=arrays.get("val_edges"),
+                test_edges=arrays.get("test_edges"),
             )
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -369,6 +378,8 @@ class Graph:
             "edge_features": self.edge_features,
             "coordinates": self.coordinates,
             "edge_positions": self.edge_positions,
+            "val_edges": self.val_edges,
+            "test_edges": self.test_edges,
         }
         save_arrays(Path(folder), arrays, {"class_names": self.class_names})
 
@@ -558,6 +569,27 @@ def _positions(values: object | None, num_edges: int) -> Ids | None:
     positions = checks.ids("edge_positions", checks.integers("edge_positions", values, num_edges))
     checks.check_range("edge_positions", positions, 0, 2**63)
     return positions
+
+
+def _pairs(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
+    """Reads pairs of nodes.
+
+    Args:
+        name: argument, for the message.
+        values: [num_pairs, 2] ids, or None.
+        num_nodes: number of nodes.
+    """
+    if values is None:
+        return None
+    pairs = checks.array(name, values)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise UserError(f"{name} has shape {list(pairs.shape)}, expected rows of source and destination")
+    ends = checks.int64s(name, pairs.reshape(-1))
+    bad = np.flatnonzero((ends < 0) | (ends >= num_nodes))
+    if len(bad):
+        place = f"{name}[{bad[0] // 2}, {bad[0] % 2}]"
+        raise UserError(f"{place} = {ends[bad[0]]} is out of range for {num_nodes} nodes")
+    return np.ascontiguousarray(ends.reshape(-1, 2))
 
 
 def _weights(values: object | None, num_edges: int) -> Floats | None:

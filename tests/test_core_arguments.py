@@ -102,6 +102,14 @@ def places(random: Random) -> Any:
     return array(random, (8, 2), dtypes="lllllld")
 
 
+def pairs(random: Random) -> Any:
+    return array(random, (8, 2), dtypes="llllllid") % 8
+
+
+def codes(random: Random) -> Any:
+    return np.sort(np.array([random.randrange(64) for _ in range(random.randrange(64))], np.int64))
+
+
 def table(random: Random) -> Any:
     shape = random.choice([(8, 4)] * 8 + [(8, 0), (0, 2**60), (3, 4), (8,)])
     made = np.zeros(shape, np.uint8)
@@ -188,6 +196,18 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "grid": lambda random: tuple(odd(random, few, 20) for _ in range(3)),
         "max_imbalance": lambda random: random.random() * 3,
     },
+    "negative_pairs": {
+        "pairs": pairs,
+        "ids": ids,
+        "num_nodes": eight,
+        "known": codes,
+        "among": ids,
+        "count": number,
+        "key": number,
+        "threads": few,
+    },
+    "pair_draws": {"pairs": pairs, "num_nodes": eight, "key": number, "threads": few},
+    "edges_without": {**GRAPH, "src_nodes": ids, "excluded": codes, "num_nodes": eight},
     "generate_rmat": {"num_nodes": number, "num_edges": number, "key": number, "threads": few},
     "generate_block_model": {
         "num_nodes": number,

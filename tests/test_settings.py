@@ -77,6 +77,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.cache": ["fifo"],
     "strategy.cache_rows": [0, -4, 2.5],
     "task.width": [*COUNT, 2**70],
+    "task.decoder": ["bilinear", 1],
     "task.negatives": COUNT,
     "task.eval_negatives": COUNT,
     "task.val_share": [-0.1, 1, NAN, INF],

@@ -32,6 +32,8 @@ class Npz(Dataset):
     - `y`: [num_nodes] classes, -1 for none, or another form of `Graph.labels`.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
       `train_masks`, ... [splits, num_nodes].
+    - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
+      `task=link_prediction`. Optional.
     """
 
     def __init__(
@@ -53,7 +55,14 @@ class Npz(Dataset):
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"), _Fields(self.root) as fields:
             csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
-            graph = Graph(csc, _features(fields, csc.num_nodes), fields["y"], self._masks(fields))
+            graph = Graph(
+                csc,
+                _features(fields, csc.num_nodes),
+                fields["y"],
+                self._masks(fields),
+                val_edges=fields.optional("val_edges"),
+                test_edges=fields.optional("test_edges"),
+            )
         graph = graph.symmetrize() if self.symmetrize else graph
         return graph.row_normalize() if self.row_normalize else graph
 

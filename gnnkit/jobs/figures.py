@@ -34,6 +34,7 @@ def chosen(job: Job, worker: Worker) -> dict[str, Any]:
         "dataset": settings.dataset.name,
         "model": job.source.name,
         "task": settings.task.name,
+        **({} if worker.links is None else {"edge_split": "data set" if worker.links.given else "drawn"}),
     }
 
 

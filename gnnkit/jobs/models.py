@@ -15,9 +15,12 @@ from torch import nn
 from gnnkit.errors import UserError
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.settings import Choice
+from gnnkit.task import Task
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the configured model
+
+HEAD = "task_head"  # name of a task's parameters within the model
 
 _building = threading.Lock()  # torch has one random generator for all threads
 
@@ -60,15 +63,22 @@ class ModelSource:
             program = copy.deepcopy(self.given)  # type: ignore[assignment]
         return program
 
-    def make_model(self, widths: Widths, seed: int) -> nn.Module:
+    def make_model(self, widths: Widths, seed: int, task: Task | None = None) -> nn.Module:
         """Makes a new model, with the same first parameters on all ranks.
 
         Parameters do not depend on the precision. Raises `UserError` for a model
         without `num_layers`.
+
+        Args:
+            widths: Sizes that the model must fit.
+            seed: Seed of the first parameters.
+            task: Task whose parameters become a part of the model. Default: none.
         """
         with _building:
             torch.manual_seed(seed)
             model = self._make(widths)
+            if task is not None and (head := task.head()) is not None:
+                model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):
             raise UserError(
                 f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads"

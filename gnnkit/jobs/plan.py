@@ -54,7 +54,7 @@ def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, An
         )
     width, edge_width = graph_widths(graph)
     widths = Widths(width, task.num_outputs(graph.num_classes), edge_width)
-    model = source.make_model(widths, settings.seed) if source.trains else source.make_program()
+    model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     quality = measure(graph, assign(graph, settings.partition, settings.workers))
     layouts = {"chosen": layout(settings.trainer, graph, model, quality)}
     for name, other in alternatives(settings, graph, quality):

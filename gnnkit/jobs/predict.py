@@ -35,7 +35,7 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     worker = job.worker(comm)
     names = weights.class_names(folder)
     _check_data(job, worker, widths, names)
-    model = job.source.make_model(widths, settings.seed).to(worker.device, worker.dtype).eval()
+    model = job.source.make_model(widths, settings.seed, task).to(worker.device, worker.dtype).eval()
     weights.fill(model, tensors, folder)
 
     learned = _learned(job, worker, folder)

@@ -14,6 +14,7 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.engine import LearnedRows
+from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.job import Job, with_servers
@@ -22,6 +23,7 @@ from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
+from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
@@ -120,16 +122,17 @@ def make_module(
         kind: Class of the module. Default: `TrainingModule`.
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
-    settings, model = job.settings, _make_model(job, worker)
+    settings, task = job.settings, job.task()
+    model = _make_model(job, worker, task)
     strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
     strategy.setup(worker, model)
     embedding = _embedding(settings.embedding, worker, strategy)
-    return kind(
+    module = kind(
         model,
         strategy,
         worker,
         lost.evaluation(job, worker, model, scratch, None if embedding is None else embedding.rows),
-        task=job.task(),
+        task=task,
         embedding=embedding,
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
@@ -137,16 +140,27 @@ def make_module(
         schedule=Schedule(settings.trainer.schedule, settings.trainer.warmup_epochs, settings.trainer.max_epochs),
         clip_norm=settings.trainer.clip_norm,
     )
+    if task.head() is not None and module.own_training_step is not None:
+        raise UserError(
+            f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
+            "parameters of the task: leave training_step out, or choose a task without parameters (task.decoder=dot)"
+        )
+    return module
 
 
-def _make_model(job: Job, worker: Worker) -> nn.Module:
+def _make_model(job: Job, worker: Worker, task: Task) -> nn.Module:
     """Makes the model of one rank, with the same first parameters on all ranks.
 
     Threads share torch's random generator, and Lightning winds the generator back at
     the begin of training. So no thread trains before all threads have a model.
     Collective.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        task: The task, whose parameters become a part of the model.
     """
-    model = job.source.make_model(job.widths(worker), job.settings.seed).to(worker.device, worker.dtype)
+    model = job.source.make_model(job.widths(worker), job.settings.seed, task).to(worker.device, worker.dtype)
     if worker.comm.in_one_process:
         worker.comm.all_reduce(torch.zeros(1))
     return model

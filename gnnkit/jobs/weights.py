@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gnnkit.config import of_run
 from gnnkit.errors import UserError
-from gnnkit.jobs.models import ModelSource, Widths
+from gnnkit.jobs.models import HEAD, ModelSource, Widths
 from gnnkit.jobs.rows import NAMES
 from gnnkit.plugins import arguments_of, plugin_name
 from gnnkit.settings import Choice
@@ -63,6 +63,8 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     tensors, widths = read(folder)
     if model is None:
         model = _configured(folder, widths)
+    elif not hasattr(model, HEAD):  # parameters of the task
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{HEAD}.")}
     parameter = next(iter(tensors.values()), None)
     if parameter is not None and parameter.is_floating_point():
         model = model.to(parameter.dtype)
@@ -91,8 +93,10 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
 
 def _configured(folder: Path, widths: Widths) -> nn.Module:
     """Makes the model that the configuration of the run names."""
-    section = of_run(folder)["model"]
-    choice = Choice("model", plugin_name("model", section), arguments_of("model", section))
+    choice, task = (
+        Choice(kind, plugin_name(kind, section), arguments_of(kind, section))
+        for kind, section in ((kind, of_run(folder)[kind]) for kind in ("model", "task"))
+    )
     try:
         source = ModelSource(choice)
         choice.check(extra=_WIDTHS)
@@ -100,7 +104,7 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
         raise UserError(
             f"checkpoint={folder}: model={choice.name} is not installed, hand in the model that was trained"
         ) from error
-    return source.make_model(widths, 0)
+    return source.make_model(widths, 0, task.create())
 
 
 def class_names(folder: Path) -> list[str] | None:

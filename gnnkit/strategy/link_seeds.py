@@ -55,7 +55,7 @@ class LinkSeeds(Seeds):
 
     def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
-        pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key)
+        pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key, threads=worker.threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
         wanted = Pairs(rows.reshape(-1, 2), labels, edges.excluded)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)

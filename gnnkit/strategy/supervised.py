@@ -89,12 +89,12 @@ class KeyedEdges(Supervision):
 
     def epoch(self, epoch: int) -> Supervised:
         worker, shard, links = self._worker, self._engine.shard, self._links
-        draw = chosen(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES))
+        draw = chosen(self._pairs, shard.num_nodes, derive(worker.seed, epoch, _EDGES), worker.threads)
         taken = (draw < links.supervision_share) & (self._pairs[:, 0] != self._pairs[:, 1])
         # The slice ranks of a cell hold the same edges, and share them out.
         own = np.flatnonzero(taken & (shard.edge_ids % shard.grid.slices == shard.slice))
         key = derive(worker.seed, epoch, _NEGATIVES)
-        pairs, labels = supervised(links, self._pairs[own], shard.edge_ids[own], key)
+        pairs, labels = supervised(links, self._pairs[own], shard.edge_ids[own], key, threads=worker.threads)
         reach, rows = self._lookup.find(pairs, self._num_layers)
         count = worker.comm.all_reduce(torch.tensor([len(pairs)], device=worker.device))
         engine = self._engine.keeping(np.flatnonzero(~taken))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnnkit.evaluation import by_node
 from gnnkit.graph import Graph, Split
@@ -57,6 +57,14 @@ class Task(ABC):
     def num_outputs(self, num_classes: int) -> int:
         """Returns the width of the model's output from `Graph.num_classes`."""
         return num_classes
+
+    def head(self) -> nn.Module | None:
+        """Returns parameters of the task itself, the same module in each call.
+
+        The module becomes a part of the model. So steps, synchronisations and
+        checkpoints cover its parameters. Default: None, no parameters.
+        """
+        return None
 
     @abstractmethod
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [k]
@@ -129,15 +137,13 @@ class NodeTask(Task):
         return self.read(graph), None
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
-        shard = worker.shard
-        labels, known = torch.from_numpy(np.array(shard.labels)).to(worker.device), shard.labelled
         found: dict[str, float] = {}
         for split in self.splits:
-            rows = torch.from_numpy(np.flatnonzero(known & (shard.split == SPLITS[split]))).to(worker.device)
-            counts = self.counts(outputs[rows], labels[rows]).to(torch.float64)
-            loss = self.losses(outputs[rows], labels[rows]).sum(dtype=torch.float64)
+            own, labels = rows_of(split, outputs, worker)
+            counts = self.counts(own, labels).to(torch.float64)
+            loss = self.losses(own, labels).sum(dtype=torch.float64)
             *sums, total, num_rows = worker.comm.all_reduce(
-                torch.cat([counts, loss[None], loss.new_tensor([len(rows)])])
+                torch.cat([counts, loss[None], loss.new_tensor([len(own)])])
             )
             if num_rows > 0:
                 found |= {f"{split}_{name}": value for name, value in self.figures(torch.stack(sums)).items()}
@@ -146,6 +152,22 @@ class NodeTask(Task):
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
         return by_node(self.predict(outputs), worker)
+
+
+def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:
+    """Returns outputs [k, width] and labels [k, ...] of a rank's nodes of a split.
+
+    Leaves out nodes without a label.
+
+    Args:
+        split: Name of the split.
+        outputs: [num_owned, width] of the rank's nodes.
+        worker: The rank.
+    """
+    shard = worker.shard
+    rows = np.flatnonzero(shard.labelled & (shard.split == SPLITS[split]))
+    labels = torch.from_numpy(np.asarray(shard.labels[rows])).to(worker.device)
+    return outputs[torch.from_numpy(rows).to(worker.device)], labels
 
 
 def f1(counts: Tensor) -> Tensor:  # [num_classes]

@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.engine import Lookup, Tally, derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
-from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, real, share, switch, whole
+from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 from gnnkit.sampler import Sampler
-from gnnkit.sampler.links import Links, chosen, codes, pairs_of
+from gnnkit.sampler.links import Links, chosen, codes, pairs_of, unordered
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.task.base import Task
+from gnnkit.task.decoder import ProductMLP, dot
 from gnnkit.task.ranking import HITS, ranked, ranking
 
+_SHARES = {"task.val_share": 0.05, "task.test_share": 0.1}  # of the edges that are held out
 _SUPERVISED = 0.3  # share of the edges that an epoch predicts, unless all
 _CHUNK = 2**16  # pairs whose rows are at hand at a time
 _SPLIT, _EVALUATION = 1, 2  # purposes of keys
@@ -27,11 +30,11 @@ _SPLIT, _EVALUATION = 1, 2  # purposes of keys
 class LinkPrediction(Task):
     """Choose this task where the question is which edges exist.
 
-    The model embeds nodes, and the dot product of two embeddings is the score of a
-    pair. The loss is the binary cross-entropy over edges and drawn pairs without an
-    edge. Edges that validate or test, with their reverse edges, are taken out of the
-    graph before anything else. No step reads messages over edges that the step
-    predicts.
+    The model embeds nodes, and two embeddings give the score of a pair: their dot
+    product, or an MLP on their elementwise product. The loss is the binary
+    cross-entropy over edges and drawn pairs without an edge. Edges that validate or
+    test, with their reverse edges, are taken out of the graph before anything else. No
+    step reads messages over edges that the step predicts.
     """
 
     metrics = ("mrr", *(f"hits_{k}" for k in HITS), "roc_auc", "average_precision")
@@ -40,10 +43,11 @@ class LinkPrediction(Task):
     def __init__(
         self,
         width: int = 64,
+        decoder: str = "dot",
         negatives: int = 1,
         eval_negatives: int = 100,
-        val_share: float = 0.05,
-        test_share: float = 0.1,
+        val_share: float | None = None,
+        test_share: float | None = None,
         supervision_share: float | None = None,
         filtered: bool = True,
         seed: int = 0,
@@ -52,21 +56,27 @@ class LinkPrediction(Task):
 
         Args:
             width: Numbers of an embedding.
+            decoder: "dot" or "mlp", which makes the score of two embeddings.
             negatives: Pairs without an edge for each edge that trains.
             eval_negatives: Pairs without an edge for each edge that is evaluated.
-            val_share: Share of the edges that validate.
-            test_share: Share of the edges that test.
+            val_share: Share of the edges that validate. None: 0.05.
+            test_share: Share of the edges that test. None: 0.1.
             supervision_share: Share of the edges that an epoch predicts, for strategies
                 that do not predict all. None: 0.3.
             filtered: Whether pairs that are edges are drawn again.
             seed: Seed of the split of edges and of the pairs that evaluate.
         """
         self.width = whole("task.width", width, 1, MAX_WIDTH)
+        self.decoder = one_of("task.decoder", decoder, ("dot", "mlp"))
+        self._head: nn.Module | None = None
         self.negatives = whole("task.negatives", negatives, 1, MAX_COUNT)
         self.eval_negatives = whole("task.eval_negatives", eval_negatives, 1, MAX_COUNT)
-        self.val_share, self.test_share = share("task.val_share", val_share), share("task.test_share", test_share)
+        self.shares = {"task.val_share": val_share, "task.test_share": test_share}
+        read = {key: share(key, value) for key, value in self.shares.items() if value is not None}
+        self.val_share, self.test_share = (read.get(key, default) for key, default in _SHARES.items())
         if self.val_share + self.test_share >= 1:
-            raise UserError(f"task.val_share={val_share} and task.test_share={test_share} leave no edge that trains")
+            both = f"task.val_share={self.val_share} and task.test_share={self.test_share}"
+            raise UserError(f"{both} leave no edge that trains")
         if supervision_share is not None:
             real("task.supervision_share", supervision_share, above=0, below=1)
         self.supervision_share = supervision_share
@@ -75,6 +85,17 @@ class LinkPrediction(Task):
 
     def num_outputs(self, num_classes: int) -> int:
         return self.width
+
+    def head(self) -> nn.Module | None:
+        if self._head is None and self.decoder == "mlp":
+            self._head = ProductMLP(self.width)
+        return self._head
+
+    def score(self, outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
+        """Scores pairs of embeddings."""
+        head = self.head()
+        scores: Tensor = dot(outputs) if head is None else head(outputs)
+        return scores
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         name = type(strategy).__name__
@@ -95,27 +116,46 @@ class LinkPrediction(Task):
 
     def prepare(self, graph: Graph) -> tuple[Graph, Links | None]:
         pairs, n = pairs_of(graph.csc), graph.num_nodes
-        draw = chosen(pairs, n, derive(self.seed, _SPLIT)) if len(pairs) else np.zeros(0)
-        draw[pairs[:, 0] == pairs[:, 1]] = 1  # loops are no answers
-        val, held = draw < self.val_share, draw < self.val_share + self.test_share
+        given = graph.val_edges is not None or graph.test_edges is not None
+        val, test, held = self._given(graph, pairs) if given else self._drawn(n, pairs)
         if not np.any(~held & (pairs[:, 0] != pairs[:, 1])):
             raise UserError("task=link_prediction: dataset has no edge that trains")
-        known = np.unique(codes(pairs, n)) if self.filtered else None
-        supervised = _SUPERVISED if self.supervision_share is None else self.supervision_share
+        known = np.unique(codes(np.concatenate([pairs, val, test]), n)) if self.filtered else None
         links = Links(
             n,
-            pairs[val],
-            pairs[held & ~val],
+            val,
+            test,
             known,
             self.negatives,
             self.eval_negatives,
-            supervised,
+            _SUPERVISED if self.supervision_share is None else self.supervision_share,
             derive(self.seed, _EVALUATION),
+            given,
         )
         return with_edges(graph, np.flatnonzero(~held)), links
 
+    def _drawn(self, num_nodes: int, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
+        """Draws edges that validate and test. Says which edges of `pairs` these are."""
+        draw = chosen(pairs, num_nodes, derive(self.seed, _SPLIT))
+        draw[pairs[:, 0] == pairs[:, 1]] = 1  # loops are no answers
+        val, held = draw < self.val_share, draw < self.val_share + self.test_share
+        return pairs[val], pairs[held & ~val], held
+
+    def _given(self, graph: Graph, pairs: Ids) -> tuple[Ids, Ids, npt.NDArray[np.bool_]]:
+        """Returns the edges that the data set names for validation and test.
+
+        Says which edges of `pairs` are such edges or their reverse edges.
+        """
+        for key, value in self.shares.items():
+            if value is not None:
+                raise UserError(f"{key}={value} is not read, the data set names val_edges or test_edges: leave it out")
+        none = np.zeros((0, 2), np.int64)
+        val, test = (none if edges is None else edges for edges in (graph.val_edges, graph.test_edges))
+        held = unordered(np.concatenate([val, test]), graph.num_nodes)
+        return val, test, np.isin(unordered(pairs, graph.num_nodes), held)
+
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(dot(outputs), labels.to(outputs.dtype), reduction="none")
+        return F.binary_cross_entropy_with_logits(self.score(outputs), labels.to(outputs.dtype), reduction="none")
 
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         assert worker.links is not None
@@ -161,17 +201,12 @@ class LinkPrediction(Task):
             own = np.asarray(pairs[ids])
             negative = links.negative_pairs(own, ids, links.eval_negatives, derive(links.seed, split))
             reach, rows = lookup.find(np.concatenate([own[:, None], negative], 1))
-            parts.append(dot(reach(outputs)[rows]).to(torch.float64))
+            parts.append(self.score(reach(outputs)[rows]).to(torch.float64))
         return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
 
 
-def dot(outputs: Tensor) -> Tensor:  # [..., 2, width] -> [...]
-    """Scores pairs of embeddings."""
-    return (outputs[..., 0, :] * outputs[..., 1, :]).sum(-1)
-
-
 def with_edges(graph: Graph, kept: Ids) -> Graph:
-    """Returns the graph with some of its edges only.
+    """Returns the graph with some of its edges only, and no edges to predict.
 
     Args:
         graph: The graph.
@@ -184,4 +219,6 @@ def with_edges(graph: Graph, kept: Ids) -> Graph:
         csc=CSC(np.searchsorted(kept, csc.indptr), csc.indices[kept], weight),
         edge_features=None if features is None else features[kept],
         edge_positions=kept if positions is None else positions[kept],
+        val_edges=None,
+        test_edges=None,
     )

@@ -13,7 +13,9 @@ from torch.nn import functional as F
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
-from gnnkit.task.base import NodeTask, f1, macro
+from gnnkit.strategy import Worker
+from gnnkit.task.base import NodeTask, f1, macro, rows_of
+from gnnkit.task.ranking import mean_areas
 
 _BETWEEN = ";"  # names of one node
 
@@ -21,10 +23,12 @@ _BETWEEN = ";"  # names of one node
 class Multilabel(NodeTask):
     """Choose this task where a node may have several classes, or none.
 
-    The loss of a node is the mean over the classes of the binary cross-entropy.
+    The loss of a node is the mean over the classes of the binary cross-entropy. ROC AUC
+    and average precision are means over the classes that some nodes have and others
+    have not, computed from the scores of all nodes at the leader.
     """
 
-    metrics = ("micro_f1", "macro_f1")
+    metrics = ("micro_f1", "macro_f1", "roc_auc", "average_precision")
 
     def read(self, graph: Graph) -> Graph:
         labels = graph.labels
@@ -43,6 +47,15 @@ class Multilabel(NodeTask):
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype), reduction="none").mean(1)
+
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        found = super().measure(outputs, worker)
+        for split in self.splits:
+            own, labels = rows_of(split, outputs, worker)
+            parts = worker.comm.gather(torch.cat([own.to(torch.float64), labels.to(torch.float64)], 1))
+            areas = mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {}
+            found |= {f"{split}_{name}": value for name, value in worker.comm.share(areas).items()}
+        return found
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
         found, actual = outputs > 0, labels.to(torch.bool)

@@ -22,14 +22,37 @@ def ranking(scores: Tensor) -> dict[str, float]:
     ranks = 1 + ((negative > positive) + 0.5 * (negative == positive)).sum(1).to(torch.float64)
     found = {"mrr": float((1 / ranks).mean())}
     found |= {f"hits_{k}": float((ranks <= k).to(torch.float64).mean()) for k in HITS}
-    # torchmetrics squeezes scores outside of 0..1, which makes some equal.
-    distinct, place = torch.unique(scores, return_inverse=True)
-    places = place.reshape(-1).to(torch.float64) / max(len(distinct) - 1, 1)
     wanted = torch.zeros_like(scores, dtype=torch.int64)
     wanted[:, 0] = 1
-    found["roc_auc"] = float(binary_auroc(places, wanted.reshape(-1)))
-    found["average_precision"] = float(binary_average_precision(places, wanted.reshape(-1)))
+    found["roc_auc"], found["average_precision"] = areas(scores.reshape(-1), wanted.reshape(-1))
     return found
+
+
+def areas(scores: Tensor, wanted: Tensor) -> tuple[float, float]:
+    """Returns ROC AUC and average precision of scores [k] whose `wanted` [k] is 1 or 0.
+
+    Both must occur in `wanted`.
+    """
+    # torchmetrics squeezes scores outside of 0..1, which makes some equal.
+    distinct, place = torch.unique(scores, return_inverse=True)
+    places = place.to(torch.float64) / max(len(distinct) - 1, 1)
+    return float(binary_auroc(places, wanted)), float(binary_average_precision(places, wanted))
+
+
+def mean_areas(scores: Tensor, wanted: Tensor) -> dict[str, float]:
+    """Averages ROC AUC and average precision over classes.
+
+    Leaves out classes that all rows have, or none. Returns nothing without others.
+
+    Args:
+        scores: [k, num_classes]
+        wanted: [k, num_classes] 1 for the classes of a row, else 0.
+    """
+    mixed = torch.nonzero((wanted == 1).any(0) & (wanted == 0).any(0))[:, 0].tolist()
+    if not mixed:
+        return {}
+    roc, precision = zip(*(areas(scores[:, each], wanted[:, each].long()) for each in mixed), strict=True)
+    return {"roc_auc": sum(roc) / len(mixed), "average_precision": sum(precision) / len(mixed)}
 
 
 def ranked(parts: Sequence[Tensor], count: int) -> Tensor:  # [count, ...]

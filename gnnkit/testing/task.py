@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -22,16 +23,20 @@ _LAYOUTS = (Grid(3, 1, 1), Grid(2, 2, 1))
 def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     """Checks a task on a graph whose labels fit, one rank of which owns nothing.
 
-    `prepare` must give the same in a second call, and `num_outputs` a width. The loss
-    of a row must not depend on other rows, and have finite gradients. Figures must be
-    those of `names`, and on several ranks equal those on one rank. Predictions must be
-    the leader's alone, and the same on any number of ranks.
+    `prepare` must give the same in a second call, `head` the same module, and
+    `num_outputs` a width. The loss of a row must not depend on other rows, and have
+    finite gradients. Figures must be those of `names`, and on several ranks equal those
+    on one rank. Predictions must be the leader's alone, and the same on any number of
+    ranks.
 
     Args:
         make: Makes the task.
         graph: Graph whose labels the task reads. None: a graph with classes.
     """
     task = make()
+    if (head := task.head()) is not None:
+        assert task.head() is head, "head gives another module in the second call"
+        head.double()
     given = check_graph() if graph is None else graph
     (prepared, links), (again, links_again) = task.prepare(given), make().prepare(given)
     for name in ("labels", "split", "features"):
@@ -46,13 +51,13 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     assert width > 0, f"num_outputs gives {width!r}, not a width"
     _check_losses(task, prepared, links, width)
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    ((expected, rows),) = _measured(make, prepared, links, outputs, ONE)
+    ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
     for grid in _LAYOUTS:
-        found = _measured(make, prepared, links, outputs, grid)
+        found = _measured(task, prepared, links, outputs, grid)
         for rank, (figures, _) in enumerate(found):
             assert figures.keys() == expected.keys(), f"measure gives other figures on rank {rank} of {grid}"
             values = torch.tensor([list(each.values()) for each in (figures, expected)], dtype=torch.float64)
@@ -85,12 +90,12 @@ def _rows(graph: Graph, links: Links | None) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _measured(
-    make: Callable[[], Task], graph: Graph, links: Links | None, outputs: Tensor, grid: Grid
+    task: Task, graph: Graph, links: Links | None, outputs: Tensor, grid: Grid
 ) -> list[tuple[dict[str, float], Tensor | None]]:
     """Returns figures and predictions of each rank."""
 
     def work(worker: Worker) -> tuple[dict[str, float], Tensor | None]:
-        task, own = make(), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
-        return task.measure(own, worker), task.predictions(own, worker)
+        owned, own = copy.deepcopy(task), outputs[torch.from_numpy(worker.owned.astype(np.int64))]
+        return owned.measure(own, worker), owned.predictions(own, worker)
 
     return on_ranks(graph, grid, work, links=links)

@@ -60,17 +60,24 @@ def run_steps(
     num_ranks: int,
     look: Callable[[Batch], None] = lambda _: None,
 ) -> Tensor:  # [num_batches, 1 + num_parameters]
-    """Sums loss and gradient of the ranks, for every batch of two epochs."""
+    """Sums loss and gradient of the ranks, for every batch of two epochs.
+
+    Parameters of the task come behind those of the model.
+    """
+    if (head := task.head()) is not None:
+        head.double()
 
     def work(comm: Threads) -> Sequence[Tensor]:
         own, module = copy.deepcopy(strategy), copy.deepcopy(model)
+        own_task = copy.deepcopy(task)
+        module.add_module("task_head", own_task.head())
         own.setup(workers(comm), module)
         parts = []
         for epoch in range(2):
             for batch in own.batches(epoch):
                 look(batch)
                 module.zero_grad()
-                loss = loss_part(task, module(batch.x, batch.adjacencies), batch)
+                loss = loss_part(own_task, module(batch.x, batch.adjacencies), batch)
                 loss.backward()
                 gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
                 parts.append(torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]))

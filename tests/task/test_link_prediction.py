@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
@@ -23,14 +25,16 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
 from gnnkit.sampler import ClusterSampler, FullSampler, MetropolisHastingsSampler, NeighborSampler
-from gnnkit.sampler.links import codes, pairs_of, unordered, without_pairs
+from gnnkit.sampler.links import Links, codes, pairs_of, unordered, without_pairs
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker, seeds
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.task.link_prediction import LinkPrediction, dot, with_edges
+from gnnkit.task.decoder import dot
+from gnnkit.task.link_prediction import LinkPrediction, with_edges
 from gnnkit.task.ranking import ranking
+from gnnkit.testing import check_task
 from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.module import loss_part
 from tests.models import MODELS
@@ -70,6 +74,36 @@ def test_sampling_ranks_compute_together_what_one_process_computes(name: str) ->
         )
         found = run_steps(strategy, TASK, model, many, ranks)
         torch.testing.assert_close(found, run_steps(alone, TASK, model, one, 1), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["vertex_centric", "individual_sample"])
+def test_parameters_of_a_decoder_have_on_several_ranks_the_gradients_of_one_process(kind: str) -> None:
+    whole, model, ranks = kind == "individual_sample", make_model("sage"), 3
+    task = LinkPrediction(width=6, negatives=2, decoder="mlp")
+    sampler = NeighborSampler([3, 3], threads=1) if whole else None
+    strategy: ExecutionStrategy = IndividualSample(batch_size=12) if whole else VertexCentric()
+    alone = strategy.on_one_rank(ranks, sampler)
+    assert alone is not None
+    many, one = (
+        make_workers(GRAPH, Grid(count, 1, 1), whole=whole, sampler=sampler, links=LINKS) for count in (ranks, 1)
+    )
+    found = run_steps(strategy, task, model, many, ranks)
+    torch.testing.assert_close(found, run_steps(alone, task, model, one, 1), rtol=1e-10, atol=1e-10)
+    head = task.head()
+    assert head is not None
+    of_head = found[:, -sum(parameter.numel() for parameter in head.parameters()) :]
+    assert (of_head.abs().sum(0) > 0).double().mean() > 0.8
+
+
+def test_a_decoder_with_parameters_keeps_the_promises_of_tasks() -> None:
+    check_task(lambda: LinkPrediction(width=6, eval_negatives=7, decoder="mlp"))
+
+
+def test_the_score_of_a_decoder_is_that_of_the_reverse_pair_and_not_the_dot_product() -> None:
+    task, pairs = LinkPrediction(width=6, decoder="mlp"), torch.randn(5, 2, 6)
+    torch.testing.assert_close(task.score(pairs), task.score(pairs.flip(1)))
+    assert not torch.allclose(task.score(pairs), dot(pairs))
+    assert LinkPrediction(width=6).head() is None
 
 
 @pytest.mark.parametrize("halo", ["none", "one_hop"])
@@ -268,6 +302,81 @@ def test_an_edge_and_its_reverse_edge_are_held_out_together() -> None:
     assert not np.array_equal(other.csc.indptr, GRAPH.csc.indptr)
 
 
+def test_edges_that_the_data_set_names_are_predicted_and_leave_the_graph(tmp_path: Path) -> None:
+    pairs = pairs_of(GIVEN.csc)
+    proper = pairs[pairs[:, 0] < pairs[:, 1]]
+    missing = np.array([[3, 4]])
+    assert not np.isin(unordered(missing, 48), unordered(pairs, 48)).any()
+    val, test = proper[:5], np.concatenate([proper[5:12], missing])  # some are edges of the graph, one is not
+    named = dataclasses.replace(GIVEN, val_edges=val, test_edges=test.astype(np.int32))
+    named.save(tmp_path / "graph")
+    for graph in (named, Graph.load(tmp_path / "graph")):
+        less, links = LinkPrediction().prepare(graph)
+        assert links is not None
+        assert links.given
+        np.testing.assert_array_equal(links.val, val)
+        np.testing.assert_array_equal(links.test, test)
+        assert less.test_edges is None
+        left = unordered(pairs_of(less.csc), 48)
+        assert not np.isin(unordered(np.concatenate([val, test]), 48), left).any()
+        assert len(left) == len(pairs) - 2 * 12
+        drawn = links.negative_pairs(np.array([[3, 7]]).repeat(500, 0), np.arange(500), 1, 0)[:, 0]
+        assert not np.isin(codes(missing, 48), codes(drawn, 48)).any()
+        check_saved(links, tmp_path / "links")
+    _, links = LinkPrediction().prepare(dataclasses.replace(GIVEN, val_edges=val))
+    assert links is not None
+    assert (len(links.val), len(links.test)) == (5, 0)
+    _, links = LinkPrediction().prepare(GIVEN)
+    assert links is not None
+    assert not links.given
+    with pytest.raises(UserError, match=r"task.test_share=0.2 is not read, the data set names val_edges or test_edges"):
+        LinkPrediction(test_share=0.2).prepare(named)
+
+
+def check_saved(links: Links, folder: Path) -> None:
+    links.save(folder)
+    again = Links.load(folder)
+    assert again.given == links.given
+    np.testing.assert_array_equal(again.test, links.test)
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([[0, 1], [2, 48]], r"test_edges\[1, 1\] = 48 is out of range for 48 nodes"),
+        ([[-1, 1]], r"test_edges\[0, 0\] = -1 is out of range for 48 nodes"),
+        ([0, 1], r"test_edges has shape \[2\], expected rows of source and destination"),
+        ([[0.5, 1]], "test_edges has dtype float64, expected integers"),
+    ],
+)
+def test_edges_to_predict_that_are_no_pairs_of_nodes_are_refused(edges: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(GIVEN, test_edges=np.array(edges))
+
+
+@pytest.mark.slow
+def test_an_npz_file_names_edges_to_predict_and_the_result_says_so(tmp_path: Path) -> None:
+    csc, masks = GIVEN.csc, {f"{name}_mask": np.ones(48, bool) & (name == "train") for name in ("train", "val", "test")}
+    pairs = pairs_of(csc)
+    test = pairs[pairs[:, 0] < pairs[:, 1]][:6]
+    arrays = {"indptr": csc.indptr, "indices": csc.indices, "x": GIVEN.features, "y": np.zeros(48, np.int64), **masks}
+    for split, named in (("data set", {"test_edges": test}), ("drawn", {})):
+        np.savez(tmp_path / "graph.npz", **arrays, **named)
+        folder = tmp_path / split
+        result = gnnkit.train(
+            dataset={"name": "npz", "root": str(tmp_path / "graph.npz")},
+            strategy="vertex_centric",
+            task={"name": "link_prediction", "width": 4, "eval_negatives": 3},
+            workers=2,
+            comm="threads",
+            trainer={"max_epochs": 1},
+            folder=folder,
+        )
+        assert result["edge_split"] == split
+        predicted = np.load(folder / "predictions.npy")[:, :2]
+        assert np.array_equal(predicted, test) == (split == "data set")
+
+
 def test_shares_of_held_out_edges_are_as_asked_for() -> None:
     rng = np.random.default_rng(0)
     graph = Graph.from_edges(*rng.integers(0, 3000, (2, 20_000)), 3000)
@@ -384,19 +493,21 @@ def test_a_graph_without_edges_that_train_is_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "keys",
+    ("decoder", "keys"),
     [
-        {"strategy": "vertex_centric", "partition": "2d", "workers": 4},
-        {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}, "workers": 2},
+        ("dot", {"strategy": "vertex_centric", "partition": "2d", "workers": 4}),
+        ("mlp", {"strategy": "vertex_centric", "workers": 2}),
+        ("mlp", {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}, "workers": 2}),
     ],
-    ids=lambda keys: keys["strategy"],
+    ids=["vertex_centric", "vertex_centric-mlp", "individual_sample-mlp"],
 )
-def test_a_run_predicts_edges_and_equals_one_process(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[str, Any], tmp_path: Path) -> None:
     graph = check_graph(60)
-    task = {"name": "link_prediction", "width": 8, "eval_negatives": 5}
+    task = {"name": "link_prediction", "width": 8, "eval_negatives": 5, "decoder": decoder}
     keys = {"task": task, "comm": "threads", **keys}
     folder = tmp_path / "run"
-    result = gnnkit.train(graph, trainer={"max_epochs": 2, "check_val_every_n_epoch": 1}, folder=folder, **keys)
+    trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "checkpoint": True}
+    result = gnnkit.train(graph, trainer=trainer, folder=folder, **keys)
     assert set(LinkPrediction(width=8).names) <= set(result)
     assert result["exact"]
     _, links = LinkPrediction(width=8, eval_negatives=5).prepare(graph)
@@ -404,6 +515,9 @@ def test_a_run_predicts_edges_and_equals_one_process(keys: dict[str, Any], tmp_p
     rows = np.load(folder / "predictions.npy")
     np.testing.assert_array_equal(rows[:, :2], links.test)
     assert np.isfinite(rows[:, 2]).all()
+    (saved,) = folder.rglob("*.safetensors")
+    with safe_open(saved, "pt") as tensors:
+        assert any("task_head" in name for name in tensors.keys()) == (decoder == "mlp")  # noqa: SIM118 - no mapping
     verified = gnnkit.train(graph, job="verify", folder=tmp_path / "verify", **keys)
     assert verified["verified"], verified
     assert verified["reference"] == "one rank with the whole graph"
@@ -437,3 +551,8 @@ def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
         for count in (1, 3)
     ]
     assert runs[0]["train_loss"] == pytest.approx(runs[1]["train_loss"], rel=1e-5)
+    task = {"name": "link_prediction", "decoder": "mlp"}
+    with pytest.raises(
+        UserError, match="model=Own brings a training_step, which leaves out the parameters of the task"
+    ):
+        gnnkit.train(check_graph(60), model=Own, folder=tmp_path / "mlp", **(keys | {"task": task}))

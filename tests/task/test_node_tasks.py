@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score, multilabel_f1_score
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_f1_score,
+    multilabel_auroc,
+    multilabel_average_precision,
+    multilabel_f1_score,
+)
 
 import gnnkit
 from gnnkit.comm.threads import Threads
@@ -31,6 +37,7 @@ from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.task import NodeTask
 from gnnkit.task.multilabel import Multilabel
 from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.ranking import mean_areas
 from gnnkit.task.regression import Regression
 from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.observer import Observer
@@ -129,10 +136,25 @@ def figures_by_hand(name: str, out: Tensor, labels: Tensor, width: int) -> dict[
         return {"accuracy": float(accuracy), "macro_f1": float(multiclass_f1_score(out, labels, width))}
     if name == "multilabel":
         averages = {kind: multilabel_f1_score(out, labels.long(), width, average=kind) for kind in ("micro", "macro")}
-        return {f"{kind}_f1": float(value) for kind, value in averages.items()}
+        areas = {"roc_auc": multilabel_auroc, "average_precision": multilabel_average_precision}
+        # Sigmoids keep the order of these scores.
+        ranked = {kind: area(out.sigmoid(), labels.long(), width) for kind, area in areas.items()}
+        return {f"{kind}_f1": float(value) for kind, value in averages.items()} | {
+            kind: float(value) for kind, value in ranked.items()
+        }
     error = (out - labels.double().view(out.shape)).flatten()
     error = error[~error.isnan()]
     return {"mae": float(error.abs().mean()), "rmse": float(error.square().mean().sqrt())}
+
+
+def test_classes_that_all_nodes_or_none_have_are_left_out_of_areas() -> None:
+    scores = torch.tensor([[0.1, 5.0, 900.0], [0.2, 4.0, 800.0], [0.3, 3.0, 850.0]], dtype=torch.float64)
+    wanted = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0]])
+    assert mean_areas(scores, wanted) == {"roc_auc": 1.0, "average_precision": 1.0}
+    assert mean_areas(scores[:, :2], wanted[:, :2]) == {}
+    assert mean_areas(scores[:0], wanted[:0]) == {}
+    worst = mean_areas(-scores, wanted)
+    assert worst == {"roc_auc": 0.0, "average_precision": pytest.approx(1 / 3)}
 
 
 def test_accuracies_count_labelled_nodes_of_all_ranks() -> None:

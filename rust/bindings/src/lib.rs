@@ -14,6 +14,7 @@ mod dropout;
 mod gather;
 mod generate;
 mod graph;
+mod links;
 mod loader;
 mod sample;
 
@@ -36,6 +37,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     dropout::register(m)?;
     gather::register(m)?;
     graph::register(m)?;
+    links::register(m)?;
     loader::register(m)?;
     sample::register(m)
 }

@@ -179,6 +179,12 @@ pub enum Error {
         /// Number of sources.
         num_sources: usize,
     },
+    /// No pair of nodes without an edge is left to draw.
+    #[error("no pair without an edge was found for the edge {edge:?}: nearly all pairs are edges")]
+    NoPair {
+        /// Source and destination of the edge.
+        edge: [i64; 2],
+    },
     /// A probability outside of [0, 1].
     #[error("p = {0} is not a probability")]
     Probability(f64),

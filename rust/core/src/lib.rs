@@ -11,6 +11,7 @@ pub mod float;
 pub mod gather;
 pub mod generate;
 pub mod isa;
+pub mod links;
 pub mod loader;
 pub mod memory;
 pub mod pool;
