@@ -16,6 +16,7 @@ mod generate;
 mod graph;
 mod loader;
 mod sample;
+mod streaming;
 
 pyo3::import_exception!(gnnkit.errors, UserError);
 
@@ -37,5 +38,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     gather::register(m)?;
     graph::register(m)?;
     loader::register(m)?;
-    sample::register(m)
+    sample::register(m)?;
+    streaming::register(m)
 }
