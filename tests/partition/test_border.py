@@ -72,7 +72,7 @@ def test_a_cover_holds_edges_at_an_end_and_words_never_rise(graph: Graph, data: 
     assert measure(graph, after).words.sum() <= measure(graph, before).words.sum()
 
 
-def test_even_edges_of_a_skewed_graph_move_at_most_a_quarter_of_all_rows() -> None:
+def test_a_cover_of_a_skewed_graph_moves_far_fewer_rows_with_even_edges() -> None:
     graph = Synthetic("rmat", 20_000, 200_000, 4, 1).load()
     moved = {}
     for border in ("none", "min_words", "cover", "min_words+cover"):
@@ -80,7 +80,7 @@ def test_even_edges_of_a_skewed_graph_move_at_most_a_quarter_of_all_rows() -> No
         quality = measure(graph, partition)
         moved[border] = quality.words.sum() / (3 * graph.num_nodes)
         assert quality.balance()["edges"] <= 1.1
-    assert moved["min_words+cover"] < moved["cover"] <= 0.25 < moved["min_words"] < moved["none"]
+    assert moved["min_words+cover"] < moved["cover"] < 0.75 * moved["min_words"] < 0.75 * moved["none"]
 
 
 def test_cells_above_the_bound_give_edges_back() -> None:

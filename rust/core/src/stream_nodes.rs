@@ -54,7 +54,10 @@ pub struct Parts {
 /// its nodes and its in-edges, in units of nodes, as in PowerLyra (Chen et al., EuroSys
 /// 2015). A part has room for a node if nodes and in-edges stay within the bounds.
 /// Where no part has room, the node goes to the part that is least full afterwards.
-/// Nodes without in-edges come last, and even out the numbers of nodes.
+/// Nodes without in-edges come last, and even out the numbers of nodes. A part with
+/// more nodes than edges, in shares of what has been placed and beyond the imbalance,
+/// takes no node below the mean degree while another part has room, and the other way
+/// around. Otherwise some parts would be full of nodes and the others of edges.
 /// Passes after the first are restreaming (Nishimura and Ugander, KDD 2013): a node
 /// leaves its part and is assigned anew. Takes O(num_nodes + parts) memory.
 pub fn stream_nodes<I: Id>(csc: &Csc<'_, I>, parts: Parts, score: Score, order: Order) -> Result<Vec<i32>, Error> {
@@ -110,6 +113,8 @@ struct State<'a, I> {
     count: Vec<u32>, // [parts] neighbours of the node at hand
     max_nodes: u64,
     max_edges: u64,
+    max_gap: f64,
+    placed: (u64, u64), // nodes and in-edges of all parts
     alpha: f64,
     nodes_per_edge: f64,
 }
@@ -129,6 +134,8 @@ impl<'a, I: Id> State<'a, I> {
             count: filled(0, Some(k), "num_parts", k)?,
             max_nodes: parts.bound(n).max(1),
             max_edges: parts.bound(m).max(1),
+            max_gap: parts.max_imbalance - 1.0,
+            placed: (0, 0),
             alpha,
             nodes_per_edge: n as f64 / m.max(1) as f64,
         })
@@ -140,6 +147,7 @@ impl<'a, I: Id> State<'a, I> {
         if self.part[node] != NONE {
             self.nodes[self.part[node].index()] -= 1;
             self.edges[self.part[node].index()] -= degree;
+            self.placed = (self.placed.0 - 1, self.placed.1 - degree);
             self.part[node] = NONE; // a self-loop is no neighbour
         }
         for source in sources {
@@ -153,21 +161,43 @@ impl<'a, I: Id> State<'a, I> {
         self.part[node] = best as i32;
         self.nodes[best] += 1;
         self.edges[best] += degree;
+        self.placed = (self.placed.0 + 1, self.placed.1 + degree);
     }
 
-    /// The part with room and the highest score. Of equal scores the less full one, of
-    /// equally full ones the first.
     fn best(&self, degree: u64) -> usize {
+        let room = |part: usize| {
+            self.nodes[part] < self.max_nodes && (degree == 0 || self.edges[part] + degree <= self.max_edges)
+        };
+        self.highest(|part| room(part) && self.suits(part, degree))
+            .or_else(|| self.highest(room))
+            .unwrap_or_else(|| self.least_full(degree))
+    }
+
+    /// Whether a node of `degree` leaves the nodes of a part in step with its in-edges.
+    fn suits(&self, part: usize, degree: u64) -> bool {
+        let (nodes, edges) = (self.placed.0.max(1) as f64, self.placed.1.max(1) as f64);
+        let gap = (self.nodes[part] as f64 / nodes - self.edges[part] as f64 / edges) * self.count.len() as f64;
+        let below_mean = degree as f64 * nodes <= edges;
+        if below_mean {
+            gap <= self.max_gap
+        } else {
+            -gap <= self.max_gap
+        }
+    }
+
+    /// The part of the highest score. Of equal scores the less full one, of equally
+    /// full ones the first.
+    fn highest(&self, allowed: impl Fn(usize) -> bool) -> Option<usize> {
         let mut best: Option<(f64, f64, usize)> = None;
         for part in 0..self.count.len() {
-            if self.nodes[part] < self.max_nodes && (degree == 0 || self.edges[part] + degree <= self.max_edges) {
+            if allowed(part) {
                 let (score, fullness) = (self.score(part), self.fullness(part, 0));
                 if best.is_none_or(|(highest, least, _)| score > highest || (score == highest && fullness < least)) {
                     best = Some((score, fullness, part));
                 }
             }
         }
-        best.map_or_else(|| self.least_full(degree), |(_, _, part)| part)
+        best.map(|(_, _, part)| part)
     }
 
     fn least_full(&self, degree: u64) -> usize {
