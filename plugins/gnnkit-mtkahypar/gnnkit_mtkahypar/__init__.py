@@ -22,21 +22,19 @@ class MtKaHyPar(NodePartitioner):
     Choose this partition where a cut may take minutes and many epochs follow. Each node
     is a net with the nodes that read the node's row, so the connectivity of the nets is
     the number of rows that travel. The deterministic preset gives the same parts on any
-    number of threads.
+    number of threads, whatever the seed.
     """
 
-    def __init__(self, balance: Balance = "edges", imbalance: float = 0.03, seed: int = 0, threads: int = 1) -> None:
+    def __init__(self, balance: Balance = "edges", imbalance: float = 0.03, threads: int = 1) -> None:
         """Checks the keys.
 
         Args:
             balance: Sizes that the parts share equally: "nodes", in-"edges" or "train".
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
-            seed: Seed of the random choices.
             threads: Threads of a process, which its first cut decides.
         """
         self.balance = one_of("partition.options.balance", balance, ("nodes", "edges", "train"))
         self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
-        self.seed = whole("partition.options.seed", seed, 0, 2**31 - 1)
         self.threads = whole("partition.options.threads", threads, 1, MAX_THREADS)
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
@@ -46,7 +44,6 @@ class MtKaHyPar(NodePartitioner):
         context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
         context.set_partitioning_parameters(num_parts, self.imbalance, mtkahypar.Objective.KM1)
         context.logging = False
-        mtkahypar.set_seed(self.seed)
         weights, ones = self._node_weights(graph).tolist(), [1] * len(found)
         try:
             whole_graph = library.create_hypergraph(context, graph.num_nodes, len(found), found, weights, ones)
