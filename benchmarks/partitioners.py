@@ -33,7 +33,22 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.partition import Grid, improve_border, measure
 from gnnkit.settings import Choice
 
-PARTITIONS = ["contiguous", "hash", "balanced", "ldg", "fennel", "hdrf", "2psl", "metis", "contiguous+cover", "ldg+min_words", "ldg+cover", "ldg+min_words+cover", "fennel+min_words+cover", "metis+cover"]
+PARTITIONS = [
+    "contiguous",
+    "hash",
+    "balanced",
+    "ldg",
+    "fennel",
+    "hdrf",
+    "2psl",
+    "metis",
+    "contiguous+cover",
+    "ldg+min_words",
+    "ldg+cover",
+    "ldg+min_words+cover",
+    "fennel+min_words+cover",
+    "metis+cover",
+]
 KINDS = ("rmat", "sbm", "grid2d")
 COLUMNS = ("moved", "busiest", "cut", "copies", "nodes", "edges", "seconds", "MB")
 

@@ -12,6 +12,7 @@ use crate::arg::{Arg, Ids, Slice, count, key as key_of, optional, real, refuse, 
 use crate::user_error;
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments)]
 fn stream_nodes<'py>(
     py: Python<'py>,
     indptr: Arg<'_, 'py>,
