@@ -76,7 +76,7 @@ def cover(graph: Graph, partition: Partition, max_imbalance: float = MAX_IMBALAN
             Default: 1.1.
     """
     _check_nodes_only(partition, "cover")
-    grid, cells = partition.grid, partition.node_cell
+    grid, cells = partition.grid, partition.node_cell.astype(np.int32, copy=False)
     if grid.cols != 1:
         raise UserError(f"partition.border=cover needs a grid of one column, such as partition.grid=1d, got {grid}")
     edge_cell = _core.cover_cells(graph.csc.indptr, graph.csc.indices, cells, grid.rows, max_imbalance)
