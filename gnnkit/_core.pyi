@@ -93,6 +93,24 @@ def edges_without(
         places in the block.
     """
 
+# streaming
+def stream_nodes(
+    indptr: _Ids,
+    indices: _Ids,
+    num_parts: int,
+    score: str,
+    order: str,
+    key: int,
+    max_imbalance: float,
+    passes: int,
+) -> npt.NDArray[np.int32]: ...
+def stream_edges(
+    indptr: _Ids, indices: _Ids, num_parts: int, max_imbalance: float, balance: float | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+def cover_cells(
+    indptr: _Ids, indices: _Ids, node_cell: npt.NDArray[np.int32], num_cells: int, max_imbalance: float
+) -> npt.NDArray[np.int32]: ...
+
 # generate
 def generate_rmat(num_nodes: int, num_edges: int, key: int, threads: int | None = None) -> tuple[_Ids, _Ids, _Ids]: ...
 def generate_block_model(

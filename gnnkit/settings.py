@@ -76,7 +76,7 @@ class PartitionSettings:
     nodes: Choice  # the partitioner
     grid: str | list[int]  # 1d, 1.5d, 2d, 3d or [rows, cols, slices]
     replication: int | None  # of grid 1.5d
-    border: str  # none or min_words
+    border: str  # of `gnnkit.partition.border`
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,27 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     },
     "pair_draws": {"pairs": pairs, "num_nodes": eight, "key": number, "threads": few},
     "edges_without": {**GRAPH, "src_nodes": ids, "excluded": codes, "num_nodes": eight},
+    "stream_nodes": {
+        **GRAPH,
+        "num_parts": few,
+        "score": lambda random: random.choice(["ldg", "fennel"]),
+        "order": lambda random: random.choice(["id", "random", "bfs"]),
+        "key": number,
+        "max_imbalance": lambda random: random.random() * 3,
+        "passes": few,
+    },
+    "stream_edges": {
+        **GRAPH,
+        "num_parts": few,
+        "max_imbalance": lambda random: random.random() * 3,
+        "balance": lambda random: random.choice([None, random.random() * 3]),
+    },
+    "cover_cells": {
+        **GRAPH,
+        "node_cell": lambda random: np.asarray([random.randrange(4) for _ in range(8)], np.int32),
+        "num_cells": few,
+        "max_imbalance": lambda random: random.random() * 3,
+    },
     "generate_rmat": {"num_nodes": number, "num_edges": number, "key": number, "threads": few},
     "generate_block_model": {
         "num_nodes": number,

@@ -173,7 +173,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
     """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
     graph.save(target / "graph")
-    for shard in cut_all(_without_edges(graph), partition):
+    for shard in cut_all(_without_edges(graph), replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}

@@ -7,6 +7,7 @@ shard, another measures the partition.
 from gnnkit.partition.base import NodePartitioner as NodePartitioner
 from gnnkit.partition.base import Partition as Partition
 from gnnkit.partition.base import Partitioner as Partitioner
+from gnnkit.partition.border import cover as cover
 from gnnkit.partition.border import improve_border as improve_border
 from gnnkit.partition.border import min_words as min_words
 from gnnkit.partition.grid import Grid as Grid

@@ -41,6 +41,7 @@ class LinkSeeds(Seeds):
         """
         assert worker.links is not None
         self._seed, self._links, self._batch_size = worker.seed, worker.links, batch_size
+        self._threads = worker.threads
         self._edges: GraphEdges | ShardEdges
         if worker.graph is None:
             self._edges = ShardEdges(worker.shard, batch_size, worker.comm)
@@ -55,7 +56,7 @@ class LinkSeeds(Seeds):
 
     def _step(self, deal: DealEdges, epoch: int, step: int, comm: Communicator, sent: Sent) -> Step:
         key, links, edges = derive(self._seed, epoch * len(self) + step), self._links, deal(step, comm, sent)
-        pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key, threads=worker.threads)
+        pairs, labels = supervised(links, edges.own["ends"], edges.own["id"], key, threads=self._threads)
         seeds, rows = np.unique(pairs, return_inverse=True)
         wanted = Pairs(rows.reshape(-1, 2), labels, edges.excluded)
         return Step(seeds, edges.total * (1 + links.negatives), key, derive(key, _DRAWS), wanted)

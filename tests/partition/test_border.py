@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from partition_cases import GRIDS, graphs, partitions, random_graph
+from partition_cases import GRIDS, destinations, graphs, partitions, random_graph
 
+from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid, Partition, improve_border, measure, min_words
+from gnnkit.partition import Grid, Partition, cover, improve_border, measure, min_words
 from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.ldg import Ldg
 
 
 @given(graphs(), st.data(), st.sampled_from([1.0, 1.1, 1.5]))
@@ -50,8 +52,50 @@ def test_border_is_none_or_min_words() -> None:
     assert improve_border(graph, partition, "none") is partition
     improved = improve_border(graph, partition, "min_words")
     assert measure(graph, improved).words.sum() < measure(graph, partition).words.sum()
-    with pytest.raises(ValueError, match=r"partition\.border=max_words must be one of none, min_words"):
+    with pytest.raises(ValueError, match=r"partition\.border=max_words must be one of none, min_words, cover"):
         improve_border(graph, partition, "max_words")
     vertex_cut = Partition(partition.node_rank, np.zeros(400, np.int32), partition.grid)
     with pytest.raises(ValueError, match=r"partition\.border=min_words needs a partitioner of nodes"):
         improve_border(graph, vertex_cut, "min_words")
+
+
+@given(graphs(), st.data(), st.sampled_from([1.0, 1.5]))
+def test_a_cover_holds_edges_at_an_end_and_words_never_rise(graph: Graph, data: st.DataObject, bound: float) -> None:
+    drawn = data.draw(partitions(graph))
+    grid = Grid(drawn.grid.num_cells, 1, drawn.grid.slices)
+    before = Partition(drawn.node_rank, None, grid)
+    after = cover(graph, before, bound)
+    cells = after.cells_of_edges(graph)
+    at_source = before.node_cell[graph.csc.indices] == cells
+    assert (at_source | (before.node_cell[destinations(graph)] == cells)).all()
+    np.testing.assert_array_equal(after.node_rank, before.node_rank)
+    assert measure(graph, after).words.sum() <= measure(graph, before).words.sum()
+
+
+def test_a_cover_of_a_skewed_graph_moves_far_fewer_rows_with_even_edges() -> None:
+    graph = Synthetic("rmat", 20_000, 200_000, 4, 1).load()
+    moved = {}
+    for border in ("none", "min_words", "cover", "min_words+cover"):
+        partition = improve_border(graph, Ldg("random").assign(graph, Grid(4, 1, 1)), border)
+        quality = measure(graph, partition)
+        moved[border] = quality.words.sum() / (3 * graph.num_nodes)
+        assert quality.balance()["edges"] <= 1.1
+    assert moved["min_words+cover"] < moved["cover"] < 0.75 * moved["min_words"] < 0.75 * moved["none"]
+
+
+def test_cells_above_the_bound_give_edges_back() -> None:
+    """A star whose leaves all belong to one cell would hold all edges there."""
+    leaves = np.arange(1, 41)
+    graph = Graph.from_edges(np.r_[0 * leaves, leaves], np.r_[leaves, 0 * leaves], 41)
+    partition = Partition((np.arange(41) > 0).astype(np.int32), None, Grid(2, 1, 1))
+    held = [np.bincount(cover(graph, partition, bound).cells_of_edges(graph)).tolist() for bound in (2.0, 1.1)]
+    assert held == [[0, 80], [40, 40]]
+
+
+def test_a_cover_needs_owners_of_nodes_and_one_column() -> None:
+    graph = random_graph(20, 40)
+    with pytest.raises(ValueError, match=r"partition\.border=cover needs a grid of one column, .* got 2 x 2 x 1"):
+        cover(graph, Contiguous().assign(graph, Grid(2, 2, 1)))
+    vertex_cut = Partition(np.zeros(20, np.int32), np.zeros(40, np.int32), Grid(2, 1, 1))
+    with pytest.raises(ValueError, match=r"partition\.border=cover needs a partitioner of nodes"):
+        cover(graph, vertex_cut)

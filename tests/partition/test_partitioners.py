@@ -11,14 +11,19 @@ from partition_cases import GRIDS, graphs, make_graph, random_graph
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.partition import Grid, NodePartitioner, Traffic, cut_all
+from gnnkit.partition import Grid, NodePartitioner, Partitioner, Traffic, cut_all
 from gnnkit.partition.balanced import Balanced
 from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.fennel import Fennel
 from gnnkit.partition.hash import Hash
+from gnnkit.partition.hdrf import Hdrf
+from gnnkit.partition.ldg import Ldg
 from gnnkit.partition.random import Random
 from gnnkit.partition.tiles import Tiles
+from gnnkit.partition.two_phase import TwoPhase
 
-PARTITIONERS = [Balanced(), Contiguous(), Hash(), Random(), Random(seed=3), Tiles()]
+PARTITIONERS: list[Partitioner] = [Balanced(), Contiguous(), Hash(), Random(), Random(seed=3), Tiles()]
+PARTITIONERS += [Ldg(), Ldg("random", seed=3), Fennel("bfs", passes=3), Hdrf(), TwoPhase(imbalance=0.001)]
 
 
 def with_coordinates(graph: Graph, dims: int, seed: int = 0) -> Graph:
@@ -46,7 +51,7 @@ def lattice(*shape: int) -> Graph:
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=lambda p: type(p).__name__)
 @given(graph=graphs(), grid=st.sampled_from(GRIDS), dims=st.sampled_from([2, 3]))
 def test_every_node_gets_one_owner_and_the_same_one_again(
-    partitioner: NodePartitioner, graph: Graph, grid: Grid, dims: int
+    partitioner: Partitioner, graph: Graph, grid: Grid, dims: int
 ) -> None:
     graph = with_coordinates(graph, dims)
     partition = partitioner.assign(graph, grid)

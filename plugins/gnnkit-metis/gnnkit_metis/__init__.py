@@ -10,8 +10,10 @@ import pymetis
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, Split
 from gnnkit.partition import NodePartitioner
+from gnnkit.ranges import one_of
 
 Balance = Literal["nodes", "edges", "train"]
+Objective = Literal["cut", "volume"]
 
 
 class Metis(NodePartitioner):
@@ -19,11 +21,17 @@ class Metis(NodePartitioner):
 
     Choose this partition where ids do not follow the graph's locality. METIS's
     multilevel k-way method cuts the undirected graph. An edge counts once for each
-    direction and each parallel copy.
+    direction and each parallel copy. The volume of an undirected graph is the number of
+    rows that travel on a 1d grid.
     """
 
     def __init__(
-        self, balance: Balance = "nodes", imbalance: float = 0.03, contiguous: bool = False, seed: int = 0
+        self,
+        balance: Balance = "nodes",
+        imbalance: float = 0.03,
+        contiguous: bool = False,
+        seed: int = 0,
+        objective: Objective = "cut",
     ) -> None:
         """Keeps the keys.
 
@@ -32,12 +40,15 @@ class Metis(NodePartitioner):
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
             contiguous: Whether every part is connected. The graph must be, too.
             seed: Seed of METIS's random choices.
+            objective: What is minimised: the edges that are "cut", or the "volume" of
+                rows that parts need from others.
         """
         if not 0.001 <= imbalance <= 1:
             raise UserError(f"partition.options.imbalance={imbalance} must be from 0.001 to 1")
         if not 0 <= seed < 2**31 - 1:
             raise UserError(f"partition.options.seed={seed} must be from 0 to 2^31 - 2")
         self.balance, self.imbalance, self.contiguous, self.seed = balance, imbalance, contiguous, seed
+        self.objective = one_of("partition.options.objective", objective, ("cut", "volume"))
 
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         if graph.num_nodes <= num_parts:  # METIS stops the process where parts outnumber nodes
@@ -51,7 +62,12 @@ class Metis(NodePartitioner):
                 pymetis.CSRAdjacency(adjacency.indptr.astype(width), adjacency.indices.astype(width)),
                 vweights=self._node_weights(graph).astype(width),
                 eweights=weight.astype(width),
-                options=pymetis.Options(seed=seed, ufactor=round(self.imbalance * 1000), contig=int(self.contiguous)),
+                options=pymetis.Options(
+                    seed=seed,
+                    ufactor=round(self.imbalance * 1000),
+                    contig=int(self.contiguous),
+                    objtype=(pymetis.ObjType.VOL if self.objective == "volume" else pymetis.ObjType.CUT),
+                ),
                 recursive=False,
             )
         except RuntimeError as error:

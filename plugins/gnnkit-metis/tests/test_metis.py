@@ -14,6 +14,7 @@ from gnnkit_metis import Metis, undirected
 from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.partition import Grid, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
 
@@ -56,6 +57,17 @@ def test_what_is_balanced_is_balanced(num_parts: int) -> None:
         assert load.max() <= load.mean() * 1.03 + 2 * weight.max()
 
 
+def test_the_objective_volume_needs_fewer_rows_of_a_hub() -> None:
+    rng = np.random.default_rng(0)
+    src, dst = (2000 * rng.random((2, 12000)) ** 3).astype(int)
+    graph = Graph.from_edges(np.r_[src, dst], np.r_[dst, src], 2000)
+    cut, volume = (
+        measure(graph, Metis(objective=objective).assign(graph, Grid(4, 1, 1))) for objective in ("cut", "volume")
+    )
+    assert cut.edge_cut < volume.edge_cut
+    assert volume.words.sum() < cut.words.sum()
+
+
 def test_seeds_repeat_and_differ() -> None:
     graph = lattice(24)
     first, again, other = (Metis(seed=seed).assign_nodes(graph, 4) for seed in (0, 0, 1))
@@ -90,15 +102,23 @@ def test_a_bad_column_is_an_error_and_not_a_crash(column: int) -> None:
         Metis().assign_nodes(graph, 2)
 
 
-@pytest.mark.parametrize(("key", "value"), [("imbalance", 0), ("imbalance", 2), ("seed", -1), ("seed", 2**31 - 1)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("imbalance", 0), ("imbalance", 2), ("seed", -1), ("seed", 2**31 - 1), ("objective", "words")]
+)
 def test_bad_options_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{key}={value} must be"):
+    with pytest.raises(ValueError, match=f"{key}={value} (must be|is not known)"):
         Metis(**{key: value})  # type: ignore[arg-type]
 
 
 def test_both_spellings_are_one_configuration() -> None:
     chosen = compose(["strategy=vertex_centric", "partition=metis", "partition.grid=2d"])["partition"]
-    assert chosen["options"] == {"balance": "nodes", "imbalance": 0.03, "contiguous": False, "seed": 0}
+    assert chosen["options"] == {
+        "balance": "nodes",
+        "imbalance": 0.03,
+        "contiguous": False,
+        "seed": 0,
+        "objective": "cut",
+    }
     other = compose(["strategy=vertex_centric", "partition=2d", "partition.nodes=metis"])["partition"]
     assert {**other, "options": chosen["options"]} == chosen
 

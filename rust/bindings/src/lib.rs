@@ -17,6 +17,7 @@ mod graph;
 mod links;
 mod loader;
 mod sample;
+mod streaming;
 
 pyo3::import_exception!(gnnkit.errors, UserError);
 
@@ -39,5 +40,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     graph::register(m)?;
     links::register(m)?;
     loader::register(m)?;
-    sample::register(m)
+    sample::register(m)?;
+    streaming::register(m)
 }

@@ -3,6 +3,7 @@
 pub mod aggregate;
 pub mod balance;
 pub mod border;
+pub mod cover;
 pub mod csc;
 pub mod dropout;
 pub mod edges;
@@ -18,6 +19,8 @@ pub mod pool;
 pub mod rng;
 pub mod sample;
 pub mod similarity;
+pub mod stream_edges;
+pub mod stream_nodes;
 pub mod view;
 pub mod walk;
 

@@ -1,0 +1,63 @@
+"""Partitioners of nodes that read the nodes one after the other."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from gnnkit import _core
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids
+from gnnkit.partition.base import NodePartitioner
+from gnnkit.ranges import MAX_COUNT, one_of, real, whole
+
+Order = Literal["id", "random", "bfs"]
+
+
+class Streaming(NodePartitioner):
+    """Gives each node to the part with most of its neighbours that has room.
+
+    Neighbours are the sources of a node's in-edges. Neither nodes nor in-edges of a
+    part exceed the bound, unless no part has room. Takes linear time and a few bytes
+    for each node.
+    """
+
+    score: ClassVar[str]  # of the native core
+
+    def __init__(self, order: Order = "id", seed: int | None = None, imbalance: float = 0.1, passes: int = 1) -> None:
+        """Checks the options.
+
+        Args:
+            order: Order of the nodes: "id", "random" or "bfs". Default: "id".
+            seed: Seed of the random order. None: 0 for "random".
+            imbalance: Share from 0.001 to 1 by which a part may exceed the mean of
+                nodes, and of in-edges. Default: 0.1.
+            passes: Passes over the nodes. Each pass assigns all nodes anew
+                (restreaming, Nishimura & Ugander, KDD 2013). Default: 1.
+        """
+        self.order = one_of("partition.options.order", order, ("id", "random", "bfs"))
+        self.seed = read_seed(seed, used=order == "random", reader="partition.options.order=random")
+        self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
+        self.passes = whole("partition.options.passes", passes, 1, 1000)
+
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
+        csc, bound = graph.csc, 1 + self.imbalance
+        return _core.stream_nodes(
+            csc.indptr, csc.indices, num_parts, self.score, self.order, self.seed, bound, self.passes
+        )
+
+
+def read_seed(seed: int | None, *, used: bool, reader: str) -> int:
+    """Returns the seed of a random order.
+
+    Raises `UserError` for a seed that nothing reads.
+
+    Args:
+        seed: Seed of the user. None: 0.
+        used: Whether the order is random.
+        reader: Key and value that read the seed.
+    """
+    if seed is None:
+        return 0
+    if not used:
+        raise UserError(f"partition.options.seed={seed} must be null without {reader}")
+    return whole("partition.options.seed", seed, 0, MAX_COUNT)

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from gnnkit.partition.vertex_cut import StreamedEdges
+
+
+class TwoPhase(StreamedEdges):
+    """2PS-L, two-phase streaming (Mayer, Orujzade & Jacobsen, ICDE 2022), a vertex-cut.
+
+    Choose this partition before `hdrf` for many workers, or for graphs with
+    communities. Nodes are clustered in one pass, and each edge compares two cells only.
+    """

@@ -1,0 +1,83 @@
+"""Mt-KaHyPar as a partition of gnnkit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import mtkahypar
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.partition import NodePartitioner
+from gnnkit.ranges import MAX_THREADS, one_of, real, whole
+
+Balance = Literal["nodes", "edges", "train"]
+
+
+class MtKaHyPar(NodePartitioner):
+    """The fewest words on a 1d grid (Gottesbueren et al., ALENEX 2021).
+
+    Choose this partition where a cut may take minutes and many epochs follow. Each node
+    is a net with the nodes that read the node's row, so the connectivity of the nets is
+    the number of rows that travel. The deterministic preset gives the same parts on any
+    number of threads, whatever the seed.
+    """
+
+    def __init__(self, balance: Balance = "edges", imbalance: float = 0.03, threads: int = 1) -> None:
+        """Checks the keys.
+
+        Args:
+            balance: Sizes that the parts share equally: "nodes", in-"edges" or "train".
+            imbalance: Share from 0.001 to 1 by which a part may exceed the mean.
+            threads: Threads of a process, which its first cut decides.
+        """
+        self.balance = one_of("partition.options.balance", balance, ("nodes", "edges", "train"))
+        self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
+        self.threads = whole("partition.options.threads", threads, 1, MAX_THREADS)
+
+    def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
+        if num_parts == 1 or graph.num_nodes <= num_parts:
+            return np.arange(graph.num_nodes, dtype=np.int32) % num_parts
+        library, found = _library(self.threads), nets(graph.csc)
+        context = library.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
+        context.set_partitioning_parameters(num_parts, self.imbalance, mtkahypar.Objective.KM1)
+        context.logging = False
+        weights, ones = self._node_weights(graph).tolist(), [1] * len(found)
+        try:
+            whole_graph = library.create_hypergraph(context, graph.num_nodes, len(found), found, weights, ones)
+            parts = whole_graph.partition(context).get_partition()
+        except (mtkahypar.InvalidInputError, mtkahypar.InvalidParameterError) as error:
+            raise UserError(f"Mt-KaHyPar refuses this graph: {error}") from error
+        return np.asarray(parts, np.int32)
+
+    def _node_weights(self, graph: Graph) -> Ids:  # [num_nodes] at least 1
+        """Returns the weight of each node.
+
+        The training nodes weigh as much as all nodes together.
+        """
+        if self.balance == "nodes":
+            return np.ones(graph.num_nodes, np.int64)
+        if self.balance == "edges":
+            return 1 + np.diff(graph.csc.indptr)
+        train = graph.split == Split.TRAIN
+        weight: Ids = 1 + train * (graph.num_nodes // max(int(np.count_nonzero(train)), 1))
+        return weight
+
+
+def nets(csc: CSC) -> list[list[int]]:
+    """Lists each node that other nodes read, together with the nodes that read it."""
+    turned = csc.transpose()[0]
+    found = []
+    for node in range(csc.num_nodes):
+        readers = np.unique(turned.indices[turned.indptr[node] : turned.indptr[node + 1]])
+        readers = readers[readers != node]
+        if len(readers):
+            found.append([node, *readers.tolist()])
+    return found
+
+
+@functools.cache
+def _library(threads: int) -> Any:
+    return mtkahypar.initialize(threads, print_warnings=False)
