@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, FeatureStore, TableFeatures, Tally
+from gnnkit.engine.features import Bits
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.shard import Shard
@@ -32,6 +33,8 @@ class Worker:
     sampler: Sampler | None = None  # the configured one, where the strategy draws
     threads: int = 1  # of this rank
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
+    input_dtype: torch.dtype | None = None  # of the input rows of sampled batches. None: `dtype`
+    rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
 
     @property
     def device(self) -> torch.device:
@@ -99,6 +102,13 @@ class Batch:
     update: Update = "synchronise"
     weight: float = 0.0  # of this rank's parameters, where `update` is "average"
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
+
+    def precision(self) -> torch.autocast:
+        """Makes a context in which a model computes with this batch.
+
+        Products of rows in bfloat16 round parameters to bfloat16 too.
+        """
+        return torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.x.dtype == torch.bfloat16)
 
     @property
     def synchronise(self) -> bool:

@@ -192,7 +192,7 @@ class FetchedBatches:
     def _batch(self, made: _Made, key: int, total: int) -> Batch:
         worker, seeds, rows = self.worker, made.batch.seeds, made.fetched.rows
         features = rows["features"] if "features" in (rows.dtype.names or ()) else np.empty((len(rows), 0), np.float32)
-        x = torch.from_numpy(np.array(features, order="C")).to(worker.device, worker.dtype)
+        x = torch.from_numpy(np.array(features, order="C")).to(worker.device, worker.input_dtype or worker.dtype)
         labels = torch.tensor(np.array(rows["label"][: len(seeds)], order="C"), device=worker.device)
         layers = self._layers(made).layers(made.batch.blocks, key)
         return Batch(x, layers, torch.arange(len(seeds), device=worker.device), labels, total)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, BlockLayers
 from gnnkit.engine.dropout import derive
+from gnnkit.engine.features import of_bits
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.sampler import LoadedBatch, Loader
@@ -56,7 +58,7 @@ class SampledBatches:
             weighing_sums(worker.sampler),
             np.flatnonzero(self.graph.split == Split.TRAIN),
             batch_size,
-            features=worker.features.table if self.gathers else None,
+            features=self._table() if self.gathers else None,
             rank=worker.comm.rank,
             world_size=worker.comm.world_size,
             batching=batching,
@@ -93,5 +95,10 @@ class SampledBatches:
 
     def _inputs(self, loaded: LoadedBatch, key: int) -> tuple[Tensor, Sequence[Adjacency]]:
         """Returns the rows of the first layer's sources, and an adjacency by layer."""
-        x = torch.from_numpy(np.asarray(loaded.x)).to(self.worker.device, self.worker.dtype)
-        return x, self.layers.layers(loaded.blocks, key)
+        worker, rows = self.worker, np.asarray(loaded.x)
+        x = torch.from_numpy(rows) if worker.rounded is None else of_bits(rows)
+        return x.to(worker.device, worker.input_dtype or worker.dtype), self.layers.layers(loaded.blocks, key)
+
+    def _table(self) -> npt.NDArray[Any] | None:
+        """Returns the rows that are gathered ahead."""
+        return self.worker.features.table if self.worker.rounded is None else self.worker.rounded

@@ -121,7 +121,8 @@ def _step(batch: Batch, model: GCN) -> _Step:
     assert np.array_equal(graph.labels[nodes.numpy()], batch.labels.numpy()), "labels are not those of their nodes"
     assert (graph.split[nodes.numpy()] == Split.TRAIN).all(), "the loss reads nodes outside of the training split"
     model.zero_grad()
-    logits = model(batch.x, batch.adjacencies)
+    with batch.precision():
+        logits = model(batch.x, batch.adjacencies)
     assert len(logits) == last.num_dst, f"{len(logits)} rows of output for {last.num_dst} destinations"
     loss = logits[batch.rows] * (nodes[:, None] + 1).sin()
     if batch.row_weights is not None:

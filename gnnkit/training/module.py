@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from gnnkit.engine.kernels import wide
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, accuracies
 from gnnkit.settings import OPTIMIZERS
@@ -138,11 +139,12 @@ class TrainingModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch
-        if (own := self.own_training_step) is not None:
-            _check_row_weights(self.model, batch)
-            loss: Tensor = own(batch, batch_idx)
-        else:
-            loss = cross_entropy(self.model(batch.x, batch.adjacencies), batch)
+        with batch.precision():
+            if (own := self.own_training_step) is not None:
+                _check_row_weights(self.model, batch)
+                loss: Tensor = own(batch, batch_idx)
+            else:
+                loss = cross_entropy(self.model(batch.x, batch.adjacencies), batch)
         self.local_loss = loss.detach()
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
@@ -211,6 +213,7 @@ class TrainingModule(L.LightningModule):
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Computes this rank's part of the loss from the logits [num_dst, num_classes]."""
     chosen, total = logits[batch.rows], max(batch.total, 1)
+    chosen = chosen.to(wide(chosen.dtype))
     if batch.row_weights is None:
         return F.cross_entropy(chosen, batch.labels, reduction="sum") / total
     return (F.cross_entropy(chosen, batch.labels, reduction="none") * batch.row_weights).sum() / total
