@@ -1,26 +1,38 @@
 """A step of mini-batch training beside PyG and DGL, and the parts of its time.
 
-    uv run python benchmarks/step.py [--dgl ENV/bin/python]
-    uv run python benchmarks/step.py --nodes 1e5 --edges 1e6 --threads 1
+    uv run python benchmarks/step.py --dgl ENV/bin/python --converge path/to/pubmed.npz
+    uv run python benchmarks/step.py --nodes 1e5 --edges 1e6 --threads 1 --no-jobs
 
 GraphSAGE with the mean, Adam and dropout on an R-MAT with 100 random features a node
 and 47 classes, 1,024 seeds a batch. `big` has 3 layers of 256 columns and fanouts
-[15, 10, 5], `small` 2 layers of 64 and [10, 10]. PyG's steps are on batches that
-gnnkit samples, because its loader needs pyg-lib: sampling and gathering are ours, and
-making its `Data` is not counted. `tuned` sets the allocator by environment, as any user
-can. gnnkit's own ranks set theirs. Steps go by turns, and the fastest one of each
-counts. In a job a thread samples and gathers ahead, so the last table has the seconds
-of whole jobs of 1 and 2 workers, and the share of an epoch that waits for batches.
+[15, 10, 5], `small` 2 layers of 64 and [10, 10]. The default graph has a million nodes
+and 30 million edges. `--nodes 2449029 --edges 61859140` has the size of ogbn-products,
+and needs 24 GB. The defaults take ten minutes on two cores.
+
+DGL's environment is the one that `benchmarks/peers.py` names, with setuptools < 70,
+packaging, pyyaml, pydantic and pandas < 3. PyG's steps are on batches that gnnkit
+samples, because its loader needs pyg-lib: sampling and gathering are ours, and making
+its `Data` is not counted. `tuned` sets the allocator by environment, as any user can.
+gnnkit's own ranks set theirs. Steps go by turns, and the fastest one of each counts.
+The ratios are to gnnkit's steps in float32 and in bfloat16.
+
+In a job a thread samples and gathers ahead. So the table of jobs has the seconds of
+epochs of 1 and 2 workers with 1,024 seeds each, and the share of an epoch that waits
+for batches. An epoch is the median of all but the first. `--converge` trains on a data
+file in float32 and in bfloat16, with several seeds, and compares the accuracies on the
+test nodes.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +65,7 @@ OURS = {"STEP_ALLOCATOR": "ranks", "THP_MEM_ALLOC_ENABLE": "1"}
 PYG = "step, PyG and trim_to_layer"
 CONTENDERS = [
     Contender("gnnkit", "gnnkit", environment=OURS),
-    Contender("gnnkit, products in bfloat16", "gnnkit", "step, bf16 products", OURS),
+    Contender("gnnkit, bfloat16", "gnnkit", "step, bfloat16", OURS),
     Contender("gnnkit, allocator as it is", "gnnkit"),
     Contender("PyG and trim_to_layer", "gnnkit", PYG),
     Contender("PyG and trim_to_layer, tuned", "gnnkit", PYG, TUNED),
@@ -85,42 +97,108 @@ def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[
                 fastest = min(answer["parts"], key=lambda parts: sum(parts.values()))
                 if each.label not in best or sum(fastest.values()) < sum(best[each.label].values()):
                     best[each.label] = fastest
-    ours = sum(best[contenders[0].label].values())
+    totals = {label: sum(parts.values()) for label, parts in best.items()}
+    ours = [totals[each.label] for each in CONTENDERS[:2] if each.label in totals]
     for label, parts in best.items():
-        total = sum(parts.values())
         columns = " ".join(f"{MILLISECONDS * parts[part]:9.2f}" for part in PARTS)
-        print(f"  {label:32} {MILLISECONDS * total:9.2f} {columns} {total / ours:7.2f}x", flush=True)
+        ratios = " ".join(f"{totals[label] / own:7.2f}x" for own in ours)
+        print(f"  {label:32} {MILLISECONDS * totals[label]:9.2f} {columns} {ratios}", flush=True)
 
 
-def run_job(nodes: int, edges: int, workers: int, case: dict[str, Any]) -> None:
-    """Prints the seconds of an epoch of a job, and the share that waits."""
+def run_job(nodes: int, edges: int, workers: int, case: dict[str, Any], precision: str) -> float:
+    """Prints the seconds of an epoch of a job, and the share that waits.
+
+    Args:
+        nodes: Nodes of the graph.
+        edges: Edges of the graph, before the reverse ones are added.
+        workers: Workers, of one thread each.
+        case: A value of `CONFIGURATIONS`.
+        precision: The value of `trainer.precision`.
+
+    Returns:
+        The seconds of an epoch, the median of all but the first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
             *("strategy=individual_sample", "model=sage", "partition=1d", f"workers={workers}", "threads=1"),
             *("dataset=synthetic", "dataset.kind=rmat", f"dataset.num_nodes={nodes}", f"dataset.num_edges={edges}"),
             *("dataset.width=100", "dataset.num_classes=47", f"sampler.fanouts={case['fanouts']}"),
+            f"trainer.precision={precision}",
             *(f"model.hidden={case['hidden']}", f"model.num_layers={len(case['fanouts'])}"),
-            *("trainer.max_epochs=2", "trainer.checkpoint=false", f"output={folder}/run"),
+            *("trainer.max_epochs=3", "trainer.check_val_every_n_epoch=3", "trainer.checkpoint=false"),
+            *("trainer.progress_bar=false", f"output={folder}/run"),
         ]
         subprocess.run([sys.executable, "-m", "gnnkit", *overrides], check=True, stdout=subprocess.DEVNULL)
         result = json.loads((Path(folder) / "run/result.json").read_text())
     seconds, waits = result["seconds_per_epoch"], result["wait_share"]
-    print(f"  {workers} workers: {seconds:8.2f} s an epoch, {waits:6.1%} waiting for batches", flush=True)
+    print(
+        f"  {precision:10} {workers} workers: {seconds:8.2f} s an epoch, {waits:6.1%} waiting for batches", flush=True
+    )
+    return float(seconds)
+
+
+def compare_jobs(nodes: int, case: dict[str, Any]) -> None:
+    """Prints what a second worker gains, in float32 and in bfloat16."""
+    for precision in ("32", "bf16-mixed"):
+        one, two = (run_job(nodes, 10 * nodes, workers, case, precision) for workers in (1, 2))
+        print(f"  {precision:10} 1 -> 2 workers: {one / two:.2f}x", flush=True)
+
+
+def converge(data: Path, seeds: int, epochs: int) -> None:
+    """Prints test accuracies of runs in float32 and in bfloat16.
+
+    Args:
+        data: A .npz file that dataset=npz reads.
+        seeds: Runs of each precision.
+        epochs: Epochs of a run.
+    """
+    import gnnkit
+
+    found: dict[int | str, list[float]] = {32: [], "bf16-mixed": []}
+    for seed in range(seeds):
+        for precision, accuracies in found.items():
+            with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+                result = gnnkit.train(
+                    strategy={"name": "individual_sample", "batch_size": 64},
+                    sampler={"name": "neighbor", "fanouts": [10, 10]},
+                    dataset={"name": "npz", "root": str(data)},
+                    model={"name": "sage", "hidden": 64},
+                    trainer={
+                        "precision": precision,
+                        "max_epochs": epochs,
+                        "check_val_every_n_epoch": epochs,
+                        "checkpoint": False,
+                        "progress_bar": False,
+                    },
+                    workers=1,
+                    threads=1,
+                    seed=seed,
+                    folder=Path(folder) / "run",
+                )
+            accuracies.append(result["test_accuracy"])
+    print(f"\ntest accuracy after {epochs} epochs on {data.name}, mean and deviation of {seeds} seeds")
+    for precision, accuracies in found.items():
+        each = " ".join(f"{accuracy:.4f}" for accuracy in accuracies)
+        spread = statistics.stdev(accuracies) if seeds > 1 else 0
+        print(f"  {precision:10} {statistics.mean(accuracies):.4f} +- {spread:.4f}: {each}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dgl", metavar="PYTHON")
-    parser.add_argument("--nodes", type=float, default=2_449_029)
-    parser.add_argument("--edges", type=float, default=61_859_140, help="drawn, before the reverse ones are added")
+    parser.add_argument("--nodes", type=float, default=1e6)
+    parser.add_argument("--edges", type=float, default=1.5e7, help="drawn, before the reverse ones are added")
     parser.add_argument("--configurations", nargs="+", default=list(CONFIGURATIONS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--only", default="", metavar="TEXT", help="contenders whose name has it")
     parser.add_argument("--no-jobs", action="store_true", help="leave the whole jobs out")
     parser.add_argument("--job-nodes", type=float, default=1e5)
+    parser.add_argument("--converge", metavar="FILE", type=Path, help=".npz of dataset=npz, such as pubmed.npz")
+    parser.add_argument("--seeds", type=int, default=5, help="of --converge")
+    parser.add_argument("--epochs", type=int, default=20, help="of --converge")
     parser.add_argument("--folder", type=Path, help="keep the graph here; default: a temporary folder")
     options = parser.parse_args()
     peers.GRAPHS["step"] = (int(options.nodes), int(options.edges))
@@ -130,13 +208,18 @@ def main() -> None:
         for threads in options.threads:
             for name in options.configurations:
                 print(f"\n{name}, {threads} threads; milliseconds")
-                print(f"  {'':32} {'step':>9} " + " ".join(f"{part:>9}" for part in PARTS) + f" {'ours':>8}")
+                print(
+                    f"  {'':32} {'step':>9} "
+                    + " ".join(f"{part:>9}" for part in PARTS)
+                    + f" {'float32':>8} {'bfloat16':>8}"
+                )
                 measure(options, folder, threads, CONFIGURATIONS[name])
     if not options.no_jobs:
         for name in options.configurations:
             print(f"\n{name}, jobs on an R-MAT of {options.job_nodes:.0f} nodes, 1 thread a worker")
-            for workers in (1, 2):
-                run_job(int(options.job_nodes), 10 * int(options.job_nodes), workers, CONFIGURATIONS[name])
+            compare_jobs(int(options.job_nodes), CONFIGURATIONS[name])
+    if options.converge is not None:
+        converge(options.converge, options.seeds, options.epochs)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,9 @@ class Aggregator:
 
     Holds a validated copy of the edges: 4 bytes each, 8 when transposed, and at most
     2^32 - 1 edges. Arrays are C-contiguous and of one float type, float32 or float64.
+    Sums also take rows of bfloat16, as uint16. Weights then are float32, sums are
+    computed in float32, and rounded once.
+
     Results are written to `out`. `out` must not share memory with other arrays. x is
     [num_sources, ...]. Weights and edge results are [num_edges] or [num_edges, heads].
     The columns of a row divide evenly into heads, so [n, heads, d] and [n, heads * d]
@@ -181,16 +184,28 @@ class Aggregator:
             threads: Threads that compute.
         """
 
-    def sum_beside(self, weight: _Floats, x: _Floats, out: _Floats, threads: int = 1) -> None:
+    def sum_beside(
+        self,
+        weight: _Floats,
+        x: _Floats,
+        out: _Floats,
+        threads: int = 1,
+        kept: npt.NDArray[np.uint32] | None = None,
+        p: float = 0,
+    ) -> None:
         """Computes out[v] = [sum of weight[e] * x[u] | x[v]] over the edges e = u -> v.
 
-        The destinations are the first sources.
+        The destinations are the first sources. With `kept`, `x` stands for the rows
+        that `dropout` makes of `x`, which are not written anywhere.
 
         Args:
             weight: [num_edges]
             x: [num_sources, f]
             out: [num_destinations, 2 f]
             threads: Threads that compute.
+            kept: [num_sources, f / 32 rounded up] from `dropout_kept`. Default: no
+                dropout.
+            p: Probability given to `dropout_kept`.
         """
 
     def sum_beside_backward(self, weight: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
@@ -304,13 +319,27 @@ def dropout(
     The gradient is the same call on the gradient, with the same gate.
 
     Args:
-        x: [num_ids, ...]
+        x: [num_ids, ...] float32, float64, or bfloat16 as uint16.
         ids: [num_ids] ids of the rows.
         p: Probability of 0, in steps of 2^-16.
         key: 0 to 2^64 - 1.
         out: [num_ids, ...]
         gate: [num_ids, ...] elements with a gate of 0 or less become 0 too. `gate=x` is
             a ReLU first. Default: no gate.
+        threads: Threads that compute.
+    """
+
+def dropout_kept(ids: _Ids, width: int, p: float, key: int, kept: npt.NDArray[np.uint32], threads: int = 1) -> None:
+    """Writes a bit for each element of `width` columns: whether `dropout` keeps it.
+
+    Bit j % 32 of `kept[row, j // 32]` is of element j of the row.
+
+    Args:
+        ids: [num_ids] ids of the rows.
+        width: Columns.
+        p: Probability of 0, in steps of 2^-16.
+        key: 0 to 2^64 - 1.
+        kept: [num_ids, width / 32 rounded up]
         threads: Threads that compute.
     """
 

@@ -70,7 +70,7 @@ def indptr(random: Random) -> Any:
     return np.concatenate([[0], ends]) if random.random() < 0.9 else ids(random)
 
 
-def array(random: Random, *shapes: tuple[int, ...], dtypes: str = "ddddfe") -> Any:
+def array(random: Random, *shapes: tuple[int, ...], dtypes: str = "ddddfeH") -> Any:
     """Makes an array of one of `shapes`, or sometimes of a shape that seldom fits."""
     odd_shapes = [(random.randrange(12),), (8, 2, 2), (), (0, 2**40)]
     shape = random.choice(odd_shapes if random.random() < 0.2 else shapes)
@@ -245,6 +245,14 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     "even_order": {"costs": costs, "num_workers": number, "batch_size": number, "window": number, "key": number},
     "shuffled_order": {"ids": ids, "key": number},
     "dropout": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "gate": rows},
+    "dropout_kept": {
+        "ids": ids,
+        "width": lambda random: random.choice([2, number(random)]),
+        "p": Random.random,
+        "key": number,
+        "kept": words,
+        "threads": few,
+    },
     "rectify": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "kept": words, "threads": few},
     "rectify_backward": {"grad": rows, "kept": words, "p": Random.random, "out": rows, "threads": few},
     "derive": {"key": number, "value": number},
@@ -283,7 +291,14 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
         "transpose": {},
         "sum": {"x": rows, "out": rows, "threads": few},
         "weighted_sum": {"weight": edge_values, "x": rows, "out": rows, "threads": few},
-        "sum_beside": {"weight": edge_values, "x": rows, "out": wide_rows, "threads": few},
+        "sum_beside": {
+            "weight": edge_values,
+            "x": rows,
+            "out": wide_rows,
+            "threads": few,
+            "kept": lambda random: random.choice([None, words(random)]),
+            "p": Random.random,
+        },
         "sum_beside_backward": {"weight": edge_values, "grad": wide_rows, "out": rows, "threads": few},
         "edge_dot": {"x": rows, "grad": rows, "out": edge_values, "threads": few},
         "max": {"x": rows, "out": rows, "arg": places, "threads": few},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.engine import BlockLayers, derive
+from gnnkit.engine.features import of_bits, round_rows
 from gnnkit.graph import CSC, Graph, MiniBatch
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.model.sage import GraphSAGE
@@ -26,12 +27,14 @@ from gnnkit.sampler.tables import Tables
 class Batches:
     """Sampled batches, with features in memory used again."""
 
-    def __init__(self, job: Job) -> None:
-        self.case, self.features, self.labels = job.case, job.case.load("features"), job.labels()
+    def __init__(self, job: Job, dtype: torch.dtype = torch.float32) -> None:
+        self.case, self.labels, self.features = job.case, job.labels(), job.case.load("features")
+        if dtype == torch.bfloat16:
+            self.features = job.case.cached("rounded", lambda: round_rows(self.features))
         csc = CSC(self.case.load("indptr"), self.case.load("indices"))
         self.graph = Graph(csc, self.features, self.labels, np.ones(csc.num_nodes, np.int8))
         self.sampler = NeighborSampler(self.case.fanouts, threads=self.case.threads)
-        self.buffer = np.empty((0, self.features.shape[1]), np.float32)
+        self.buffer = np.empty((0, self.features.shape[1]), self.features.dtype)
 
     def make(self, number: int, clock: Clock) -> tuple[MiniBatch, np.ndarray]:
         with clock("sample"):
@@ -39,35 +42,37 @@ class Batches:
         with clock("gather"):
             num_rows = len(batch.input_nodes)
             if len(self.buffer) < num_rows:
-                self.buffer = np.empty((num_rows * 5 // 4, self.features.shape[1]), np.float32)
+                self.buffer = np.empty((num_rows * 5 // 4, self.features.shape[1]), self.features.dtype)
             x = gather_rows(self.features, batch.input_nodes, self.buffer[:num_rows], threads=self.case.threads)
         return batch, x
 
 
 def learn(model: nn.Module, optimizer: torch.optim.Optimizer, clock: Clock, logits: Tensor, labels: Tensor) -> None:
     with clock("backward"):
-        F.cross_entropy(logits, labels).backward()
+        F.cross_entropy(logits.float(), labels).backward()
     with clock("rest"):
         optimizer.step()
         optimizer.zero_grad()
 
 
-def ours(products: str) -> Maker:
+def ours(dtype: torch.dtype) -> Maker:
+    """Steps as strategy=individual_sample takes them, with input rows of `dtype`."""
+
     def maker(job: Job) -> Step:
         torch.manual_seed(0)
-        batches, widths = Batches(job), job.widths
+        batches, widths = Batches(job, dtype), job.widths
         model = GraphSAGE(widths[0], NUM_CLASSES, job.hidden, len(widths) - 1, job.dropout)
         optimizer = torch.optim.Adam(model.parameters(), lr=LR)
         layers = BlockLayers(batches.graph, model, torch.float32, torch.device("cpu"))
 
         def step(number: int, clock: Clock) -> None:
-            torch.set_float32_matmul_precision(products)
-            batch, x = batches.make(number, clock)
+            batch, rows = batches.make(number, clock)
             with clock("rest"):
+                x = of_bits(rows) if dtype == torch.bfloat16 else torch.from_numpy(rows)
                 adjacencies = layers.layers(batch.blocks, derive(1, number))
                 labels = torch.from_numpy(batches.labels[batch.seeds])
-            with clock("forward"):
-                logits = model(torch.from_numpy(x), adjacencies)
+            with clock("forward"), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                logits = model(x, adjacencies)
             learn(model, optimizer, clock, logits, labels)
 
         return step
@@ -85,7 +90,6 @@ def pyg(job: Job) -> Step:
     optimizer = torch.optim.Adam(convs.parameters(), lr=LR)
 
     def step(number: int, clock: Clock) -> None:
-        torch.set_float32_matmul_precision("highest")
         batch, features = batches.make(number, clock)
         tables = Tables(batches.features, batches.labels)
         data = LoadedBatch(batch, np.arange(len(batch.seeds)), features, tables).to_pyg()
@@ -103,7 +107,5 @@ def pyg(job: Job) -> Step:
 if os.environ.get("STEP_ALLOCATOR") == "ranks":
     keep_freed_memory()
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-serve_steps(
-    {"step": ours("highest"), "step, bf16 products": ours("medium"), "step, PyG and trim_to_layer": pyg},
-    f"gnnkit, torch {torch.__version__}",
-)
+MAKERS = {"step": ours(torch.float32), "step, bfloat16": ours(torch.bfloat16), "step, PyG and trim_to_layer": pyg}
+serve_steps(MAKERS, f"gnnkit, torch {torch.__version__}")

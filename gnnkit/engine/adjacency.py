@@ -85,8 +85,14 @@ class Adjacency(ABC):
         """
         return torch.addmm(bias, z, weight)
 
-    def mean_beside(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
-        """Returns the mean over in-edges, and beside it the destination's own row."""
+    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+        """Returns the mean over in-edges, and beside it the destination's own row.
+
+        Args:
+            x: [num_src, f].
+            p: Probability in [0, 1) of a dropout of `x` before. Default: 0.
+        """
+        x = self.dropout(x, p, training=True)
         return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
 
     def project_first(self, in_features: int, out_features: int) -> bool:

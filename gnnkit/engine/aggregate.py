@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gnnkit.engine.kernels import EdgeKernels
+from gnnkit.engine.dropout import keep
+from gnnkit.engine.kernels import Dropped, EdgeKernels, wide
 from gnnkit.graph import CSC
 
 
@@ -47,9 +48,10 @@ class HeldEdges:
         return torch.tensor(np.asarray(self.csc.indices, np.int64), device=self.device)
 
     def weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
-        """Returns the graph's own weights, where there are any."""
+        """Returns the graph's own weights for rows of a type, where there are any."""
         if self.csc.weight is None:
             return None
+        dtype = wide(dtype)
         if dtype not in self._weights:
             self._weights[dtype] = torch.tensor(np.asarray(self.csc.weight), dtype=dtype, device=self.device)[:, None]
         return self._weights[dtype]
@@ -63,12 +65,20 @@ class HeldEdges:
         result: Tensor = _Sum.apply(x, weight, self)
         return result
 
-    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
+    def sum_beside(self, x: Tensor, weight: Tensor, dropped: Dropped | None = None) -> Tensor:
         """Computes `constant_sum`, and beside each sum the destination's own row.
 
         The destinations are the first sources.
+
+        Args:
+            x: [num_src, f].
+            weight: [num_edges, 1] without gradient.
+            dropped: Which numbers of `x` dropout keeps. Default: all.
+
+        Returns:
+            [num_dst, 2 f].
         """
-        result: Tensor = _SumBeside.apply(x, weight, self)
+        result: Tensor = _SumBeside.apply(x, weight, self, dropped)
         return result
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
@@ -95,13 +105,16 @@ class _Sum(Function):
 
 class _SumBeside(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:
-        ctx.edges, ctx.weight = edges, weight
-        return edges.kernels.sum_beside(x, weight)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges, dropped: Dropped | None) -> Tensor:
+        ctx.edges, ctx.weight, ctx.dropped = edges, weight, dropped
+        if dropped is None:
+            return edges.kernels.sum_beside(x, weight)
+        return edges.kernels.sum_beside_dropped(x, weight, dropped)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.edges.transposed.sum_beside_backward(grad, ctx.weight), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.weight)
+        return gradient if ctx.dropped is None else keep(gradient, *ctx.dropped), None, None, None
 
 
 class _Spread(Function):

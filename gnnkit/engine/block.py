@@ -16,8 +16,9 @@ from torch.autograd import Function
 
 from gnnkit.engine.adjacency import Adjacency, Reduce
 from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.dropout import derive
+from gnnkit.engine.dropout import derive, kept
 from gnnkit.engine.engine import Message
+from gnnkit.engine.kernels import wide
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
@@ -284,8 +285,12 @@ class BlockAdjacency(Adjacency):
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return self.edges.constant_sum(x, self._normal_weight(x.dtype))
 
-    def mean_beside(self, x: Tensor) -> Tensor:
-        return self.edges.sum_beside(x, self._mean_weight(x.dtype))
+    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+        if p == 0 or self.columns.start or x.device.type != "cpu":
+            return self.edges.sum_beside(self.dropout(x, p, training=True), self._mean_weight(x.dtype))
+        # One bit of a number is less to write and read than the number.
+        dropped = (kept(self.src_nodes, x.shape[1], p, self.key), p)
+        return self.edges.sum_beside(x, self._mean_weight(x.dtype), dropped)
 
     def project_first(self, in_features: int, out_features: int) -> bool:
         products = in_features * out_features * (self.edges.num_src - self.num_dst)
@@ -378,9 +383,10 @@ class BlockAdjacency(Adjacency):
 
         Args:
             name: Name of the weights.
-            dtype: Type of the weights.
+            dtype: Type of the rows.
             make: Makes the weights [num_edges].
         """
+        dtype = wide(dtype)
         if (name, dtype) not in self._constants:
             self._constants[name, dtype] = self._tensor(make(), dtype)[:, None]
         return self._constants[name, dtype]

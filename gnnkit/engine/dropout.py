@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit import _core
+from gnnkit.engine.kernels import as_array
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -50,6 +51,41 @@ def dropout(x: Tensor, ids: Tensor, p: float, key: int, first: int = 0) -> Tenso
     return result
 
 
+def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
+    """Says which numbers `dropout` keeps: bit j % 32 of [r, j // 32] is of [r, j].
+
+    Only on CPUs.
+
+    Args:
+        ids: [n] int64 global id of each row.
+        width: Columns of the rows.
+        p: Probability in [0, 1) that a number is zeroed.
+        key: Key of all draws.
+    """
+    bits = torch.empty(len(ids), _words(width), dtype=torch.uint32)
+    _core.dropout_kept(ids.numpy(), width, p, key, bits.numpy(), threads=torch.get_num_threads())
+    return bits
+
+
+def keep(x: Tensor, bits: Tensor, p: float) -> Tensor:  # [n, f] -> [n, f]
+    """Zeroes and scales numbers as `dropout` does, without autograd.
+
+    Args:
+        x: [n, f] rows.
+        bits: [n, f / 32 rounded up] from `kept`.
+        p: Probability given to `kept`.
+    """
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _core.rectify_backward(as_array(x), bits.numpy(), p, as_array(out), threads=torch.get_num_threads())
+    return out
+
+
+def _words(width: int) -> int:
+    """Counts the words that hold a bit for each column."""
+    return -(-width // 32)
+
+
 def relu_dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
     """Computes `dropout(x.relu(), ids, p, key)`, in one pass on CPUs.
 
@@ -71,19 +107,17 @@ class _ReluDropout(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
         x = x.detach().contiguous()
-        out, kept = torch.empty_like(x), torch.empty(len(x), -(-x.shape[1] // 32), dtype=torch.uint32)
-        _core.rectify(x.numpy(), ids.numpy(), p, key, out.numpy(), kept.numpy(), threads=torch.get_num_threads())
+        out, bits = torch.empty_like(x), torch.empty(len(x), _words(x.shape[1]), dtype=torch.uint32)
+        threads = torch.get_num_threads()
+        _core.rectify(as_array(x), ids.numpy(), p, key, as_array(out), bits.numpy(), threads=threads)
         ctx.p = p
-        ctx.save_for_backward(kept)
+        ctx.save_for_backward(bits)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        (kept,) = ctx.saved_tensors
-        grad = grad.contiguous()
-        out = torch.empty_like(grad)
-        _core.rectify_backward(grad.numpy(), kept.numpy(), ctx.p, out.numpy(), threads=torch.get_num_threads())
-        return out, None, None, None
+        (bits,) = ctx.saved_tensors
+        return keep(grad, bits, ctx.p), None, None, None
 
 
 class _Dropout(Function):
@@ -101,7 +135,7 @@ def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
     if x.device.type == "cpu" and first == 0:
         x = x.contiguous()
         out = torch.empty_like(x)
-        _core.dropout(x.numpy(), ids.numpy(), p, key, out.numpy(), threads=torch.get_num_threads())
+        _core.dropout(as_array(x), ids.numpy(), p, key, as_array(out), threads=torch.get_num_threads())
         return out
     threshold = int(65536 * p + 0.5)
     kept = _lanes(ids, math.prod(x.shape[1:]), key, first).view_as(x) >= threshold
@@ -116,7 +150,7 @@ def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 
         width: Elements of a row.
         key: Key of all draws.
     """
-    return _words(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
+    return _drawn(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
 
 
 def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, width] 0..65535
@@ -130,11 +164,11 @@ def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, 
     """
     skipped = first % 4
     shifts = torch.arange(0, 64, 16, device=ids.device)
-    words = _words(ids, skipped + width, key, first // 4)
+    words = _drawn(ids, skipped + width, key, first // 4)
     return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, skipped : skipped + width]
 
 
-def _words(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
+def _drawn(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
     """Draws 64 bits for every four elements of a row, from word `first` on."""
     rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
     counter = torch.arange(first + 1, first + (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)

@@ -5,11 +5,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnkit.engine.kernels import as_array
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
+
+_ROUNDED = 1 << 16  # rows at a time
+
+
+Bits = npt.NDArray[np.uint16]  # of bfloat16, which NumPy has not
+
+
+def round_rows(table: Floats) -> Bits:  # [n, width] -> [n, width]
+    """Rounds numbers to bfloat16, to the even one of two that are equally near."""
+    bits = np.empty(table.shape, np.uint16)
+    for start in range(0, len(table), _ROUNDED):
+        rows = torch.tensor(np.asarray(table[start : start + _ROUNDED]))
+        bits[start : start + _ROUNDED] = as_array(rows.to(torch.bfloat16))
+    return bits
+
+
+def of_bits(bits: Bits) -> Tensor:
+    """Views bits as bfloat16."""
+    return torch.from_numpy(bits).view(torch.bfloat16)
 
 
 class FeatureStore(ABC):

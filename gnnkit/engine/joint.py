@@ -115,8 +115,8 @@ class JointAdjacency(BlockAdjacency):
     def aggregate_normalized(self, x: Tensor) -> Tensor:
         return Adjacency.aggregate_normalized(self, x)  # owners know the degrees of sources
 
-    def mean_beside(self, x: Tensor) -> Tensor:
-        return super().mean_beside(self.with_halo(x))
+    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+        return super().mean_beside(self.with_halo(self.dropout(x, p, training=True)))
 
     def project_first(self, in_features: int, out_features: int) -> bool:
         return Adjacency.project_first(self, in_features, out_features)  # the same on all ranks

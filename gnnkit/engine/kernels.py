@@ -2,7 +2,8 @@
 
 CPUs compute natively, GPUs by torch. Rows are [n, f] or, with heads, [n, heads, f].
 Weights are [num_edges, heads], in the order of the edges from which the kernels were
-made. The kernels of a transpose take weights in the same order.
+made. The kernels of a transpose take weights in the same order. Sums of bfloat16 rows
+are computed in float32, with weights of float32, and rounded once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,20 @@ from torch import Tensor
 
 from gnnkit import _core
 from gnnkit.graph import CSC
+
+Dropped = tuple[Tensor, float]  # [n, f / 32 rounded up] uint32 from `dropout.kept`, and its probability
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type of the weights and sums of rows."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+def as_array(x: Tensor) -> np.ndarray:
+    """Views a contiguous tensor as an array, bfloat16 as the bits in uint16."""
+    x = x.detach()
+    array: np.ndarray = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+    return array
 
 
 class EdgeKernels(ABC):
@@ -47,6 +62,10 @@ class EdgeKernels(ABC):
 
         The destinations are the first sources.
         """
+
+    @abstractmethod
+    def sum_beside_dropped(self, x: Tensor, weight: Tensor, dropped: Dropped) -> Tensor:
+        """Computes `sum_beside` of the rows that dropout makes of `x`. Only on CPUs."""
 
     @abstractmethod
     def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:  # [num_src, 2 f] -> [num_dst, f]
@@ -83,43 +102,56 @@ class NativeKernels(EdgeKernels):
 
     def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         rows, out = _matrix(x), x.new_empty((self.num_dst, *x.shape[1:]))
-        flat = out.view(self.num_dst, rows.shape[1])
+        flat = as_array(out.view(self.num_dst, rows.shape[1]))
         if weight is None:
-            self.native.sum(rows, flat.numpy(), torch.get_num_threads())
+            self.native.sum(rows, flat, torch.get_num_threads())
         else:
-            self.native.weighted_sum(_matrix(weight), rows, flat.numpy(), torch.get_num_threads())
+            self.native.weighted_sum(_matrix(weight.to(wide(x.dtype))), rows, flat, torch.get_num_threads())
         return out
 
     def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:
         out = x.new_empty((self.num_dst, 2 * x.shape[1]))
-        self.native.sum_beside(_matrix(weight), _matrix(x), out.numpy(), torch.get_num_threads())
+        self.native.sum_beside(_matrix(weight), _matrix(x), as_array(out), torch.get_num_threads())
+        return out
+
+    def sum_beside_dropped(self, x: Tensor, weight: Tensor, dropped: Dropped) -> Tensor:
+        out, (kept, p) = x.new_empty((self.num_dst, 2 * x.shape[1])), dropped
+        threads = torch.get_num_threads()
+        self.native.sum_beside(_matrix(weight), _matrix(x), as_array(out), threads, kept.numpy(), p)
         return out
 
     def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:
         out = grad.new_empty((self.num_dst, grad.shape[1] // 2))
-        self.native.sum_beside_backward(_matrix(weight), _matrix(grad), out.numpy(), torch.get_num_threads())
+        self.native.sum_beside_backward(_matrix(weight), _matrix(grad), as_array(out), torch.get_num_threads())
         return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
+        x, grad = _wide(x), _wide(grad)
         out = x.new_empty((self.num_edges, x.shape[1]))
         self.native.edge_dot(_matrix(x), _matrix(grad), out.numpy(), torch.get_num_threads())
         return out
 
     def max(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        out = x.new_empty((self.num_dst, x.shape[1]))
+        rows = _wide(x)
+        out = rows.new_empty((self.num_dst, x.shape[1]))
         arg = torch.empty(out.shape, dtype=torch.int64)
-        self.native.max(_matrix(x), out.numpy(), arg.numpy(), torch.get_num_threads())
-        return out, arg
+        self.native.max(_matrix(rows), out.numpy(), arg.numpy(), torch.get_num_threads())
+        return out.to(x.dtype), arg
 
     def max_backward(self, grad: Tensor, arg: Tensor) -> Tensor:
-        out = grad.new_empty((self.num_src, grad.shape[1]))
-        self.native.max_backward(_matrix(grad), _matrix(arg), out.numpy(), torch.get_num_threads())
-        return out
+        rows = _wide(grad)
+        out = rows.new_empty((self.num_src, grad.shape[1]))
+        self.native.max_backward(_matrix(rows), _matrix(arg), out.numpy(), torch.get_num_threads())
+        return out.to(grad.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.detach().to(wide(x.dtype))
 
 
 def _matrix(x: Tensor) -> np.ndarray:
     """Returns contiguous rows of two dimensions. Shares memory where possible."""
-    return x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))).numpy()
+    return as_array(x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))))
 
 
 class TorchKernels(EdgeKernels):
@@ -160,6 +192,9 @@ class TorchKernels(EdgeKernels):
 
     def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:
         return torch.cat([self.sum(x, weight), x[: self.num_dst]], 1)
+
+    def sum_beside_dropped(self, x: Tensor, weight: Tensor, dropped: Dropped) -> Tensor:
+        raise NotImplementedError
 
     def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:
         sums, own = grad.chunk(2, 1)

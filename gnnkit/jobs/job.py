@@ -12,7 +12,7 @@ import torch
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared, load_graph, load_links, load_shard
+from gnnkit.leader.cut import Prepared, load_graph, load_links, load_rounded, load_shard
 from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
@@ -22,6 +22,7 @@ from gnnkit.task import Task
 T = TypeVar("T")
 # Types of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
+_INPUTS = {"bf16-mixed": torch.bfloat16}  # type of the input rows of sampled batches on CPUs
 _PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of products of float32
 
 
@@ -69,6 +70,7 @@ class Job:
         progress("reading its shard")
         torch.set_num_threads(settings.threads)
         torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
+        inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
         return Worker(
             comm,
             load_shard(self.folder, comm.rank if shard is None else shard),
@@ -79,6 +81,8 @@ class Job:
             settings.threads,
             links=load_links(self.folder),
             peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
+            input_dtype=inputs,
+            rounded=None if inputs is None else load_rounded(self.folder),
         )
 
     def widths(self, worker: Worker) -> Widths:

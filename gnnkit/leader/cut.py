@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, assign, describe, shape
@@ -26,10 +27,12 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut, cut_all
 from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
+from gnnkit.storage import load_arrays, save_arrays
 from gnnkit.task import Task
 
 PREPARED = "prepared"  # folder in the run folder
 LINKS = "links"  # the edges to predict
+ROUNDED = "rounded"  # folder beside the graph, of its features in bfloat16
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -143,6 +146,12 @@ def load_links(folder: Path) -> Links | None:
     return Links.load(path) if path.exists() else None
 
 
+def load_rounded(folder: Path) -> Bits | None:
+    """The features of the whole graph in bfloat16, mapped, where batches read these."""
+    path = folder / PREPARED / ROUNDED
+    return load_arrays(path)[0]["features"] if path.exists() else None
+
+
 def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
     """Saves the nodes and edges of each rank, and the leader's decision.
 
@@ -173,6 +182,8 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
     """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
     graph.save(target / "graph")
+    if settings.trainer.precision == "bf16-mixed":
+        save_arrays(target / ROUNDED, {"features": round_rows(graph.features)}, {})
     for shard in cut_all(_without_edges(graph), replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)

@@ -21,21 +21,34 @@ class SAGEConv(nn.Module):
     the means and the own rows.
     """
 
-    def __init__(self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean") -> None:
+    def __init__(
+        self, in_features: int, out_features: int, aggregator: Literal["mean", "max"] = "mean", dropout: float = 0
+    ) -> None:
+        """Makes the weights.
+
+        Args:
+            in_features: Width of the input rows.
+            out_features: Width of the output rows.
+            aggregator: "mean" or "max" over the in-neighbours.
+            dropout: Probability in [0, 1) that a number of the input is zeroed in
+                training. Default: 0.
+        """
         super().__init__()
-        self.aggregator = aggregator
+        self.aggregator, self.dropout = aggregator, dropout
         self.own = nn.Linear(in_features, out_features)
         self.neighbor = nn.Linear(in_features, out_features, bias=False)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         own, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
-        if self.aggregator == "max":
-            z = F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
-        elif adjacency.project_first(neighbor.shape[1], neighbor.shape[0]):
+        mean, p = self.aggregator == "mean", self.dropout if self.training else 0
+        if mean and not adjacency.project_first(neighbor.shape[1], neighbor.shape[0]):
+            weight = torch.cat([neighbor, own], 1).t()
+            return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
+        x = adjacency.dropout(x, p, training=True)
+        if mean:
             z = adjacency.aggregate(F.linear(x, neighbor), reduce="mean")
         else:
-            weight = torch.cat([neighbor, own], 1).t()
-            return adjacency.product(adjacency.mean_beside(x), weight, self.own.bias)
+            z = F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
         return adjacency.add_columns(F.linear(x[: adjacency.num_dst], own) + z) + self.own.bias
 
 
@@ -72,3 +85,7 @@ class GraphSAGE(ConvModel):
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.reads_columns = aggregator == "mean"
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
+        self.convs[0].dropout = self.dropout  # type: ignore[assignment]
+
+    def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        return x  # the first convolution drops, without a pass of its own

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, TableFeatures, Tally
+from gnnkit.engine.features import Bits
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.shard import Shard
@@ -35,6 +36,8 @@ class Worker:
     threads: int = 1  # of this rank
     links: Links | None = None  # the edges to predict, where the task is about edges
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
+    input_dtype: torch.dtype | None = None  # of the input rows of sampled batches. None: `dtype`
+    rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
 
     @property
     def device(self) -> torch.device:
@@ -142,6 +145,13 @@ class Batch:
             out: [num_dst, width] output of the model.
         """
         return (out if self.reach is None else self.reach(out))[self.rows]
+
+    def precision(self) -> torch.autocast:
+        """Makes a context in which a model computes with this batch.
+
+        Products of rows in bfloat16 round parameters to bfloat16 too.
+        """
+        return torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.x.dtype == torch.bfloat16)
 
     @property
     def synchronise(self) -> bool:

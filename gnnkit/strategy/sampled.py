@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency, BlockLayers
 from gnnkit.engine.dropout import derive
+from gnnkit.engine.features import of_bits
 from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Split
@@ -80,7 +81,7 @@ class SampledBatches:
                 weighing_sums(worker.sampler).with_features(self.graph.features),
                 np.flatnonzero(self.graph.split == Split.TRAIN),
                 batch_size,
-                features=worker.features.table if self.gathers else None,
+                features=_table(worker) if self.gathers else None,
                 rank=worker.comm.rank,
                 world_size=worker.comm.world_size,
                 batching=batching,
@@ -120,8 +121,9 @@ class SampledBatches:
             x: [num_input_nodes, width] features, where a batch brings these.
             key: Key of the step.
         """
-        given = torch.from_numpy(np.asarray(x)).to(self.worker.device, self.worker.dtype)
-        return given, self.layers.layers(blocks, key)
+        worker, rows = self.worker, np.asarray(x)
+        given = torch.from_numpy(rows) if worker.rounded is None else of_bits(rows)
+        return given.to(worker.device, worker.input_dtype or worker.dtype), self.layers.layers(blocks, key)
 
 
 class _Nodes:
@@ -157,7 +159,7 @@ class _Links:
             gathers: Whether a batch brings the features of its nodes.
         """
         self._worker, self._layers, self._prefetch = worker, layers, prefetch
-        self._table = worker.features.table if gathers else None
+        self._table = _table(worker) if gathers else None
         self._sampler, self._seeds = drawing(worker), LinkSeeds(worker, batch_size)
 
     def __len__(self) -> int:
@@ -173,6 +175,11 @@ class _Links:
         drawn = self._sampler.sample(layers.graph.csc, step.seeds, key=step.draws)
         x = None if self._table is None else gather_rows(self._table, drawn.input_nodes, threads=worker.threads)
         return _Made(step, step.kept(drawn.blocks, layers), x)
+
+
+def _table(worker: Worker) -> npt.NDArray[Any] | None:
+    """Returns the rows that batches gather."""
+    return worker.features.table if worker.rounded is None else worker.rounded
 
 
 def ahead(make: Callable[[int], T], steps: range, count: int) -> Generator[T, None, None]:

@@ -128,7 +128,8 @@ def _step(batch: Batch, model: GCN) -> _Step:
         inputs = batch.adjacencies[0].src_nodes[: len(batch.x)].numpy()
         assert np.array_equal(batch.nodes, inputs), "`nodes` are not the nodes of the rows of x"
     model.zero_grad()
-    logits = model(batch.x, batch.adjacencies)
+    with batch.precision():
+        logits = model(batch.x, batch.adjacencies)
     assert len(logits) == last.num_dst, f"{len(logits)} rows of output for {last.num_dst} destinations"
     loss = logits[batch.rows] * (nodes[:, None] + 1).sin()
     if batch.row_weights is not None:

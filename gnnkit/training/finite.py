@@ -268,7 +268,7 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
     modules = list(module.model.modules())
     hooks = [each.register_forward_hook(watch(_MODULES + i)) for i, each in enumerate(modules)]
     try:
-        with torch.no_grad(), module.strategy.tally.paused():
+        with torch.no_grad(), module.strategy.tally.paused(), batch.precision():
             module.model(batch.x, batch.adjacencies)
     finally:
         for hook in hooks:

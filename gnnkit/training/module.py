@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.engine import LearnedRows
+from gnnkit.engine.kernels import wide
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.settings import OPTIMIZERS
@@ -164,11 +165,12 @@ class TrainingModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch = self.filled(batch)
-        if (own := self.own_training_step) is not None:
-            _check_row_weights(self.model, batch)
-            loss: Tensor = own(batch, batch_idx)
-        else:
-            loss = loss_part(self.task, self.model(batch.x, batch.adjacencies), batch)
+        with batch.precision():
+            if (own := self.own_training_step) is not None:
+                _check_row_weights(self.model, batch)
+                loss: Tensor = own(batch, batch_idx)
+            else:
+                loss = loss_part(self.task, self.model(batch.x, batch.adjacencies), batch)
         self.local_loss = loss.detach()
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
@@ -263,7 +265,8 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
         out: [num_dst, width] output of the model.
         batch: Says which rows the loss reads.
     """
-    losses = task.losses(batch.outputs(out), batch.labels)
+    outputs = batch.outputs(out)
+    losses = task.losses(outputs.to(wide(outputs.dtype)), batch.labels)
     if batch.row_weights is not None:
         losses = losses * batch.row_weights
     return losses.sum() / max(batch.total, 1)

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine import BlockAdjacency, BlockLayers
+from gnnkit.engine.columns import ColumnAdjacency
 from gnnkit.graph import CSC, Block, Graph
 from gnnkit.partition import loops
 from gnnkit.sampler import FullSampler
 from tests.engine.reference import OneProcess, whole_graph
+from tests.models import MODELS
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -137,3 +139,49 @@ def test_loops_are_found_however_many_edges_are_read_at_a_time(at_a_time: int, m
         csc = make_graph(num_edges).csc
         expected = [v in csc.indices[csc.indptr[v] : csc.indptr[v + 1]] for v in range(csc.num_nodes)]
         assert loops.looped(csc).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.3, 0.5])
+def test_dropout_in_the_first_sum_has_the_bits_of_dropout_before(p: float, dtype: torch.dtype) -> None:
+    adjacency, _ = of_block(make_graph(60), [5, 0, 11, 3], False)
+    x = torch.randn(len(adjacency.src_nodes), 37).to(dtype).requires_grad_()
+    at_once = adjacency.mean_beside(x, p)
+    in_turn = adjacency.mean_beside(adjacency.dropout(x, p, training=True))
+    assert torch.equal(at_once, in_turn)
+    assert at_once.dtype == dtype
+    slopes = [torch.autograd.grad(z.sin().sum(), x)[0] for z in (at_once, in_turn)]
+    assert torch.equal(*slopes)
+
+
+def test_columns_from_the_middle_drop_as_the_whole_rows_do() -> None:
+    """A rank with some columns counts these from the first column of all."""
+    adjacency, _ = of_block(make_graph(60), [5, 0, 11, 3], False)
+    x = torch.randn(len(adjacency.src_nodes), 40)
+    part = ColumnAdjacency(adjacency._layers, adjacency._block, None, slice(8, 40), adjacency.key)  # type: ignore[arg-type]
+    expected = adjacency.mean_beside(x, 0.5).view(-1, 2, 40)[:, :, 8:]
+    assert torch.equal(part.mean_beside(x[:, 8:].contiguous(), 0.5).view(-1, 2, 32), expected)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "gin", "sage", "sage-max"])
+def test_models_compute_in_bfloat16_where_their_input_is(name: str) -> None:
+    """Rounding moves logits and gradients by some of 8 bits, and nothing else does."""
+    graph = make_graph(60)
+    torch.manual_seed(3)
+    model = MODELS[name](4, 3, hidden=8, dropout=0.3)
+    layers = BlockLayers(graph, model, torch.float32, CPU)
+    batch = FullSampler(num_hops=2).sample(graph.csc, np.arange(12), key=0)
+
+    def logits_and_slope(x: Tensor, rows: torch.dtype) -> tuple[Tensor, Tensor]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=rows == torch.bfloat16):
+            logits = model(x.to(rows), layers.layers(batch.blocks, 5))
+        logits.float().sin().sum().backward()
+        assert all(parameter.grad is None or parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+        slopes = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        return logits.detach().float(), torch.cat(slopes)
+
+    x = torch.tensor(graph.features[batch.input_nodes], dtype=torch.float32)
+    for exact, rounded in zip(logits_and_slope(x, torch.float32), logits_and_slope(x, torch.bfloat16), strict=True):
+        assert (exact - rounded).norm() < 0.05 * exact.norm()
+        assert (exact - rounded).norm() > 0

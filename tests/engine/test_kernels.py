@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnkit.engine.dropout import _lanes, dropout, relu_dropout
+from gnnkit.engine.dropout import _lanes, dropout, keep, kept, relu_dropout
 from gnnkit.engine.kernels import EdgeKernels, TorchKernels
 from gnnkit.graph import CSC
 
@@ -53,3 +53,75 @@ def test_relu_and_dropout_in_one_pass_are_those_in_two(width: int) -> None:
     assert torch.equal(at_once, in_turn)
     slopes = [torch.autograd.grad(z.sin().sum(), x)[0] for z in (at_once, in_turn)]
     assert torch.equal(*slopes)
+
+
+def random_edges() -> tuple[EdgeKernels, torch.Tensor]:
+    """Edges between 40 sources and 40 destinations, and weights [num_edges, 1]."""
+    rng = np.random.default_rng(3)
+    csc = CSC.from_edges(rng.integers(0, 40, 300), rng.integers(0, 40, 300), 40)
+    return EdgeKernels.of(csc, CPU), torch.tensor(rng.random((300, 1)), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("width", [1, 16, 33, 100])
+def test_sums_of_bfloat16_are_exact_sums_rounded_once(width: int) -> None:
+    kernels, weight = random_edges()
+    x, grad = torch.randn(40, width).bfloat16(), torch.randn(40, 2 * width).bfloat16()
+    found = {
+        "sum": kernels.sum(x),
+        "weighted": kernels.sum(x, weight),
+        "beside": kernels.sum_beside(x, weight),
+        "backward": kernels.transpose().sum_beside_backward(grad, weight),
+    }
+    x, grad, weight = x.double(), grad.double(), weight.double()
+    expected = {
+        "sum": kernels.sum(x),
+        "weighted": kernels.sum(x, weight),
+        "beside": kernels.sum_beside(x, weight),
+        "backward": kernels.transpose().sum_beside_backward(grad, weight),
+    }
+    for name, rows in found.items():
+        assert rows.dtype == torch.bfloat16
+        # Half a unit in the last of 8 bits, and errors of sums in float32.
+        torch.testing.assert_close(rows.double(), expected[name], rtol=2**-8, atol=1e-5, msg=name)
+
+
+def test_kernels_that_compute_in_float32_serve_bfloat16() -> None:
+    kernels, _ = random_edges()
+    x, grad = torch.randn(40, 2, 3).bfloat16(), torch.randn(40, 2, 3).bfloat16()
+    assert torch.equal(kernels.edge_dot(x, grad), kernels.edge_dot(x.float(), grad.float()))
+    rows, slope = x[:, 0], grad[:, 0]
+    (best, arg), (expected, same_arg) = kernels.max(rows), kernels.max(rows.float())
+    assert torch.equal(best.float(), expected)
+    assert torch.equal(arg, same_arg)
+    assert torch.equal(kernels.max_backward(slope, arg), kernels.max_backward(slope.float(), arg).bfloat16())
+
+
+def test_bfloat16_keeps_infinities_and_nan_and_has_the_same_bits_on_any_threads() -> None:
+    kernels, weight = random_edges()
+    x = torch.randn(40, 100).bfloat16()
+    x[3, 5], x[4, 6], x[7, 8] = torch.inf, -torch.inf, torch.nan
+    expected, before = kernels.sum_beside(x.float(), weight), torch.get_num_threads()
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found = kernels.sum_beside(x, weight)
+            torch.testing.assert_close(found, expected.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    finally:
+        torch.set_num_threads(before)
+    assert not expected.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 4, 31, 33, 100])
+def test_bits_and_values_of_dropout_agree(width: int, dtype: torch.dtype) -> None:
+    x, ids = torch.randn(7, width).to(dtype), torch.arange(7) * 3
+    bits = kept(ids, width, 0.3, 5)
+    assert torch.equal(keep(x, bits, 0.3), dropout(x, ids, 0.3, 5))
+
+
+@pytest.mark.parametrize("width", [1, 32, 100])
+def test_relu_and_dropout_of_bfloat16_round_once(width: int) -> None:
+    x, ids = torch.randn(7, width).bfloat16().requires_grad_(), torch.arange(7) * 3
+    assert torch.equal(relu_dropout(x, ids, 0.3, 5), relu_dropout(x.float(), ids, 0.3, 5).bfloat16())
+    (slope,) = torch.autograd.grad(relu_dropout(x, ids, 0.3, 5).sum(), x)
+    assert slope.dtype == torch.bfloat16

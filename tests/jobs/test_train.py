@@ -119,6 +119,28 @@ def test_products_in_bfloat16_converge_with_parameters_of_32_bits(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_sampled_batches_in_bfloat16_converge_the_same_on_one_and_two_ranks(tmp_path: Path) -> None:
+    def trained(precision: int | str, workers: int) -> dict[str, Any]:
+        chosen = {"precision": precision, "max_epochs": 15, "checkpoint": False}
+        keys: dict[str, Any] = {"workers": workers, "comm": "threads", "model": {"name": "sage", "hidden": 32}}
+        size = 32 // workers
+        return gnnkit.train(
+            small_graph(),
+            strategy={"name": "individual_sample", "batch_size": size},
+            sampler={"name": "neighbor", "fanouts": [5, 5]},
+            trainer=chosen,
+            folder=tmp_path / f"run{precision}-{workers}",
+            **keys,
+        )
+
+    exact, one, two = trained(32, 1), trained("bf16-mixed", 1), trained("bf16-mixed", 2)
+    assert one["test_accuracy"] == pytest.approx(exact["test_accuracy"], abs=0.1)
+    assert one["train_loss"] == pytest.approx(exact["train_loss"], rel=0.2)
+    assert one["train_loss"] != exact["train_loss"]
+    assert two["train_loss"] == pytest.approx(one["train_loss"], rel=0.1)
+
+
+@pytest.mark.slow
 def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
     rows = np.arange(3)
     graph = Graph(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
+from gnnkit.engine.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all
@@ -47,14 +48,14 @@ KEYS: dict[str, dict[str, Any]] = {
 
 
 def on_ranks(
-    ranks: int, work: Callable[[Worker], Any], mode: str, sampler: Sampler, partition: str = "random"
+    ranks: int, work: Callable[[Worker], Any], mode: str, sampler: Sampler, partition: str = "random", **keys: Any
 ) -> list[Any]:
     owner = PARTITIONS[partition](ranks).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(ranks, 1, 1))))
 
     def on_rank(comm: Communicator) -> Any:
         own = copy.deepcopy(sampler)
-        return work(Worker(comm, shards[comm.rank], torch.float64, 3, WHOLE[mode], own))
+        return work(Worker(comm, shards[comm.rank], torch.float64, 3, WHOLE[mode], own, **keys))
 
     return Threads.run(on_rank, ranks, timeout=20)
 
@@ -87,6 +88,30 @@ def test_losses_and_gradients_have_the_bits_of_a_shared_graph(name: str, mode: s
         expected = on_ranks(ranks, functools.partial(train, mode="shared"), "shared", SAMPLERS[name]())
         found = on_ranks(ranks, functools.partial(train, mode=mode), mode, SAMPLERS[name](), partition)
         assert_same(found, expected)
+
+
+def test_input_rows_in_bfloat16_are_the_same_wherever_they_come_from() -> None:
+    rounded = round_rows(GRAPH.features)
+    tables: dict[str, Any] = {"shared": {"rounded": rounded}, "features": {}, "partitioned": {}}
+
+    def rows(worker: Worker, mode: str) -> list[Tensor]:
+        strategy = IndividualSample(batch_size=4, **KEYS[mode])
+        strategy.setup(worker, made("sage"))
+        batches = [batch.x for batch in strategy.batches(0)]
+        strategy.close()
+        return batches
+
+    found = {
+        mode: on_ranks(
+            2, functools.partial(rows, mode=mode), mode, NeighborSampler([3, 2]), input_dtype=torch.bfloat16, **keys
+        )
+        for mode, keys in tables.items()
+    }
+    exact = on_ranks(2, functools.partial(rows, mode="shared"), "shared", NeighborSampler([3, 2]))
+    for rank in range(2):
+        for one, *others in zip(exact[rank], *(of_ranks[rank] for of_ranks in found.values()), strict=True):
+            assert [other.dtype for other in others] == [torch.bfloat16] * 3
+            assert all(torch.equal(other, one.bfloat16()) for other in others)
 
 
 @pytest.mark.parametrize("model", ["gcn", "gat", "gin", "gine", "sage"])

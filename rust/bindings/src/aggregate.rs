@@ -1,12 +1,12 @@
 //! Aggregation over in-edges.
 
 use gnnkit_core::aggregate::Columns;
-use gnnkit_core::{Csc, Error, Float};
+use gnnkit_core::{Bf16, Csc, Dropout, Error, Float, Number};
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, Slice, count, refuse};
-use crate::array::{Input, Output, is_double, same_rows, width};
+use crate::arg::{Arg, Ids, Slice, count, real, refuse};
+use crate::array::{Input, Item, Output, by_type, same_rows, width};
 use crate::graph::num_threads;
 use crate::user_error;
 
@@ -46,11 +46,7 @@ impl Aggregator {
 
     #[pyo3(signature = (x, out, threads=None))]
     fn sum(&self, x: Arg<'_, '_>, out: Arg<'_, '_>, threads: Option<Arg<'_, '_>>) -> PyResult<()> {
-        if is_double("x", x)? {
-            sum::<f64>(&self.0, x, out, threads)
-        } else {
-            sum::<f32>(&self.0, x, out, threads)
-        }
+        by_type!("x", x, [f32, f64, Bf16], sum(&self.0, x, out, threads))
     }
 
     #[pyo3(signature = (weight, x, out, threads=None))]
@@ -61,26 +57,27 @@ impl Aggregator {
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
-        if is_double("x", x)? {
-            weighted_sum::<f64>(&self.0, weight, x, out, threads)
-        } else {
-            weighted_sum::<f32>(&self.0, weight, x, out, threads)
-        }
+        by_type!("x", x, [f32, f64, Bf16], weighted_sum(&self.0, weight, x, out, threads))
     }
 
-    #[pyo3(signature = (weight, x, out, threads=None))]
+    /// Where `kept` is given, dropout with probability `p` makes the rows first.
+    #[pyo3(signature = (weight, x, out, threads=None, kept=None, p=None))]
     fn sum_beside(
         &self,
         weight: Arg<'_, '_>,
         x: Arg<'_, '_>,
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
+        kept: Option<Arg<'_, '_>>,
+        p: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
-        if is_double("x", x)? {
-            sum_beside::<f64>(&self.0, weight, x, out, threads)
-        } else {
-            sum_beside::<f32>(&self.0, weight, x, out, threads)
-        }
+        let p = p.map_or(Ok(0.0), |p| real("p", p))?;
+        by_type!(
+            "x",
+            x,
+            [f32, f64, Bf16],
+            sum_beside(&self.0, weight, x, out, (kept, p), threads)
+        )
     }
 
     #[pyo3(signature = (weight, grad, out, threads=None))]
@@ -91,11 +88,12 @@ impl Aggregator {
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
-        if is_double("grad", grad)? {
-            sum_beside_backward::<f64>(&self.0, weight, grad, out, threads)
-        } else {
-            sum_beside_backward::<f32>(&self.0, weight, grad, out, threads)
-        }
+        by_type!(
+            "grad",
+            grad,
+            [f32, f64, Bf16],
+            sum_beside_backward(&self.0, weight, grad, out, threads)
+        )
     }
 
     #[pyo3(signature = (x, grad, out, threads=None))]
@@ -106,20 +104,12 @@ impl Aggregator {
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
-        if is_double("x", x)? {
-            edge_dot::<f64>(&self.0, x, grad, out, threads)
-        } else {
-            edge_dot::<f32>(&self.0, x, grad, out, threads)
-        }
+        by_type!("x", x, [f32, f64], edge_dot(&self.0, x, grad, out, threads))
     }
 
     #[pyo3(signature = (x, out, arg, threads=None))]
     fn max(&self, x: Arg<'_, '_>, out: Arg<'_, '_>, arg: Arg<'_, '_>, threads: Option<Arg<'_, '_>>) -> PyResult<()> {
-        if is_double("x", x)? {
-            max::<f64>(&self.0, x, out, arg, threads)
-        } else {
-            max::<f32>(&self.0, x, out, arg, threads)
-        }
+        by_type!("x", x, [f32, f64], max(&self.0, x, out, arg, threads))
     }
 
     #[pyo3(signature = (grad, arg, out, threads=None))]
@@ -130,11 +120,7 @@ impl Aggregator {
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
-        if is_double("grad", grad)? {
-            max_backward::<f64>(&self.0, grad, arg, out, threads)
-        } else {
-            max_backward::<f32>(&self.0, grad, arg, out, threads)
-        }
+        by_type!("grad", grad, [f32, f64], max_backward(&self.0, grad, arg, out, threads))
     }
 }
 
@@ -147,21 +133,25 @@ fn copy<I: gnnkit_core::csc::Id>(
     py.detach(|| gnnkit_core::Aggregator::new(Csc::new(indptr, indices, num_sources)?))
 }
 
-fn sum<T: Float + Element>(
+fn sum<T: Item>(
     edges: &gnnkit_core::Aggregator,
     x: Arg<'_, '_>,
     out: Arg<'_, '_>,
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
     let threads = num_threads(threads, 1)?;
-    let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    let (py, x, mut out) = (
+        x.py(),
+        Input::<T::Held>::new("x", x)?,
+        Output::<T::Held>::new("out", out)?,
+    );
     out.apart_from(&x)?;
     let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
-    let (x, out) = (x.as_slice()?, out.as_slice()?);
+    let (x, out) = (T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
     py.detach(|| edges.sum(columns, x, out, threads)).map_err(user_error)
 }
 
-fn weighted_sum<T: Float + Element>(
+fn weighted_sum<T: Item>(
     edges: &gnnkit_core::Aggregator,
     weight: Arg<'_, '_>,
     x: Arg<'_, '_>,
@@ -169,37 +159,43 @@ fn weighted_sum<T: Float + Element>(
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
     let threads = num_threads(threads, 1)?;
-    let (py, weight) = (x.py(), Input::<T>::new("weight", weight)?);
-    let (x, mut out) = (Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    let (py, weight) = (x.py(), Input::<T::Wide>::new("weight", weight)?);
+    let (x, mut out) = (Input::<T::Held>::new("x", x)?, Output::<T::Held>::new("out", out)?);
     out.apart_from(&x)?;
     out.apart_from(&weight)?;
     let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
     let columns = Columns::new(columns, width("weight", weight.shape())?).map_err(user_error)?;
-    let (weight, x, out) = (weight.as_slice()?, x.as_slice()?, out.as_slice()?);
+    let (weight, x, out) = (weight.as_slice()?, T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
     py.detach(|| edges.weighted_sum(columns, weight, x, out, threads))
         .map_err(user_error)
 }
 
-fn sum_beside<T: Float + Element>(
+fn sum_beside<T: Item>(
     edges: &gnnkit_core::Aggregator,
     weight: Arg<'_, '_>,
     x: Arg<'_, '_>,
     out: Arg<'_, '_>,
+    (kept, p): (Option<Arg<'_, '_>>, f64),
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
-    let threads = num_threads(threads, 1)?;
-    let (py, weight) = (x.py(), Input::<T>::new("weight", weight)?);
-    let (x, mut out) = (Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    let (dropout, threads) = (Dropout::new(0, p).map_err(user_error)?, num_threads(threads, 1)?);
+    let (py, weight) = (x.py(), Input::<T::Wide>::new("weight", weight)?);
+    let (x, mut out) = (Input::<T::Held>::new("x", x)?, Output::<T::Held>::new("out", out)?);
+    let kept = kept.map(|kept| Input::<u32>::new("kept", kept)).transpose()?;
     out.apart_from(&x)?;
     out.apart_from(&weight)?;
     let columns = width("x", x.shape())?;
     twice(("out", out.shape()), ("x", columns))?;
-    let (weight, x, out) = (weight.as_slice()?, x.as_slice()?, out.as_slice()?);
-    py.detach(|| edges.sum_beside(columns, weight, x, out, threads))
-        .map_err(user_error)
+    let (weight, x, out) = (weight.as_slice()?, T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
+    let kept = kept.as_ref().map(Input::as_slice).transpose()?;
+    py.detach(|| match kept {
+        None => edges.sum_beside(columns, weight, x, out, threads),
+        Some(kept) => edges.sum_beside_kept(columns, weight, x, (kept, dropout), out, threads),
+    })
+    .map_err(user_error)
 }
 
-fn sum_beside_backward<T: Float + Element>(
+fn sum_beside_backward<T: Item>(
     edges: &gnnkit_core::Aggregator,
     weight: Arg<'_, '_>,
     grad: Arg<'_, '_>,
@@ -207,13 +203,16 @@ fn sum_beside_backward<T: Float + Element>(
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
     let threads = num_threads(threads, 1)?;
-    let (py, weight) = (grad.py(), Input::<T>::new("weight", weight)?);
-    let (grad, mut out) = (Input::<T>::new("grad", grad)?, Output::<T>::new("out", out)?);
+    let (py, weight) = (grad.py(), Input::<T::Wide>::new("weight", weight)?);
+    let (grad, mut out) = (
+        Input::<T::Held>::new("grad", grad)?,
+        Output::<T::Held>::new("out", out)?,
+    );
     out.apart_from(&grad)?;
     out.apart_from(&weight)?;
     let columns = width("out", out.shape())?;
     twice(("grad", grad.shape()), ("out", columns))?;
-    let (weight, grad, out) = (weight.as_slice()?, grad.as_slice()?, out.as_slice()?);
+    let (weight, grad, out) = (weight.as_slice()?, T::of(grad.as_slice()?), T::of_mut(out.as_slice()?));
     py.detach(|| edges.sum_beside_backward(columns, weight, grad, out, threads))
         .map_err(user_error)
 }
@@ -250,7 +249,7 @@ fn edge_dot<T: Float + Element>(
         .map_err(user_error)
 }
 
-fn max<T: Float + Element>(
+fn max<T: Float + Number + Element>(
     edges: &gnnkit_core::Aggregator,
     x: Arg<'_, '_>,
     out: Arg<'_, '_>,

@@ -1,6 +1,7 @@
 //! Arrays of the caller: C-contiguous, aligned, and the written ones apart from the
 //! read ones.
 
+use gnnkit_core::{Bf16, Number};
 use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use numpy::{PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
@@ -99,14 +100,67 @@ fn cast<'a, 'py, T: Element>(name: &str, array: &'a Bound<'py, PyAny>) -> PyResu
     Ok(typed)
 }
 
-/// Whether `array` holds float64 and not float32. All floats of a call have one type.
-pub(crate) fn is_double(name: &str, array: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let double = array.cast::<PyArrayDyn<f64>>().is_ok();
-    if !double && array.cast::<PyArrayDyn<f32>>().is_err() {
-        return Err(refuse(name, "must be a NumPy array of float32 or float64"));
-    }
-    Ok(double)
+/// An element type of rows, and the type of NumPy's arrays of such elements.
+pub(crate) trait Item: Number<Wide: Element> {
+    /// NumPy has no bfloat16. Its bits are held as uint16.
+    type Held: Element;
+    const NAME: &'static str;
+
+    fn of(held: &[Self::Held]) -> &[Self];
+
+    fn of_mut(held: &mut [Self::Held]) -> &mut [Self];
 }
+
+macro_rules! held_as_itself {
+    ($type:ty, $name:literal) => {
+        impl Item for $type {
+            type Held = Self;
+            const NAME: &'static str = $name;
+
+            fn of(held: &[Self]) -> &[Self] {
+                held
+            }
+
+            fn of_mut(held: &mut [Self]) -> &mut [Self] {
+                held
+            }
+        }
+    };
+}
+
+held_as_itself!(f32, "float32");
+held_as_itself!(f64, "float64");
+
+impl Item for Bf16 {
+    type Held = u16;
+    const NAME: &'static str = "uint16 (bits of bfloat16)";
+
+    fn of(held: &[u16]) -> &[Self] {
+        Self::of_bits(held)
+    }
+
+    fn of_mut(held: &mut [u16]) -> &mut [Self] {
+        Self::of_bits_mut(held)
+    }
+}
+
+/// Whether `array` holds items of type `T`.
+pub(crate) fn holds<T: Item>(array: &Bound<'_, PyAny>) -> bool {
+    array.cast::<PyArrayDyn<T::Held>>().is_ok()
+}
+
+/// Returns `function::<T>(arguments)` for the type T of `array`, one of `types`. All
+/// rows of a call have one type.
+macro_rules! by_type {
+    ($name:literal, $array:expr, [$($type:ty),+], $function:ident $arguments:tt) => {{
+        $(if $crate::array::holds::<$type>(&$array) {
+            return $function::<$type> $arguments;
+        })+
+        let names = [$(<$type as $crate::array::Item>::NAME),+].join(" or ");
+        Err($crate::arg::refuse($name, format_args!("must be a NumPy array of {names}")))
+    }};
+}
+pub(crate) use by_type;
 
 /// Columns of a row: the product of all axes of `shape` but the first.
 pub(crate) fn width(name: &str, shape: &[usize]) -> PyResult<usize> {

@@ -1,11 +1,10 @@
 //! Dropout keyed by ids.
 
-use gnnkit_core::{Dropout, Float};
-use numpy::Element;
+use gnnkit_core::{Bf16, Dropout};
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, key as key_of, real};
-use crate::array::{Input, Output, is_double, same_rows};
+use crate::arg::{Arg, Ids, count, key as key_of, real};
+use crate::array::{Input, Item, Output, by_type, same_rows};
 use crate::graph::num_threads;
 use crate::user_error;
 
@@ -23,14 +22,10 @@ fn dropout(
 ) -> PyResult<()> {
     let dropout = Dropout::new(key_of("key", key)?, real("p", p)?).map_err(user_error)?;
     let (ids, threads) = (Ids::new("ids", ids)?, num_threads(threads, 1)?);
-    if is_double("x", x)? {
-        apply::<f64>(dropout, x, &ids, out, gate, threads)
-    } else {
-        apply::<f32>(dropout, x, &ids, out, gate, threads)
-    }
+    by_type!("x", x, [f32, f64, Bf16], apply(dropout, x, &ids, out, gate, threads))
 }
 
-fn apply<T: Float + Element>(
+fn apply<T: Item>(
     dropout: Dropout,
     x: Arg<'_, '_>,
     ids: &Ids<'_>,
@@ -38,16 +33,20 @@ fn apply<T: Float + Element>(
     gate: Option<Arg<'_, '_>>,
     threads: usize,
 ) -> PyResult<()> {
-    let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    let (py, x, mut out) = (
+        x.py(),
+        Input::<T::Held>::new("x", x)?,
+        Output::<T::Held>::new("out", out)?,
+    );
     out.apart_from(&x)?;
-    let gate = gate.map(|gate| Input::<T>::new("gate", gate)).transpose()?;
+    let gate = gate.map(|gate| Input::<T::Held>::new("gate", gate)).transpose()?;
     if let Some(gate) = &gate {
         out.apart_from(gate)?;
         same_rows(("x", x.shape()), ("gate", gate.shape()))?;
     }
     let width = same_rows(("x", x.shape()), ("out", out.shape()))?;
-    let (x, out) = (x.as_slice()?, out.as_slice()?);
-    let gate = gate.as_ref().map(Input::as_slice).transpose()?;
+    let (x, out) = (T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
+    let gate = gate.as_ref().map(Input::as_slice).transpose()?.map(T::of);
     with_ids!(*ids, ids => py.detach(|| dropout.apply(ids, width, x, gate, out, threads))).map_err(user_error)
 }
 
@@ -65,14 +64,15 @@ fn rectify(
 ) -> PyResult<()> {
     let dropout = Dropout::new(key_of("key", key)?, real("p", p)?).map_err(user_error)?;
     let (ids, threads) = (Ids::new("ids", ids)?, num_threads(threads, 1)?);
-    if is_double("x", x)? {
-        rectified::<f64>(dropout, x, &ids, out, kept, threads)
-    } else {
-        rectified::<f32>(dropout, x, &ids, out, kept, threads)
-    }
+    by_type!(
+        "x",
+        x,
+        [f32, f64, Bf16],
+        rectified(dropout, x, &ids, out, kept, threads)
+    )
 }
 
-fn rectified<T: Float + Element>(
+fn rectified<T: Item>(
     dropout: Dropout,
     x: Arg<'_, '_>,
     ids: &Ids<'_>,
@@ -80,14 +80,37 @@ fn rectified<T: Float + Element>(
     kept: Arg<'_, '_>,
     threads: usize,
 ) -> PyResult<()> {
-    let (py, x, mut out) = (x.py(), Input::<T>::new("x", x)?, Output::<T>::new("out", out)?);
+    let (py, x, mut out) = (
+        x.py(),
+        Input::<T::Held>::new("x", x)?,
+        Output::<T::Held>::new("out", out)?,
+    );
     let mut kept = Output::<u32>::new("kept", kept)?;
     out.apart_from(&x)?;
     kept.apart_from(&x)?;
     kept.apart_from_output(&out)?;
     let width = same_rows(("x", x.shape()), ("out", out.shape()))?;
-    let (x, out, kept) = (x.as_slice()?, out.as_slice()?, kept.as_slice()?);
+    let (x, out, kept) = (T::of(x.as_slice()?), T::of_mut(out.as_slice()?), kept.as_slice()?);
     with_ids!(*ids, ids => py.detach(|| dropout.rectify(ids, width, x, out, kept, threads))).map_err(user_error)
+}
+
+/// Writes a bit of each element of `width` columns to `kept`: whether `dropout` keeps
+/// the element.
+#[pyfunction]
+#[pyo3(signature = (ids, width, p, key, kept, threads=None))]
+fn dropout_kept(
+    ids: Arg<'_, '_>,
+    width: Arg<'_, '_>,
+    p: Arg<'_, '_>,
+    key: Arg<'_, '_>,
+    kept: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
+) -> PyResult<()> {
+    let dropout = Dropout::new(key_of("key", key)?, real("p", p)?).map_err(user_error)?;
+    let (py, width, threads) = (ids.py(), count("width", width)?, num_threads(threads, 1)?);
+    let (ids, mut kept) = (Ids::new("ids", ids)?, Output::<u32>::new("kept", kept)?);
+    let kept = kept.as_slice()?;
+    with_ids!(ids, ids => py.detach(|| dropout.kept(ids, width, kept, threads))).map_err(user_error)
 }
 
 /// Writes the gradient of `rectify` to `out`.
@@ -102,14 +125,15 @@ fn rectify_backward(
 ) -> PyResult<()> {
     let dropout = Dropout::new(0, real("p", p)?).map_err(user_error)?;
     let threads = num_threads(threads, 1)?;
-    if is_double("grad", grad)? {
-        rectified_backward::<f64>(dropout, grad, kept, out, threads)
-    } else {
-        rectified_backward::<f32>(dropout, grad, kept, out, threads)
-    }
+    by_type!(
+        "grad",
+        grad,
+        [f32, f64, Bf16],
+        rectified_backward(dropout, grad, kept, out, threads)
+    )
 }
 
-fn rectified_backward<T: Float + Element>(
+fn rectified_backward<T: Item>(
     dropout: Dropout,
     grad: Arg<'_, '_>,
     kept: Arg<'_, '_>,
@@ -118,19 +142,20 @@ fn rectified_backward<T: Float + Element>(
 ) -> PyResult<()> {
     let (py, grad, kept) = (
         grad.py(),
-        Input::<T>::new("grad", grad)?,
+        Input::<T::Held>::new("grad", grad)?,
         Input::<u32>::new("kept", kept)?,
     );
-    let mut out = Output::<T>::new("out", out)?;
+    let mut out = Output::<T::Held>::new("out", out)?;
     out.apart_from(&grad)?;
     out.apart_from(&kept)?;
     let width = same_rows(("grad", grad.shape()), ("out", out.shape()))?;
-    let (grad, kept, out) = (grad.as_slice()?, kept.as_slice()?, out.as_slice()?);
+    let (grad, kept, out) = (T::of(grad.as_slice()?), kept.as_slice()?, T::of_mut(out.as_slice()?));
     py.detach(|| dropout.rectify_backward(width, grad, kept, out, threads))
         .map_err(user_error)
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_function(wrap_pyfunction!(dropout_kept, m)?)?;
     m.add_function(wrap_pyfunction!(rectify, m)?)?;
     m.add_function(wrap_pyfunction!(rectify_backward, m)?)?;
     m.add_function(wrap_pyfunction!(dropout, m)?)

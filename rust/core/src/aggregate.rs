@@ -7,16 +7,17 @@
 use std::ops::Range;
 
 use crate::csc::{Csc, Id};
+use crate::dropout::{Dropout, words};
 use crate::isa::{Isa, at, prefetch};
 use crate::memory::filled;
-use crate::{Error, Float, pool};
+use crate::{Error, Float, Number, pool};
 
 mod dot;
 mod reduce;
 mod rows;
 
 use dot::EdgeDot;
-use reduce::{Apart, Beside, InOrder, Max, Placed, Sum, Unit};
+use reduce::{Apart, Beside, BesideKept, InOrder, Max, Placed, Sum, Unit};
 use rows::{Reduce, Rows, Split, plan};
 
 /// Number of edges between prefetching a row of x and using the row. 16 to 32 were
@@ -134,11 +135,11 @@ impl Aggregator {
     }
 
     /// `out[v] = sum of x[u]` over the edges u -> v.
-    pub fn sum<T: Float>(&self, width: usize, x: &[T], out: &mut [T], threads: usize) -> Result<(), Error> {
+    pub fn sum<T: Number>(&self, width: usize, x: &[T], out: &mut [T], threads: usize) -> Result<(), Error> {
         self.sum_on(Isa::best(), width, x, out, threads)
     }
 
-    fn sum_on<T: Float>(&self, isa: Isa, width: usize, x: &[T], out: &mut [T], threads: usize) -> Result<(), Error> {
+    fn sum_on<T: Number>(&self, isa: Isa, width: usize, x: &[T], out: &mut [T], threads: usize) -> Result<(), Error> {
         let columns = Columns::new(width, 1)?;
         self.check("x", x, "out", out, width)?;
         let scale = Unit;
@@ -160,10 +161,10 @@ impl Aggregator {
     /// `out[v, h] = sum of weight[e, h] * x[u, h]` over the edges e = u -> v, for each
     /// head h. `weight` [edges, heads] is in the order of the edges that this
     /// aggregator, or the one it is the transpose of, was made from.
-    pub fn weighted_sum<T: Float>(
+    pub fn weighted_sum<T: Number>(
         &self,
         columns: Columns,
-        weight: &[T],
+        weight: &[T::Wide],
         x: &[T],
         out: &mut [T],
         threads: usize,
@@ -171,11 +172,11 @@ impl Aggregator {
         self.weighted_sum_on(Isa::best(), columns, weight, x, out, threads)
     }
 
-    fn weighted_sum_on<T: Float>(
+    fn weighted_sum_on<T: Number>(
         &self,
         isa: Isa,
         columns: Columns,
-        weight: &[T],
+        weight: &[T::Wide],
         x: &[T],
         out: &mut [T],
         threads: usize,
@@ -225,23 +226,42 @@ impl Aggregator {
     /// Writes [destinations, 2 width] rows: `out[v] = [sum of weight[e] * x[u] | x[v]]`
     /// over the edges e = u -> v. The destinations are the first sources. So one product
     /// serves a layer that reads a node's neighbours and the node itself.
-    pub fn sum_beside<T: Float>(
+    pub fn sum_beside<T: Number>(
         &self,
         width: usize,
-        weight: &[T],
+        weight: &[T::Wide],
         x: &[T],
         out: &mut [T],
         threads: usize,
     ) -> Result<(), Error> {
-        self.sum_beside_on(Isa::best(), width, weight, x, out, threads)
+        self.sum_beside_on(Isa::best(), width, weight, x, None, out, threads)
     }
 
-    fn sum_beside_on<T: Float>(
+    /// [`Self::sum_beside`] of the rows that `dropout` makes of x, without a pass over
+    /// these. `kept` [sources, words of a row] is of [`Dropout::kept`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn sum_beside_kept<T: Number>(
+        &self,
+        width: usize,
+        weight: &[T::Wide],
+        x: &[T],
+        (kept, dropout): (&[u32], Dropout),
+        out: &mut [T],
+        threads: usize,
+    ) -> Result<(), Error> {
+        check_length("kept", kept.len(), self.num_sources.saturating_mul(words(width)))?;
+        let kept = Some((kept, dropout.scale()));
+        self.sum_beside_on(Isa::best(), width, weight, x, kept, out, threads)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn sum_beside_on<T: Number>(
         &self,
         isa: Isa,
         width: usize,
-        weight: &[T],
+        weight: &[T::Wide],
         x: &[T],
+        kept: Option<(&[u32], T::Wide)>,
         out: &mut [T],
         threads: usize,
     ) -> Result<(), Error> {
@@ -258,24 +278,29 @@ impl Aggregator {
         let twice = width.saturating_mul(2);
         check_length("out", out.len(), self.num_destinations().saturating_mul(twice))?;
         let scale = InOrder { weight, heads: 1 };
-        let reduce = Sum {
+        let sum = Sum {
             edges: self,
             x,
             width,
             scale,
         };
-        let reduce = Beside { sum: reduce };
-        self.for_strided_rows(isa, Columns::new(width, 1)?, twice, &reduce, out, threads);
+        let columns = Columns::new(width, 1)?;
+        match kept {
+            None => self.for_strided_rows(isa, columns, twice, &Beside { sum }, out, threads),
+            Some((kept, factor)) => {
+                self.for_strided_rows(isa, columns, twice, &BesideKept { sum, kept, factor }, out, threads)
+            }
+        }
         Ok(())
     }
 
     /// The gradient of [`Self::sum_beside`], by the transpose of the edges: `out[u] =
     /// b[u] + sum of weight[e] * a[v]` where `grad[v] = [a[v] | b[v]]`. Rows of `out`
     /// beyond those of `grad` have no b.
-    pub fn sum_beside_backward<T: Float>(
+    pub fn sum_beside_backward<T: Number>(
         &self,
         width: usize,
-        weight: &[T],
+        weight: &[T::Wide],
         grad: &[T],
         out: &mut [T],
         threads: usize,
@@ -283,11 +308,11 @@ impl Aggregator {
         self.sum_beside_backward_on(Isa::best(), width, weight, grad, out, threads)
     }
 
-    fn sum_beside_backward_on<T: Float>(
+    fn sum_beside_backward_on<T: Number>(
         &self,
         isa: Isa,
         width: usize,
-        weight: &[T],
+        weight: &[T::Wide],
         grad: &[T],
         out: &mut [T],
         threads: usize,
@@ -365,7 +390,7 @@ impl Aggregator {
     /// `out[v] = max of x[u]` over the edges u -> v, and in `arg[v]` the place of the
     /// first edge that has it, in the order of [`Self::weighted_sum`]'s weights.
     /// Without edges: negative infinity and -1. NaN is larger than any number.
-    pub fn max<T: Float>(
+    pub fn max<T: Float + Number>(
         &self,
         width: usize,
         x: &[T],
@@ -376,7 +401,7 @@ impl Aggregator {
         self.max_on(Isa::best(), width, x, out, arg, threads)
     }
 
-    fn max_on<T: Float>(
+    fn max_on<T: Float + Number>(
         &self,
         isa: Isa,
         width: usize,
@@ -501,7 +526,7 @@ impl Aggregator {
         out: R::Out<'_>,
         threads: usize,
     ) {
-        let panels = &plan::<R::Item>(columns, isa);
+        let panels = &plan::<R::Item, <R::Item as Number>::Wide>(columns, isa);
         let tasks = self.tasks(columns.width, threads, |row| row * stride, out);
         pool::for_each(threads, tasks, |(rows, out)| {
             isa.run(Rows {
@@ -570,6 +595,7 @@ pub(crate) fn check_length(name: &'static str, actual: usize, expected: usize) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Bf16;
     use crate::rng::Stream;
 
     fn random(num_sources: usize, degrees: &[usize]) -> Aggregator {
@@ -636,7 +662,7 @@ mod tests {
             let mut gradients = Vec::new();
             for isa in Isa::available() {
                 let (mut out, mut gradient) = (vec![7.0; 7 * 2 * width], vec![7.0; 30 * width]);
-                edges.sum_beside_on(isa, width, &weight, &x, &mut out, 1).unwrap();
+                edges.sum_beside_on(isa, width, &weight, &x, None, &mut out, 1).unwrap();
                 assert_eq!(bits(&out), bits(&expected), "{isa:?}, {width} columns");
                 back.sum_beside_backward_on(isa, width, &weight, &grad, &mut gradient, 1)
                     .unwrap();
@@ -644,6 +670,81 @@ mod tests {
             }
             assert!(gradients.iter().all(|other| *other == gradients[0]), "{width} columns");
         }
+    }
+
+    #[test]
+    fn sums_of_bfloat16_are_sums_of_float32_rounded_once() {
+        let edges = random(30, &[0, 1, 40, 7, 0, 90, 3]);
+        let (back, weight) = (edges.transpose().unwrap(), values(edges.num_edges()));
+        let rounded = |values: &[f32]| -> Vec<Bf16> { values.iter().map(|&value| Bf16::nearest(value)).collect() };
+        for width in (0..40).chain([63, 100, 128, 131, 300]) {
+            let (x, grad) = (rounded(&values(30 * width)), rounded(&values(14 * width)));
+            let (wide_x, wide_grad) = (wide(&x), wide(&grad));
+            let (mut sum, mut beside, mut gradient) =
+                (vec![0.0; 7 * width], vec![0.0; 14 * width], vec![0.0; 30 * width]);
+            edges.sum(width, &wide_x, &mut sum, 1).unwrap();
+            edges.sum_beside(width, &weight, &wide_x, &mut beside, 1).unwrap();
+            back.sum_beside_backward(width, &weight, &wide_grad, &mut gradient, 1)
+                .unwrap();
+            for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+                let mut out = [7, 14, 30].map(|rows| vec![Bf16::ZERO; rows * width]);
+                edges.sum_on(isa, width, &x, &mut out[0], threads).unwrap();
+                edges
+                    .sum_beside_on(isa, width, &weight, &x, None, &mut out[1], threads)
+                    .unwrap();
+                back.sum_beside_backward_on(isa, width, &weight, &grad, &mut out[2], threads)
+                    .unwrap();
+                let expected = [rounded(&sum), rounded(&beside), rounded(&gradient)];
+                assert_eq!(out, expected, "{isa:?}, {width} columns");
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_kept_elements_are_sums_after_dropout() {
+        let edges = random(30, &[0, 1, 40, 7, 0, 90, 3]);
+        let (ids, weight) = ((0..30).map(|i| i * 7).collect::<Vec<i64>>(), values(edges.num_edges()));
+        for (width, p) in (0..40)
+            .chain([63, 100, 128, 131, 300])
+            .flat_map(|width| [(width, 0.5), (width, 0.3)])
+        {
+            let (dropout, mut kept) = (Dropout::new(5, p).unwrap(), vec![0; 30 * words(width)]);
+            dropout.kept(&ids, width, &mut kept, 1).unwrap();
+            let x: Vec<Bf16> = values(30 * width).into_iter().map(Bf16::nearest).collect();
+            same_as_dropped(&edges, (width, &weight), &x, Bf16::ZERO, (&ids, dropout, &kept));
+            same_as_dropped(
+                &edges,
+                (width, &weight),
+                &values(30 * width),
+                0.0,
+                (&ids, dropout, &kept),
+            );
+        }
+        let (dropout, x) = (Dropout::new(5, 0.5).unwrap(), values(30));
+        let kept = edges.sum_beside_kept(1, &weight, &x, (&[0; 29], dropout), &mut values(14), 1);
+        assert_eq!(kept.unwrap_err().to_string(), "kept has 29 entries, expected 30");
+    }
+
+    /// Compares with dropout first, for every instruction set.
+    fn same_as_dropped<T: Number<Wide = f32> + PartialEq>(
+        edges: &Aggregator,
+        (width, weight): (usize, &[f32]),
+        x: &[T],
+        zero: T,
+        (ids, dropout, kept): (&[i64], Dropout, &[u32]),
+    ) {
+        let (mut dropped, mut expected) = (vec![zero; x.len()], vec![zero; 14 * width]);
+        dropout.apply(ids, width, x, None, &mut dropped, 1).unwrap();
+        edges.sum_beside(width, weight, &dropped, &mut expected, 1).unwrap();
+        for isa in Isa::available() {
+            let (mut out, kept) = (vec![zero; 14 * width], Some((kept, dropout.scale())));
+            edges.sum_beside_on(isa, width, weight, x, kept, &mut out, 3).unwrap();
+            assert!(out == expected, "{isa:?}, {width} columns");
+        }
+    }
+
+    fn wide(values: &[Bf16]) -> Vec<f32> {
+        values.iter().map(|value| value.wide()).collect()
     }
 
     #[test]

@@ -14,12 +14,12 @@ use crate::aggregate::check_length;
 use crate::csc::Id;
 use crate::isa::{Isa, Kernel, at, at_mut};
 use crate::rng::{Stream, derive};
-use crate::{Error, Float, pool};
+use crate::{Error, Float, Number, pool};
 
 /// Lanes of a word.
 const LANES: usize = 4;
 /// Columns whose choices are bits of one word.
-const BITS: usize = 32;
+pub(crate) const BITS: usize = 32;
 /// Values of a lane.
 const LANE_VALUES: u32 = 1 << 16;
 /// Fewer elements than this are not worth a second thread.
@@ -46,7 +46,7 @@ impl Dropout {
     /// given, elements whose gate is 0 or less become 0 too. So `gate = x` is a ReLU
     /// before the dropout. The gradient is the same function of the gradient, with the
     /// same gate.
-    pub fn apply<T: Float, I: Id>(
+    pub fn apply<T: Number, I: Id>(
         self,
         ids: &[I],
         width: usize,
@@ -70,7 +70,7 @@ impl Dropout {
     /// Writes ReLU and then dropout of `x` [ids, width] to `out`. Bit j % 32 of
     /// `kept[row, j / 32]` says whether element j of the row is kept: [ids, words of a
     /// row], see [`words`].
-    pub fn rectify<T: Float, I: Id>(
+    pub fn rectify<T: Number, I: Id>(
         self,
         ids: &[I],
         width: usize,
@@ -83,7 +83,7 @@ impl Dropout {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn rectify_on<T: Float, I: Id>(
+    fn rectify_on<T: Number, I: Id>(
         self,
         isa: Isa,
         ids: &[I],
@@ -116,7 +116,7 @@ impl Dropout {
 
     /// Writes the gradient of [`Self::rectify`] to `out`: kept elements of `grad`
     /// [rows, width], scaled.
-    pub fn rectify_backward<T: Float>(
+    pub fn rectify_backward<T: Number>(
         self,
         width: usize,
         grad: &[T],
@@ -144,13 +144,33 @@ impl Dropout {
         Ok(())
     }
 
+    /// Says of each element of the rows `ids` whether it is kept: bits as in
+    /// [`Self::rectify`].
+    pub fn kept<I: Id>(self, ids: &[I], width: usize, kept: &mut [u32], threads: usize) -> Result<(), Error> {
+        check_length("kept", kept.len(), ids.len().saturating_mul(words(width)))?;
+        if width == 0 {
+            return Ok(());
+        }
+        let rows = (TASK_ELEMENTS / width).max(1);
+        let tasks = ids.chunks(rows).zip(kept.chunks_mut(rows * words(width))).collect();
+        pool::for_each(threads, tasks, |(ids, kept)| {
+            Isa::best().run(Choose {
+                dropout: self,
+                ids,
+                width,
+                kept,
+            });
+        });
+        Ok(())
+    }
+
     /// The factor of kept elements. Infinite where none is kept, and never used then.
-    fn scale<T: Float>(self) -> T {
-        T::of(f64::from(LANE_VALUES) / f64::from(LANE_VALUES - self.threshold))
+    pub(crate) fn scale<W: Float>(self) -> W {
+        W::of(f64::from(LANE_VALUES) / f64::from(LANE_VALUES - self.threshold))
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn apply_on<T: Float, I: Id>(
+    fn apply_on<T: Number, I: Id>(
         self,
         isa: Isa,
         ids: &[I],
@@ -161,7 +181,7 @@ impl Dropout {
         threads: usize,
     ) {
         // Nothing is at most NaN: no gate costs nothing.
-        let (gate, limit) = gate.map_or((x, T::NAN), |gate| (gate, T::ZERO));
+        let (gate, limit) = gate.map_or((x, T::Wide::NAN), |gate| (gate, T::Wide::ZERO));
         let scale = self.scale();
         let rows = (TASK_ELEMENTS / width).max(1);
         let tasks = out.chunks_mut(rows * width).enumerate().collect();
@@ -183,19 +203,19 @@ impl Dropout {
     }
 }
 
-struct Rows<'a, T, I> {
+struct Rows<'a, T: Number, I> {
     key: u64,
     threshold: u16,
-    scale: T,
+    scale: T::Wide,
     ids: &'a [I],
     width: usize,
     x: &'a [T],
     gate: &'a [T],
-    limit: T,
+    limit: T::Wide,
     out: &'a mut [T],
 }
 
-impl<T: Float, I: Id> Kernel for Rows<'_, T, I> {
+impl<T: Number, I: Id> Kernel for Rows<'_, T, I> {
     type Output = ();
 
     #[inline(always)]
@@ -212,7 +232,7 @@ impl<T: Float, I: Id> Kernel for Rows<'_, T, I> {
     }
 }
 
-impl<T: Float, I: Id> Rows<'_, T, I> {
+impl<T: Number, I: Id> Rows<'_, T, I> {
     /// Rows of D columns: K rows together.
     #[inline(always)]
     fn narrow<const D: usize, const K: usize>(&mut self) {
@@ -278,8 +298,8 @@ impl<T: Float, I: Id> Rows<'_, T, I> {
         let mut out = [[T::ZERO; D]; K];
         let (lanes, x, gate) = (lanes.as_flattened(), x.as_flattened(), gate.as_flattened());
         for (column, out) in out.as_flattened_mut().iter_mut().enumerate() {
-            let dropped = (lanes[column] < self.threshold) | (gate[column] <= self.limit);
-            *out = select_unpredictable(dropped, T::ZERO, x[column] * self.scale);
+            let dropped = (lanes[column] < self.threshold) | (gate[column].wide() <= self.limit);
+            *out = select_unpredictable(dropped, T::ZERO, T::nearest(x[column].wide() * self.scale));
         }
         out
     }
@@ -298,9 +318,9 @@ fn check_rectified(rows: usize, width: usize, all: [(&'static str, usize); 2], k
 }
 
 /// ReLU and dropout of some rows.
-struct Rectify<'a, T, I> {
+struct Rectify<'a, T: Number, I> {
     dropout: Dropout,
-    scale: T,
+    scale: T::Wide,
     ids: &'a [I],
     width: usize,
     x: &'a [T],
@@ -308,7 +328,7 @@ struct Rectify<'a, T, I> {
     kept: &'a mut [u32],
 }
 
-impl<T: Float, I: Id> Kernel for Rectify<'_, T, I> {
+impl<T: Number, I: Id> Kernel for Rectify<'_, T, I> {
     type Output = ();
 
     #[inline(always)]
@@ -332,16 +352,54 @@ impl<T: Float, I: Id> Kernel for Rectify<'_, T, I> {
     }
 }
 
+/// The choices of some rows.
+struct Choose<'a, I> {
+    dropout: Dropout,
+    ids: &'a [I],
+    width: usize,
+    kept: &'a mut [u32],
+}
+
+impl<I: Id> Kernel for Choose<'_, I> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, _: Isa) {
+        let threshold = self.dropout.threshold;
+        for (id, kept) in self.ids.iter().zip(self.kept.chunks_exact_mut(words(self.width))) {
+            let stream = Stream::new(derive(self.dropout.key, id.signed() as u64));
+            for (word, kept) in kept.iter_mut().enumerate() {
+                *kept = match self.width - word * BITS {
+                    ..5 => chosen_bits::<LANES>(&stream, word, threshold),
+                    5..=16 => chosen_bits::<16>(&stream, word, threshold),
+                    _ => chosen_bits::<BITS>(&stream, word, threshold),
+                };
+            }
+        }
+    }
+}
+
+/// A bit for each of the first `N` columns of a word: whether it is kept.
+#[inline(always)]
+fn chosen_bits<const N: usize>(stream: &Stream, word: usize, threshold: u32) -> u32 {
+    let lanes = lanes_of::<N>(stream, word * BITS);
+    let mut bits = 0;
+    for (column, &lane) in lanes.iter().enumerate() {
+        bits |= u32::from(u32::from(lane) >= threshold) << column;
+    }
+    bits
+}
+
 /// The gradient of some rows.
-struct Unrectify<'a, T> {
-    scale: T,
+struct Unrectify<'a, T: Number> {
+    scale: T::Wide,
     width: usize,
     grad: &'a [T],
     kept: &'a [u32],
     out: &'a mut [T],
 }
 
-impl<T: Float> Kernel for Unrectify<'_, T> {
+impl<T: Number> Kernel for Unrectify<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -361,11 +419,11 @@ impl<T: Float> Kernel for Unrectify<'_, T> {
 /// The kept ones of 32 elements, scaled, and a bit for each. By value, so that the
 /// compiler knows the result apart from x.
 #[inline(always)]
-fn rectified<T: Float>(x: &[T; BITS], lanes: &[u16; BITS], threshold: u32, scale: T) -> ([T; BITS], u32) {
+fn rectified<T: Number>(x: &[T; BITS], lanes: &[u16; BITS], threshold: u32, scale: T::Wide) -> ([T; BITS], u32) {
     let (mut out, mut bits) = ([T::ZERO; BITS], 0);
     for column in 0..BITS {
-        let dropped = (u32::from(lanes[column]) < threshold) | (x[column] <= T::ZERO);
-        out[column] = select_unpredictable(dropped, T::ZERO, x[column] * scale);
+        let dropped = (u32::from(lanes[column]) < threshold) | (x[column].wide() <= T::Wide::ZERO);
+        out[column] = select_unpredictable(dropped, T::ZERO, T::nearest(x[column].wide() * scale));
         bits |= u32::from(!dropped) << column;
     }
     (out, bits)
@@ -373,17 +431,21 @@ fn rectified<T: Float>(x: &[T; BITS], lanes: &[u16; BITS], threshold: u32, scale
 
 /// The elements of which `bits` has a bit, scaled. 0 for all others.
 #[inline(always)]
-fn chosen<T: Float>(grad: &[T; BITS], bits: u32, scale: T) -> [T; BITS] {
+fn chosen<T: Number>(grad: &[T; BITS], bits: u32, scale: T::Wide) -> [T; BITS] {
     let mut out = [T::ZERO; BITS];
     for column in 0..BITS {
-        out[column] = select_unpredictable(bits >> column & 1 == 0, T::ZERO, grad[column] * scale);
+        out[column] = select_unpredictable(
+            bits >> column & 1 == 0,
+            T::ZERO,
+            T::nearest(grad[column].wide() * scale),
+        );
     }
     out
 }
 
 /// `items`, at most 32, and zeros after them.
 #[inline(always)]
-fn padded<T: Float>(items: &[T]) -> [T; BITS] {
+fn padded<T: Number>(items: &[T]) -> [T; BITS] {
     match items.try_into() {
         Ok(whole) => whole,
         Err(_) => {
@@ -396,7 +458,7 @@ fn padded<T: Float>(items: &[T]) -> [T; BITS] {
 
 /// Writes the first elements of `values` to `out`.
 #[inline(always)]
-fn copy_first<T: Float>(values: &[T; BITS], out: &mut [T]) {
+fn copy_first<T: Number>(values: &[T; BITS], out: &mut [T]) {
     match <&mut [T; BITS]>::try_from(&mut *out) {
         Ok(whole) => *whole = *values,
         Err(_) => out.copy_from_slice(&values[..out.len()]),
@@ -419,6 +481,7 @@ fn lanes_of<const D: usize>(stream: &Stream, column: usize) -> [u16; D] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Bf16;
 
     /// The definition, one element at a time.
     fn reference(key: u64, p: f64, id: i64, column: usize, x: f64) -> f64 {
@@ -477,6 +540,50 @@ mod tests {
                 dropout.rectify_backward(width, &ones, &kept, &mut out, 2).unwrap();
                 assert_eq!(out, gradient, "{width} columns, p = {p}");
             }
+        }
+    }
+
+    #[test]
+    fn bits_say_which_elements_are_kept() {
+        let (ids, dropout) = ([5i64, -1, 1 << 40], Dropout::new(3, 0.3).unwrap());
+        for width in [0, 1, 4, 5, 16, 17, 31, 32, 33, 100] {
+            let (ones, mut expected) = (vec![1.0; 3 * width], vec![0.0; 3 * width]);
+            dropout.apply(&ids, width, &ones, None, &mut expected, 1).unwrap();
+            let mut kept = vec![0; 3 * words(width)];
+            dropout.kept(&ids, width, &mut kept, 2).unwrap();
+            let bit = |i: usize| kept[i / width * words(width) + i % width / 32] >> (i % width % 32) & 1;
+            let ours: Vec<bool> = (0..3 * width).map(|i| bit(i) == 1).collect();
+            assert_eq!(
+                ours,
+                expected.iter().map(|&x| x > 0.0).collect::<Vec<_>>(),
+                "{width} columns"
+            );
+        }
+        assert!(dropout.kept(&ids, 33, &mut [0; 3], 1).is_err());
+    }
+
+    #[test]
+    fn rows_of_bfloat16_are_rows_of_float32_rounded_once() {
+        let (ids, dropout) = ([5i64, -1, 1 << 40], Dropout::new(3, 0.3).unwrap());
+        for width in [1, 3, 4, 16, 31, 64, 100] {
+            let x: Vec<Bf16> = (0..3 * width).map(|i| Bf16::nearest(i as f32 - 50.0)).collect();
+            let wide: Vec<f32> = x.iter().map(|x| x.wide()).collect();
+            let mut expected = vec![0.0; x.len()];
+            let mut out = vec![Bf16::ZERO; x.len()];
+            let rounded = |values: &[f32]| -> Vec<Bf16> { values.iter().map(|&value| Bf16::nearest(value)).collect() };
+            dropout.apply(&ids, width, &wide, None, &mut expected, 1).unwrap();
+            dropout.apply(&ids, width, &x, None, &mut out, 2).unwrap();
+            assert_eq!(out, rounded(&expected));
+            let mut kept = vec![0; 3 * words(width)];
+            dropout
+                .rectify(&ids, width, &wide, &mut expected, &mut kept, 1)
+                .unwrap();
+            let mut bits = vec![0; kept.len()];
+            dropout.rectify(&ids, width, &x, &mut out, &mut bits, 2).unwrap();
+            assert_eq!((&out, &bits), (&rounded(&expected), &kept));
+            dropout.rectify_backward(width, &wide, &kept, &mut expected, 1).unwrap();
+            dropout.rectify_backward(width, &x, &kept, &mut out, 2).unwrap();
+            assert_eq!(out, rounded(&expected));
         }
     }
 

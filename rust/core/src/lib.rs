@@ -28,4 +28,4 @@ pub use aggregate::Aggregator;
 pub use csc::Csc;
 pub use dropout::Dropout;
 pub use error::Error;
-pub use float::Float;
+pub use float::{Bf16, Float, Number};

@@ -1,12 +1,17 @@
 //! Sums and maxima of the in-edges of a row.
 
+use std::hint::select_unpredictable;
+
 use super::rows::{Pass, Reduce};
 use super::{AHEAD, Aggregator};
-use crate::Float;
+use crate::dropout::{BITS, words};
 use crate::isa::{at, at_mut, prefetch};
+use crate::{Float, Number};
 
 /// The factor of an edge.
 pub(super) trait Scale<T>: Sync {
+    /// Whether heads have factors of their own.
+    const HEADS: bool = true;
     type Value: Copy;
 
     fn of(&self, edge: usize, head: usize) -> Self::Value;
@@ -17,6 +22,7 @@ pub(super) trait Scale<T>: Sync {
 pub(super) struct Unit;
 
 impl<T> Scale<T> for Unit {
+    const HEADS: bool = false;
     type Value = ();
 
     #[inline(always)]
@@ -77,17 +83,22 @@ pub(super) struct Sum<'a, T, S> {
     pub(super) scale: S,
 }
 
-impl<T: Float, S: Scale<T>> Sum<'_, T, S> {
+impl<T: Number, S: Scale<T::Wide>> Sum<'_, T, S> {
     /// Adds the in-edges of `row` to `sums`, which is returned by value, so that it
     /// stays in registers.
     #[inline(always)]
-    fn add<const D: usize, const K: usize>(&self, row: usize, pass: Pass, mut sums: [[T; D]; K]) -> [[T; D]; K] {
+    fn add<const D: usize, const K: usize>(
+        &self,
+        row: usize,
+        pass: Pass,
+        mut sums: [[T::Wide; D]; K],
+    ) -> [[T::Wide; D]; K] {
         for edge in self.edges.edges(row) {
             let x: &[[T; D]; K] = self.edges.row(self.x, self.width, edge, pass.start);
             for (head, (sums, x)) in sums.iter_mut().zip(x).enumerate() {
                 let value = self.scale.of(edge, pass.head + head);
                 for (sum, &x) in sums.iter_mut().zip(x) {
-                    *sum = *sum + S::times(value, x);
+                    *sum = *sum + S::times(value, x.wide());
                 }
             }
         }
@@ -95,13 +106,24 @@ impl<T: Float, S: Scale<T>> Sum<'_, T, S> {
     }
 }
 
-impl<T: Float, S: Scale<T>> Reduce for Sum<'_, T, S> {
+/// The nearest numbers.
+#[inline(always)]
+fn nearest<T: Number, const D: usize, const K: usize>(sums: [[T::Wide; D]; K]) -> [[T; D]; K] {
+    let mut out = [[T::ZERO; D]; K];
+    for (out, &sum) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+        *out = T::nearest(sum);
+    }
+    out
+}
+
+impl<T: Number, S: Scale<T::Wide>> Reduce for Sum<'_, T, S> {
+    const HEADS: bool = S::HEADS;
     type Item = T;
     type Out<'o> = &'o mut [T];
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
-        *at_mut(out, at) = self.add(row, pass, [[T::ZERO; D]; K]);
+        *at_mut(out, at) = nearest::<T, D, K>(self.add(row, pass, [[T::Wide::ZERO; D]; K]));
     }
 }
 
@@ -110,15 +132,73 @@ pub(super) struct Beside<'a, T, S> {
     pub(super) sum: Sum<'a, T, S>,
 }
 
-impl<T: Float, S: Scale<T>> Reduce for Beside<'_, T, S> {
+impl<T: Number, S: Scale<T::Wide>> Reduce for Beside<'_, T, S> {
     type Item = T;
     type Out<'o> = &'o mut [T];
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
         let Sum { x, width, .. } = self.sum;
-        *at_mut(out, place) = self.sum.add(row, pass, [[T::ZERO; D]; K]);
+        *at_mut(out, place) = nearest::<T, D, K>(self.sum.add(row, pass, [[T::Wide::ZERO; D]; K]));
         *at_mut::<T, D, K>(out, place + width) = *at(x, row * width + pass.start);
+    }
+}
+
+/// [`Beside`] of rows of which dropout keeps some elements.
+pub(super) struct BesideKept<'a, T: Number, S> {
+    pub(super) sum: Sum<'a, T, S>,
+    pub(super) kept: &'a [u32], // [sources, words of a row] a bit for each element
+    pub(super) factor: T::Wide, // of kept elements
+}
+
+impl<T: Number, S: Scale<T::Wide>> BesideKept<'_, T, S> {
+    /// The columns from `start` on of a row of x after dropout.
+    #[inline(always)]
+    fn dropped<const D: usize, const K: usize>(&self, x: &[[T; D]; K], source: usize, start: usize) -> [[T; D]; K] {
+        let words = words(self.sum.width);
+        let kept = &self.kept[source * words..][..words];
+        let mut out = *x;
+        for (part, out) in out.as_flattened_mut().chunks_mut(BITS).enumerate() {
+            let bits = bits_from(kept, start + part * BITS);
+            for (column, out) in out.iter_mut().enumerate() {
+                let scaled = T::nearest(out.wide() * self.factor);
+                *out = select_unpredictable(bits >> column & 1 == 0, T::ZERO, scaled);
+            }
+        }
+        out
+    }
+}
+
+/// The bits from `start` on, at most 32.
+#[inline(always)]
+fn bits_from(kept: &[u32], start: usize) -> u32 {
+    let (word, shift) = (start / BITS, start % BITS);
+    let next = kept.get(word + 1).copied().unwrap_or(0);
+    ((u64::from(next) << BITS | u64::from(kept[word])) >> shift) as u32
+}
+
+impl<T: Number, S: Scale<T::Wide>> Reduce for BesideKept<'_, T, S> {
+    type Item = T;
+    type Out<'o> = &'o mut [T];
+
+    #[inline(always)]
+    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
+        let Sum { edges, x, width, scale } = &self.sum;
+        let mut sums = [[T::Wide::ZERO; D]; K];
+        for edge in edges.edges(row) {
+            if let Some(&later) = edges.sources.get(edge + AHEAD) {
+                prefetch(&self.kept[later as usize * words(*width)..][..1]);
+            }
+            let source = edges.sources[edge] as usize;
+            let x = self.dropped::<D, K>(edges.row(x, *width, edge, pass.start), source, pass.start);
+            let value = scale.of(edge, 0);
+            for (sum, &x) in sums.as_flattened_mut().iter_mut().zip(x.as_flattened()) {
+                *sum = *sum + S::times(value, x.wide());
+            }
+        }
+        *at_mut(out, place) = nearest::<T, D, K>(sums);
+        let own = self.dropped::<D, K>(at(x, row * width + pass.start), row, pass.start);
+        *at_mut(out, place + width) = own;
     }
 }
 
@@ -127,19 +207,21 @@ pub(super) struct Apart<'a, T, S> {
     pub(super) sum: Sum<'a, T, S>,
 }
 
-impl<T: Float, S: Scale<T>> Reduce for Apart<'_, T, S> {
+impl<T: Number, S: Scale<T::Wide>> Reduce for Apart<'_, T, S> {
     type Item = T;
     type Out<'o> = &'o mut [T];
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
         let Sum { edges, x, width, .. } = self.sum;
-        let own = if row < edges.num_sources() {
-            *at(x, row * width + width / 2 + pass.start)
-        } else {
-            [[T::ZERO; D]; K]
-        };
-        *at_mut(out, place) = self.sum.add(row, pass, own);
+        let mut own = [[T::Wide::ZERO; D]; K];
+        if row < edges.num_sources() {
+            let x: &[[T; D]; K] = at(x, row * width + width / 2 + pass.start);
+            for (own, &x) in own.as_flattened_mut().iter_mut().zip(x.as_flattened()) {
+                *own = x.wide();
+            }
+        }
+        *at_mut(out, place) = nearest::<T, D, K>(self.sum.add(row, pass, own));
     }
 }
 
@@ -149,7 +231,7 @@ pub(super) struct Max<'a, T> {
     pub(super) width: usize,
 }
 
-impl<T: Float> Reduce for Max<'_, T> {
+impl<T: Float + Number> Reduce for Max<'_, T> {
     type Item = T;
     type Out<'o> = (&'o mut [T], &'o mut [i64]);
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::Columns;
+use crate::Number;
 use crate::isa::{Isa, Kernel};
 
 /// Columns that are worked through together are at most this many bytes of a row, so
@@ -24,10 +25,12 @@ pub(super) struct Pass {
 }
 
 /// The passes over a row, in panels.
-pub(super) fn plan<T>(columns: Columns, isa: Isa) -> Vec<Vec<Pass>> {
+///
+/// Sums of `T` are accumulated in `W`.
+pub(super) fn plan<T, W>(columns: Columns, isa: Isa) -> Vec<Vec<Pass>> {
     let mut panels: Vec<Vec<Pass>> = Vec::new();
     let mut room = 0;
-    for pass in passes(columns, isa.accumulator_bytes() / size_of::<T>()) {
+    for pass in passes(columns, isa.accumulator_bytes() / size_of::<W>()) {
         let width = pass.each * pass.heads;
         if room < width {
             panels.push(Vec::new());
@@ -115,7 +118,9 @@ impl<A: Split, B: Split> Split for (A, B) {
 
 /// The reduction of the in-edges of a row.
 pub(super) trait Reduce: Sync {
-    type Item;
+    /// Whether rows may have several heads. Fewer loops are compiled without these.
+    const HEADS: bool = false;
+    type Item: Number;
     type Out<'o>: Split;
 
     /// Writes the K heads of D columns of `pass` of `row` to `out`, whose item `at` is
@@ -151,26 +156,36 @@ impl<R: Reduce> Rows<'_, '_, R> {
     #[inline(always)]
     fn write(&mut self, row: usize, pass: Pass) {
         let at = (row - self.rows.start) * self.stride + pass.start;
+        if R::HEADS && pass.heads > 1 {
+            return self.write_heads(row, pass, at);
+        }
+        let (reduce, out) = (self.reduce, &mut self.out);
+        match pass.each {
+            1 => reduce.write::<1, 1>(row, pass, out, at),
+            2 => reduce.write::<2, 1>(row, pass, out, at),
+            4 => reduce.write::<4, 1>(row, pass, out, at),
+            8 => reduce.write::<8, 1>(row, pass, out, at),
+            16 => reduce.write::<16, 1>(row, pass, out, at),
+            32 => reduce.write::<32, 1>(row, pass, out, at),
+            64 => reduce.write::<64, 1>(row, pass, out, at),
+            _ => reduce.write::<MAX_WIDTH, 1>(row, pass, out, at),
+        }
+    }
+
+    #[inline(always)]
+    fn write_heads(&mut self, row: usize, pass: Pass, at: usize) {
         let (reduce, out) = (self.reduce, &mut self.out);
         match (pass.each, pass.heads) {
-            (1, _) => reduce.write::<1, 1>(row, pass, out, at),
-            (2, _) => reduce.write::<2, 1>(row, pass, out, at),
-            (4, 1) => reduce.write::<4, 1>(row, pass, out, at),
             (4, 2) => reduce.write::<4, 2>(row, pass, out, at),
             (4, 4) => reduce.write::<4, 4>(row, pass, out, at),
             (4, 8) => reduce.write::<4, 8>(row, pass, out, at),
             (4, _) => reduce.write::<4, 16>(row, pass, out, at),
-            (8, 1) => reduce.write::<8, 1>(row, pass, out, at),
             (8, 2) => reduce.write::<8, 2>(row, pass, out, at),
             (8, 4) => reduce.write::<8, 4>(row, pass, out, at),
             (8, _) => reduce.write::<8, 8>(row, pass, out, at),
-            (16, 1) => reduce.write::<16, 1>(row, pass, out, at),
             (16, 2) => reduce.write::<16, 2>(row, pass, out, at),
             (16, _) => reduce.write::<16, 4>(row, pass, out, at),
-            (32, 1) => reduce.write::<32, 1>(row, pass, out, at),
-            (32, _) => reduce.write::<32, 2>(row, pass, out, at),
-            (64, _) => reduce.write::<64, 1>(row, pass, out, at),
-            _ => reduce.write::<MAX_WIDTH, 1>(row, pass, out, at),
+            _ => reduce.write::<32, 2>(row, pass, out, at),
         }
     }
 }
@@ -185,7 +200,7 @@ mod tests {
             for heads in (1..=width.max(1)).filter(|&heads| width.is_multiple_of(heads)) {
                 let columns = Columns::new(width, heads).unwrap();
                 let mut covered = vec![false; width];
-                for pass in plan::<f32>(columns, Isa::Portable).concat() {
+                for pass in plan::<f32, f32>(columns, Isa::Portable).concat() {
                     let (first, each) = (pass.head * columns.of_head(), columns.of_head());
                     let end = pass.start + pass.each * pass.heads;
                     assert!(first <= pass.start && end <= first + pass.heads * each);
