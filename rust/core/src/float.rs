@@ -1,4 +1,4 @@
-//! The element types of features.
+//! The element types of features, and numbers of either type.
 
 use std::fmt::Debug;
 use std::ops::{Add, Mul};
@@ -35,5 +35,23 @@ impl Float for f64 {
     #[inline(always)]
     fn of(value: f64) -> Self {
         value
+    }
+}
+
+/// Numbers in either width.
+#[derive(Debug, Clone, Copy)]
+pub enum Floats<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Double precision.
+    F64(&'a [f64]),
+}
+
+impl Floats<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+        }
     }
 }
