@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use gnnkit_core::view;
+use gnnkit_core::float;
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods, dtype};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -196,10 +196,10 @@ impl<'py> Floats<'py> {
         Err(mistyped(name, wanted, value))
     }
 
-    pub(crate) fn view(&self) -> view::Floats<'_> {
+    pub(crate) fn view(&self) -> float::Floats<'_> {
         match self {
-            Self::F32(values) => view::Floats::F32(values.as_slice()),
-            Self::F64(values) => view::Floats::F64(values.as_slice()),
+            Self::F32(values) => float::Floats::F32(values.as_slice()),
+            Self::F64(values) => float::Floats::F64(values.as_slice()),
         }
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use gnnkit_core::Error;
 use gnnkit_core::csc::Id;
+use gnnkit_core::float;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::loader::{Pipeline, Taken};
 use gnnkit_core::pool::MOST_THREADS;
 use gnnkit_core::rng;
 use gnnkit_core::sample::{Batch, Sampler, Scratch};
 use gnnkit_core::similarity::Similarity;
-use gnnkit_core::view::{self, Extra, View};
+use gnnkit_core::view::{Extra, View};
 use numpy::{Element, PyArray1};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -141,10 +142,10 @@ impl Floats {
         }
     }
 
-    fn view(&self) -> view::Floats<'_> {
+    fn view(&self) -> float::Floats<'_> {
         match self {
-            Self::F32(values) => view::Floats::F32(values.as_slice()),
-            Self::F64(values) => view::Floats::F64(values.as_slice()),
+            Self::F32(values) => float::Floats::F32(values.as_slice()),
+            Self::F64(values) => float::Floats::F64(values.as_slice()),
         }
     }
 }

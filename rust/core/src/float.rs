@@ -112,6 +112,24 @@ impl Number for Bf16 {
     }
 }
 
+/// Numbers in either width.
+#[derive(Debug, Clone, Copy)]
+pub enum Floats<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// Double precision.
+    F64(&'a [f64]),
+}
+
+impl Floats<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

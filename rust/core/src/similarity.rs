@@ -1,6 +1,6 @@
 //! Similarity of nodes, for walks that prefer nodes like their start.
 
-use crate::view::Floats;
+use crate::float::Floats;
 use crate::{Error, isa};
 
 /// Bytes of a row that are prefetched. The processor streams the rest of a long row by

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::csc::Id;
+use crate::float::Floats;
 use crate::similarity::Similarity;
 use crate::{Csc, Error};
 
@@ -39,34 +40,6 @@ pub struct Extra<'a> {
     /// [num_nodes] numbers of draws, for the balanced law. `None`: the nodes of the hop
     /// share a budget.
     pub counts: Option<&'a [i64]>,
-}
-
-/// Numbers in either width.
-#[derive(Debug, Clone, Copy)]
-pub enum Floats<'a> {
-    /// Single precision.
-    F32(&'a [f32]),
-    /// Double precision.
-    F64(&'a [f64]),
-}
-
-impl Floats<'_> {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::F64(values) => values.len(),
-        }
-    }
-
-    /// The weight of `edge`, which must not be negative or NaN or infinite.
-    #[inline(always)]
-    pub(crate) fn weight(&self, edge: usize) -> Result<f64, Error> {
-        let value = match self {
-            Self::F32(values) => f64::from(load(&values[edge])),
-            Self::F64(values) => load(&values[edge]),
-        };
-        check_weight("weight", edge, value)
-    }
 }
 
 #[inline(always)]
@@ -137,6 +110,17 @@ impl<'a, I: Id> View<'a, I> {
             return Ok(id.index());
         }
         Err(self.no_such_source(edge as i64, id))
+    }
+
+    /// The weight of `edge`: 1 where nothing says otherwise.
+    #[inline(always)]
+    pub(crate) fn weight(&self, edge: usize) -> Result<f64, Error> {
+        let value = match self.extra.weight {
+            None => return Ok(1.0),
+            Some(Floats::F32(values)) => f64::from(load(&values[edge])),
+            Some(Floats::F64(values)) => load(&values[edge]),
+        };
+        check_weight("weight", edge, value)
     }
 
     /// By how much `node` is wanted: 1 where nothing says otherwise.

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use gnnkit_core::balance::{even_order, tree_sizes};
 use gnnkit_core::csc::Id;
+use gnnkit_core::float::Floats;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::rng::{Stream, derive};
 use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch};
 use gnnkit_core::similarity::Similarity;
-use gnnkit_core::view::{Extra, Floats, View};
+use gnnkit_core::view::{Extra, View};
 use gnnkit_core::walk::Walks;
 use gnnkit_core::{Csc, Error};
 

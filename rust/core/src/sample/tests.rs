@@ -4,9 +4,10 @@ use super::crew::Crew;
 use super::table::{Dense, Hashed};
 use super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
 use crate::csc::Id;
+use crate::float::Floats;
 use crate::rng::{Stream, derive};
 use crate::similarity::Similarity;
-use crate::view::{Extra, Floats, View};
+use crate::view::{Extra, View};
 use crate::walk::Walks;
 
 const NUM_NODES: usize = 3000;

@@ -33,7 +33,7 @@ impl Ord for Arrival {
 
 /// Weight of an edge: its own, times by how much its source is wanted.
 fn weight<I: Id>(graph: &View<'_, I>, edge: usize) -> Result<f64, Error> {
-    let own = graph.extra().weight.map_or(Ok(1.0), |weights| weights.weight(edge))?;
+    let own = graph.weight(edge)?;
     if graph.extra().wanted.is_none() {
         return Ok(own);
     }
