@@ -370,24 +370,33 @@ impl<I: Id> Kernel for Choose<'_, I> {
             let stream = Stream::new(derive(self.dropout.key, id.signed() as u64));
             for (word, kept) in kept.iter_mut().enumerate() {
                 *kept = match self.width - word * BITS {
-                    ..5 => chosen_bits::<LANES>(&stream, word, threshold),
-                    5..=16 => chosen_bits::<16>(&stream, word, threshold),
-                    _ => chosen_bits::<BITS>(&stream, word, threshold),
+                    ..5 => chosen_bits::<1>(&stream, word, threshold),
+                    5..=16 => chosen_bits::<4>(&stream, word, threshold),
+                    _ => chosen_bits::<8>(&stream, word, threshold),
                 };
             }
         }
     }
 }
 
-/// A bit for each of the first `N` columns of a word: whether it is kept.
+/// A bit for each column of the first `N` draws of a word: whether it is kept.
 #[inline(always)]
 fn chosen_bits<const N: usize>(stream: &Stream, word: usize, threshold: u32) -> u32 {
-    let lanes = lanes_of::<N>(stream, word * BITS);
-    let mut bits = 0;
-    for (column, &lane) in lanes.iter().enumerate() {
-        bits |= u32::from(u32::from(lane) >= threshold) << column;
+    let mut bits = [0; N];
+    let rest = u64::from(LANE_VALUES - threshold);
+    for (number, bits) in bits.iter_mut().enumerate() {
+        let drawn = stream.word((word * BITS / LANES + number) as u64);
+        for lane in 0..LANES {
+            // The sum has a 17th bit iff the lane is at least the threshold.
+            let sum = (drawn >> (16 * lane) & 0xffff) + rest;
+            *bits |= (sum >> 16) << (LANES * number + lane);
+        }
     }
-    bits
+    let mut all = 0;
+    for bits in bits {
+        all |= bits;
+    }
+    all as u32
 }
 
 /// The gradient of some rows.
