@@ -79,7 +79,7 @@ def test_a_graph_without_features_is_predicted_as_trained(tmp_path: Path, inputs
     np.testing.assert_allclose(found[0], found[2], rtol=1e-10, atol=1e-12)
     if inputs == "learned":
         other = Graph.from_edges([0, 1], [1, 2], 5)
-        with pytest.raises(UserError, match=r"dataset has 5 nodes, .*embedding.npy has rows of shape \\[60, 64\\]"):
+        with pytest.raises(UserError, match=r"dataset has 5 nodes, .*embedding.npy has rows of shape \[60, 64\]"):
             gnnkit.predict(tmp_path / "run", other, folder=tmp_path / "other", comm="threads", write=["logits"])
 
 

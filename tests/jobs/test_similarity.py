@@ -63,5 +63,6 @@ def test_rows_for_another_number_of_nodes_end_the_command_with_one_line(capsys: 
 def test_a_graph_without_features_is_refused() -> None:
     known = check_graph(60)
     graph = Graph(known.csc, np.empty((60, 0), np.float32), known.labels, known.split)
+    keys = [*SIMILAR, "comm=threads", "workers=2", "inputs=learned"]
     with pytest.raises(UserError, match=r"sampler\.target=similarity compares features of nodes, and there are none"):
-        gnnkit.train(graph, strategy="individual_sample", overrides=[*SIMILAR, "comm=threads", "workers=2"])
+        gnnkit.train(graph, strategy="individual_sample", overrides=keys)

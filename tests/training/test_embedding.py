@@ -291,7 +291,8 @@ def test_link_prediction_learns_rows(tmp_path: Path) -> None:
     strategy = {"name": "individual_sample", "batch_size": 20}
     losses = []
     for workers, size in ((1, 40), (2, 20)):
-        keys = {"strategy": strategy | {"batch_size": size}, "workers": workers, "task": task}
+        alike = {"name": "neighbor", "fanouts": [3, 3]}  # a node draws the same wherever it is found
+        keys = {"strategy": strategy | {"batch_size": size}, "workers": workers, "task": task, "sampler": alike}
         losses.append(job(tmp_path / str(workers), inputs="learned", embedding=4, **keys)["train_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
