@@ -369,7 +369,7 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
         ),
         (
             ["strategy=joint_sample", *SIMILAR],
-            "strategy.mode=cooperative: sampler=MetropolisHastingsSampler walks",
+            "strategy.mode=cooperative: sampler=MetropolisHastingsSampler draws from more than the in-edges",
         ),
     ],
 )

@@ -13,7 +13,6 @@ from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
 from gnnkit.engine.exchange import Route
-from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids
 from gnnkit.partition.shard import Shard
 
@@ -33,14 +32,7 @@ class ShardLayers(LayerValues):
             model: Its `self_loops` says whether nodes without a loop get one.
             dtype: Type of degrees, weights and features of edges.
             device: Device of the adjacencies.
-
-        Raises `UserError` where other ranks hold in-edges of this rank's nodes.
         """
-        if not np.array_equal(shard.target_cell, np.full(len(shard.targets), shard.cell)):
-            raise UserError(
-                "a strategy whose owners read all in-edges of their nodes needs a partitioner of nodes and "
-                "partition.border=none or min_words: this partition holds edges elsewhere"
-            )
         self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
         self.dtype, self.device = dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))

@@ -185,10 +185,11 @@ def run(
     strategy: ExecutionStrategy = settings.strategy.create()
     work = _WORK[settings.job, source.trains]
     needs = Needs(
-        source.trains and settings.job != "predict",
-        strategy.reads_graph and source.trains,
-        settings.job == "verify",
-        not strategy.fetches,
+        trains=source.trains and settings.job != "predict",
+        graph=strategy.reads_graph and source.trains,
+        reference=settings.job == "verify",
+        features=not strategy.fetches,
+        owned_edges=strategy.one_column or strategy.fetches,
     )
     if started is not None:
         return join(work, needs, settings, folder, started, graph, model)

@@ -60,6 +60,7 @@ class Needs:
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
+    owned_edges: bool = False  # whether the owner of a node must hold all in-edges
 
     @property
     def shares_all(self) -> bool:
@@ -102,6 +103,12 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     elif settings.job == "predict":
         graph = with_inputs(graph, settings.inputs)
     partition = assign(graph, settings.partition, settings.workers)
+    if needs.owned_edges and partition.edge_cell is not None:
+        raise UserError(
+            f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
+            f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
+            "partitioner of nodes and partition.border=none or min_words"
+        )
     target = folder / PREPARED
     make = _share if needs.shares_all else functools.partial(_cut, compares=needs.features)
     prepared = make(settings, graph, partition, target)

@@ -72,4 +72,4 @@ def test_owners_that_draw_refuse_in_edges_held_elsewhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["strategy=joint_sample", "strategy.batch_size=8", "comm=threads", *DATA, *partition]) == 2
-    assert "needs a partitioner of nodes and partition.border=none or min_words" in capsys.readouterr().err
+    assert "use a partitioner of nodes and partition.border=none or min_words" in capsys.readouterr().err

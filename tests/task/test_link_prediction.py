@@ -515,9 +515,14 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     rows = np.load(folder / "predictions.npy")
     np.testing.assert_array_equal(rows[:, :2], links.test)
     assert np.isfinite(rows[:, 2]).all()
-    (saved,) = folder.rglob("*.safetensors")
-    with safe_open(saved, "pt") as tensors:
-        assert any("task_head" in name for name in tensors.keys()) == (decoder == "mlp")  # noqa: SIM118 - no mapping
+    saved = list(folder.rglob("*.safetensors"))
+    assert len(saved) == 2  # checkpoint and model
+    for path in saved:
+        with safe_open(path, "pt") as tensors:
+            assert any("task_head" in name for name in tensors.keys()) == (decoder == "mlp")  # noqa: SIM118 - no mapping
+    tested = gnnkit.predict(folder, graph, job="test", folder=tmp_path / "test", comm="threads")
+    assert tested["test_mrr"] == pytest.approx(result["test_mrr"], rel=1e-6)
+    assert hasattr(gnnkit.load(folder), "task_head") == (decoder == "mlp")
     verified = gnnkit.train(graph, job="verify", folder=tmp_path / "verify", **keys)
     assert verified["verified"], verified
     assert verified["reference"] == "one rank with the whole graph"

@@ -191,9 +191,10 @@ def test_labels_of_another_form_are_refused_with_the_way_out(task: NodeTask, lab
     assert "\n" not in str(caught.value)
 
 
-def test_a_graph_without_a_training_node_is_refused() -> None:
+def test_a_graph_without_a_training_node_is_refused(tmp_path: Path) -> None:
+    graph = dataclasses.replace(PLAIN, labels=FLOATS, split=np.zeros(48, np.int8))
     with pytest.raises(UserError, match="dataset: no node is in the training split"):
-        Regression().prepare(dataclasses.replace(PLAIN, labels=FLOATS, split=np.zeros(48, np.int8)))
+        gnnkit.train(graph, strategy="vertex_centric", task="regression", comm="threads", folder=tmp_path / "run")
 
 
 NODES = "id,label,split,f\n1,a;b,train,1\n2,b,train,0\n3,,none,1\n4,c; a,val,0\n"

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use crate::csc::{Csc, Id};
 use crate::dropout::{Dropout, words};
+use crate::error::check_length;
 use crate::isa::{Isa, at, prefetch};
 use crate::memory::filled;
 use crate::{Error, Float, Number, pool};
@@ -583,13 +584,6 @@ impl Aggregator {
         }
         low
     }
-}
-
-pub(crate) fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<(), Error> {
-    if actual == expected {
-        return Ok(());
-    }
-    Err(Error::Length { name, actual, expected })
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 
 use std::hint::select_unpredictable;
 
-use crate::aggregate::check_length;
 use crate::csc::Id;
+use crate::error::check_length;
 use crate::isa::{Isa, Kernel, at, at_mut};
 use crate::rng::{Stream, derive};
 use crate::{Error, Float, Number, pool};

@@ -189,3 +189,10 @@ pub enum Error {
     #[error("p = {0} is not a probability")]
     Probability(f64),
 }
+
+pub(crate) fn check_length(name: &'static str, actual: usize, expected: usize) -> Result<(), Error> {
+    if actual == expected {
+        return Ok(());
+    }
+    Err(Error::Length { name, actual, expected })
+}
