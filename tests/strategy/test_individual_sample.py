@@ -133,9 +133,11 @@ def test_walks_that_compare_features_are_refused_where_other_ranks_have_the_rows
         IndividualSample(topology="partitioned").check(similar(embeddings=GRAPH.features), 2)
     partitioned.check(similar(embeddings=GRAPH.features), 2)
 
+    model = make_model("sage")  # threads share the generator of first parameters
+
     def work(comm: Any, strategy: IndividualSample, graph: Graph, sampler: Sampler) -> Tensor:
         own = Worker(comm, shards(comm.world_size)[comm.rank], torch.float64, 3, graph, sampler)
-        return steps(strategy, make_model("sage"), own)
+        return steps(strategy, copy.deepcopy(model), own)
 
     topology = replace(GRAPH, features=np.empty((GRAPH.num_nodes, 0), np.float32))
     found = Threads.run(lambda comm: work(comm, partitioned, topology, similar(embeddings=GRAPH.features)), 2)
