@@ -86,7 +86,6 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     module = make_module(job, job.strategy(), worker, scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
-    rule = monitor(fitted.trainer)
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
@@ -98,11 +97,8 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     if comm.rank == LEADER:
         rows.write_names(job, job.prepared.class_names)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    told = monitored(rule)
-    if (limit := next((each for each in fitted.trainer.callbacks if isinstance(each, TimeLimit)), None)) is not None:  # type: ignore[attr-defined]
-        told["stopped"] = told["stopped"] or limit.stopped
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return found | drifts | left_out | sync.figures() | exactness | told | on_lost
+    return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost
 
 
 def make_module(

@@ -152,12 +152,17 @@ def _validating(worker: Worker) -> tuple[str, int]:
     return "labelled node", int(np.count_nonzero(shard.labelled & (shard.split == Split.VAL)))
 
 
-def figures(rule: Monitor | None) -> dict[str, Any]:
-    """Returns what the run says about the value, None where nothing was monitored."""
-    if rule is None:
-        return {"best_epoch": None, "best_value": None, "stopped": None}
-    found = None if math.isinf(rule.best) else rule.sign * rule.best
-    return {"best_epoch": rule.best_epoch or None, "best_value": found, "stopped": rule.stopped}
+def figures(trainer: L.Trainer) -> dict[str, Any]:
+    """Returns the best epoch and value, and why any callback ended training.
+
+    None where nothing was monitored, or nothing ended training.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    stopped = next((why for each in callbacks if (why := getattr(each, "stopped", None))), None)
+    rule = monitor(trainer)
+    if rule is None or math.isinf(rule.best):
+        return {"best_epoch": None, "best_value": None, "stopped": stopped}
+    return {"best_epoch": rule.best_epoch, "best_value": rule.sign * rule.best, "stopped": stopped}
 
 
 def monitor(trainer: L.Trainer) -> Monitor | None:
