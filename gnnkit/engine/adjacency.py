@@ -65,6 +65,15 @@ class Adjacency(ABC):
         """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
         return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
 
+    def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
+        """Sums over in-edges, and adds the destination's own row times a scalar.
+
+        Args:
+            x: [num_src, f].
+            scale: A number, with a gradient.
+        """
+        return scale * x[: self.num_dst] + self.aggregate(x)
+
     def add_columns(self, z: Tensor) -> Tensor:  # [num_dst, f] -> [num_dst, f]
         """Adds up products of the ranks' columns. Collective where ranks have columns.
 
@@ -273,8 +282,16 @@ class ShardAdjacency(Adjacency):
             return self._entered("weighted sum").weighted_sum(x, weight, self.layer)
         if reduce == "max":
             return self._entered("max").max(x, self.layer)
-        z = self._entered(reduce).sum(x, self.layer)
-        return z / torch.where(self.in_degree == 0, 1, self.in_degree)[:, None] if reduce == "mean" else z
+        return self._entered(reduce).sum(x, self.layer, reduce)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        return self._entered("sum").sum(x, self.layer, "normal")
+
+    def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self._entered("sum").sum(x, self.layer, own=scale)
+
+    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+        return self._entered("mean").sum(self.dropout(x, p, training=True), self.layer, "mean", beside=True)
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         return self._entered("messages").message_sum(x, message, self.layer)

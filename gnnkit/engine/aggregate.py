@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.engine.dropout import keep
-from gnnkit.engine.kernels import Dropped, EdgeKernels, wide
+from gnnkit.engine.kernels import Dropped, EdgeKernels, Factors, wide
 from gnnkit.graph import CSC
 
 
@@ -23,9 +23,13 @@ class HeldEdges:
 
     def __init__(self, csc: CSC, device: torch.device) -> None:
         self.csc, self.device = csc, device
-        self.kernels = EdgeKernels.of(csc, device)
         self.num_dst, self.num_src, self.num_edges = csc.num_nodes, csc.num_sources, csc.num_edges
         self._weights: dict[torch.dtype, Tensor] = {}
+
+    @cached_property
+    def kernels(self) -> EdgeKernels:
+        """The kernels over the edges."""
+        return EdgeKernels.of(self.csc, self.device)
 
     @cached_property
     def transposed(self) -> EdgeKernels:
@@ -58,27 +62,27 @@ class HeldEdges:
 
     def sum(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
         """Sums the sources' rows, times the graph's weights."""
-        return self.constant_sum(x, self.weight(x.dtype))
+        return self.constant_sum(x, Factors(self.weight(x.dtype)))
 
-    def constant_sum(self, x: Tensor, weight: Tensor | None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Sums the sources' rows, times weights [num_edges, 1] without gradient."""
-        result: Tensor = _Sum.apply(x, weight, self)
+    def constant_sum(self, x: Tensor, factors: Factors) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums the sources' rows, times factors without gradient."""
+        result: Tensor = _Sum.apply(x, factors, self)
         return result
 
-    def sum_beside(self, x: Tensor, weight: Tensor, dropped: Dropped | None = None) -> Tensor:
+    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
         """Computes `constant_sum`, and beside each sum the destination's own row.
 
         The destinations are the first sources.
 
         Args:
             x: [num_src, f].
-            weight: [num_edges, 1] without gradient.
+            factors: Without gradient.
             dropped: Which numbers of `x` dropout keeps. Default: all.
 
         Returns:
             [num_dst, 2 f].
         """
-        result: Tensor = _SumBeside.apply(x, weight, self, dropped)
+        result: Tensor = _SumBeside.apply(x, factors, self, dropped)
         return result
 
     def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
@@ -94,26 +98,24 @@ class HeldEdges:
 
 class _Sum(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: HeldEdges) -> Tensor:
-        ctx.edges, ctx.weight = edges, weight
-        return edges.kernels.sum(x, weight)
+    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges) -> Tensor:
+        ctx.edges, ctx.factors = edges, factors
+        return edges.kernels.sum(x, factors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.edges.transposed.sum(grad, ctx.weight), None, None
+        return ctx.edges.transposed.sum(grad, ctx.factors.turned), None, None
 
 
 class _SumBeside(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges, dropped: Dropped | None) -> Tensor:
-        ctx.edges, ctx.weight, ctx.dropped = edges, weight, dropped
-        if dropped is None:
-            return edges.kernels.sum_beside(x, weight)
-        return edges.kernels.sum_beside_dropped(x, weight, dropped)
+    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, dropped: Dropped | None) -> Tensor:
+        ctx.edges, ctx.factors, ctx.dropped = edges, factors, dropped
+        return edges.kernels.sum_beside(x, factors, dropped)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.weight)
+        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.turned)
         return gradient if ctx.dropped is None else keep(gradient, *ctx.dropped), None, None, None
 
 
@@ -121,11 +123,11 @@ class _Spread(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:
         ctx.edges = edges
-        return edges.transposed.sum(z, edges.weight(z.dtype))
+        return edges.transposed.sum(z, Factors(edges.weight(z.dtype)))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.edges.kernels.sum(grad, ctx.edges.weight(grad.dtype)), None
+        return ctx.edges.kernels.sum(grad, Factors(ctx.edges.weight(grad.dtype))), None
 
 
 class _WeightedSum(Function):
@@ -133,9 +135,9 @@ class _WeightedSum(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.edges = edges
-        return edges.kernels.sum(x, weight)
+        return edges.kernels.sum(x, Factors(weight))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        return ctx.edges.transposed.sum(grad, weight), ctx.edges.kernels.edge_dot(x, grad), None
+        return ctx.edges.transposed.sum(grad, Factors(weight)), ctx.edges.kernels.edge_dot(x, grad), None

@@ -18,7 +18,7 @@ from gnnkit.engine.adjacency import Adjacency, Reduce
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.dropout import derive, kept
 from gnnkit.engine.engine import Message
-from gnnkit.engine.kernels import wide
+from gnnkit.engine.kernels import Factors, wide
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
@@ -280,17 +280,17 @@ class BlockAdjacency(Adjacency):
             result: Tensor = _Max.apply(x, self._by_source_id)
             return result
         weights = self._mean_weight(x.dtype) if reduce == "mean" else self._sum_weight(x.dtype)
-        return self.edges.constant_sum(x, weights)
+        return self.edges.constant_sum(x, Factors(weights))
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:
-        return self.edges.constant_sum(x, self._normal_weight(x.dtype))
+        return self.edges.constant_sum(x, Factors(self._normal_weight(x.dtype)))
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
         if p == 0 or self.columns.start or x.device.type != "cpu":
-            return self.edges.sum_beside(self.dropout(x, p, training=True), self._mean_weight(x.dtype))
+            return self.edges.sum_beside(self.dropout(x, p, training=True), Factors(self._mean_weight(x.dtype)))
         # One bit of a number is less to write and read than the number.
         dropped = (kept(self.src_nodes, x.shape[1], p, self.key), p)
-        return self.edges.sum_beside(x, self._mean_weight(x.dtype), dropped)
+        return self.edges.sum_beside(x, Factors(self._mean_weight(x.dtype)), dropped)
 
     def project_first(self, in_features: int, out_features: int) -> bool:
         products = in_features * out_features * (self.edges.num_src - self.num_dst)
@@ -317,8 +317,7 @@ class BlockAdjacency(Adjacency):
     def rank_graph(self) -> RankGraph:
         edge_index = torch.stack([self.edges.source_of_edge, self._ids(self._targets)])
         weight = self._sum_weight(self._layers.dtype)
-        halo = torch.arange(self.num_dst, self.edges.num_src, device=self._layers.device)
-        return RankGraph(edge_index, None if weight is None else weight[:, 0], halo)
+        return RankGraph(edge_index, None if weight is None else weight[:, 0])
 
     def with_halo(self, x: Tensor) -> Tensor:
         return x

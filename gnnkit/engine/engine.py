@@ -21,6 +21,8 @@ from torch.autograd import Function
 from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.exchange import Demand, Peers, Route, Slicing
+from gnnkit.engine.kernels import ONE, EdgeKernels
+from gnnkit.engine.quarters import Degrees, Kind, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import Passes
 from gnnkit.engine.tally import Tally
@@ -54,11 +56,13 @@ class Engine:
         plane, cell = self._peers(comm)
         self._wire = plane.wire
         self.slicing = Slicing(len(shard.owned), cell) if cell else None
-        asked = Demand.of(shard.sources, shard.source_cell, plane.comm)
-        self.sources = Route("gather", asked, shard.cell_nodes, plane)
-        held = Demand.of(shard.targets, shard.target_cell, plane.comm)
-        self.targets = Route("reduce", held, shard.cell_nodes, plane)
+        halo = Demand.of(shard.halo, shard.halo_cell, plane.comm)
+        self.sources = Route("gather", halo, shard.cell_nodes, plane)
+        partial = Demand.of(shard.partial, shard.partial_cell, plane.comm)
+        self.targets = Route("reduce", partial, shard.cell_nodes, plane)
         self.edges = HeldEdges(shard.csc, self.device)
+        self._degrees: Degrees | None = None
+        self._fixed: tuple[Tensor | None, dict[tuple[Kind, bool], Tensor]] = (None, {})
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
             for ids in (shard.owned, shard.edge_ids, shard.sources)
@@ -91,17 +95,45 @@ class Engine:
         )
         edge_features = None if features is None else features[kept]
         other.shard = replace(shard, csc=csc, edge_ids=shard.edge_ids[kept], edge_features=edge_features)
-        other.__dict__.pop("rank_graph", None)  # of all edges
+        for name in ("rank_graph", "quarters"):
+            other.__dict__.pop(name, None)  # of all edges
+        other._fixed, other._degrees = (None, {}), None
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)
         ones = torch.ones(len(kept), 1, dtype=self.dtype, device=self.device)
         held = other.edges.weight(self.dtype)
         weights = ones if held is None else held
-        into = self.targets.collect_rows(other.edges.by_destination.sum(weights), 0)
-        out_of = self.sources.collect_rows(other.edges.of_sources.spread(weights), 0)
-        other.in_degree, other.out_degree = into[self._mine, 0], out_of[self._mine, 0]
+        into = self._owners_sum(other.edges.by_destination.sum(weights), self.targets)[:, 0]
+        out_of = self._owners_sum(other.edges.of_sources.spread(weights), self.sources)[:, 0]
+        other.shard = replace(other.shard, in_degree=into.cpu().numpy(), out_degree=out_of.cpu().numpy())
+        other.in_degree, other.out_degree = into[self._mine], out_of[self._mine]
         return other
+
+    def _owners_sum(self, z: Tensor, route: Route) -> Tensor:  # [num_cell_nodes + num_rows, f] -> [num_cell_nodes, f]
+        """Adds the holders' rows to the owners' own."""
+        own = len(self.shard.cell_nodes)
+        return z[:own] + route.collect_rows(z[own:], 0)
+
+    def fix(self, x: Tensor) -> None:
+        """Says that `x` [num_owned, f] stays as it is: sums over its rows are kept."""
+        self._fixed = (x, {})
+
+    @cached_property
+    def quarters(self) -> Quarters:
+        """The held edges, by the ends that this cell owns."""
+        return Quarters.of(self.shard, self.edges)
+
+    # No cached property: one lock of all instances would keep other ranks' threads waiting.
+    @property
+    def degrees(self) -> Degrees:
+        """Out-degrees of the sources, in-degrees of the targets. Collective at first use."""
+        if self._degrees is None:
+            both = (self.shard.out_degree, self.shard.in_degree)
+            out, into = (torch.tensor(np.asarray(degree, np.float64), device=self.device) for degree in both)
+            far, partial = self.sources.values(out), self.targets.values(into)
+            self._degrees = (torch.cat([out, far]), torch.cat([into, partial]))
+        return self._degrees
 
     def _peers(self, comm: Communicator) -> tuple[Peers, Peers | None]:
         """Finds the ranks of the same slice and of the same cell."""
@@ -147,14 +179,49 @@ class Engine:
         weight = self.edges.weight(self.dtype)
         return RankGraph.of(self.shard, None if weight is None else weight[:, 0], self.device)
 
-    def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned + num_halo, ...]
-        """Returns the rows of `rank_graph`: this rank's own, then the halo."""
-        return torch.cat([x, self.sources.spread(x, layer).index_select(0, self.rank_graph.halo)])
+    def with_halo(self, x: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_sources, ...]
+        """Returns the rows that edges leave: the cell's own, then the halo."""
+        return x if self.sources.idle else torch.cat([x, self.sources.spread(x, layer)])
 
-    def sum(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
-        """Sums over the in-edges of the owned nodes, times the graph's weights."""
-        z = self.edges.sum(self._gather(x, layer))
-        return self._join(self.targets.collect(z, layer), x, layer)
+    def _with_partial(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, ...] -> [num_targets, ...]
+        return z if self.targets.idle else torch.cat([z, self.targets.spread(z, layer)])
+
+    def _at_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes, ...]
+        own = len(self.shard.cell_nodes)
+        return z if self.targets.idle else z[:own] + self.targets.collect(z[own:], layer)
+
+    def sum(
+        self, x: Tensor, layer: int, kind: Kind = "sum", *, own: Tensor | None = None, beside: bool = False
+    ) -> Tensor:  # [num_owned, f] -> [num_owned, f]
+        """Sums over the in-edges of the owned nodes, times the graph's weights.
+
+        Sums of edges whose source this cell owns are made while the halo travels.
+
+        Args:
+            x: [num_owned, ...] rows.
+            layer: Layer of the model.
+            kind: "sum", "mean" (divided by the in-degree), or "normal": D_in^-1/2 A
+                D_out^-1/2 x.
+            own: A scalar. `own * x` is added.
+            beside: Whether rows of `x` come beside the sums, [num_owned, 2 f].
+        """
+        fixed, kept = self._fixed
+        if fixed is None or not self.passes.exact or not _same(x, fixed):
+            return self._sum(x, layer, kind, own, beside)
+        if (kind, beside) not in kept:
+            with torch.no_grad():
+                kept[kind, beside] = self._sum(x, layer, kind, None, beside)
+        z = kept[kind, beside]
+        return z if own is None else z + own * x
+
+    def _sum(self, x: Tensor, layer: int, kind: Kind, own: Tensor | None, beside: bool) -> Tensor:
+        cut = self.slicing.cut(x, layer) if self.slicing else x
+        if beside and not self.slicing:
+            both: Tensor = _Sum.apply(x, None, self, layer, kind, True)
+            return both
+        z: Tensor = _Sum.apply(cut.flatten(1), own, self, layer, kind, False)
+        z = self._join(z.view(cut.shape), x, layer)
+        return torch.cat([z, x], 1) if beside else z
 
     def weighted_sum(self, x: Tensor, weight: Tensor, layer: int) -> Tensor:  # [num_owned, H, d] -> [num_owned, H, d]
         """Sums over in-edges, times per-edge weights.
@@ -167,7 +234,7 @@ class Engine:
         if self.slicing:
             weight = self.slicing.share(weight, layer)
         z = self.edges.weighted_sum(self._gather(x, layer), weight)
-        return self._join(self.targets.collect(z, layer), x, layer)
+        return self._join(self._at_owners(z, layer), x, layer)
 
     def message_sum(self, x: Tensor, message: Message, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Sums `message(rows, columns)` over in-edges.
@@ -180,7 +247,7 @@ class Engine:
         rows = self.edges.of_sources.sum(self._gather(x, layer))
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
         z = self.edges.by_destination.sum(message(rows, columns))
-        return self._join(self.targets.collect(z, layer), x, layer)
+        return self._join(self._at_owners(z, layer), x, layer)
 
     def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
         """Takes the largest over in-edges, 0 without.
@@ -201,8 +268,8 @@ class Engine:
         """
         if self.slicing:
             src, dst = self.slicing.replicate(src, layer), self.slicing.replicate(dst, layer)
-        at_sources = self.edges.of_sources.sum(self.sources.spread(src, layer))
-        at_targets = self.edges.by_destination.spread(self.targets.spread(dst, layer))
+        at_sources = self.edges.of_sources.sum(self.with_halo(src, layer))
+        at_targets = self.edges.by_destination.spread(self._with_partial(dst, layer))
         scores = at_sources + at_targets
         if edge is None:
             return scores
@@ -213,36 +280,114 @@ class Engine:
         by_destination = self.edges.by_destination
 
         def maxima() -> Tensor:
-            arrived = self.targets.to_owners(by_destination.kernels.max(scores)[0], layer)
-            return by_destination.spread(self.targets.spread_rows(self.targets.arrivals.max(arrived)[0], layer))
+            largest = by_destination.kernels.max(scores)[0]
+            if not self.targets.idle:
+                arrived = self._arrived(largest, layer)
+                largest = self._with_partial(self._arrivals.max(arrived)[0], layer)
+            return by_destination.spread(largest)
 
         with torch.no_grad():  # kept: totals last received are sums of powers above the maxima of that time
             largest = self.passes.keep(maxima)
         powers = (scores - largest).exp()
         with self.passes.plain():  # all holders divide by the same bits
-            totals = self.targets.spread(self.targets.collect(by_destination.sum(powers), layer), layer)
+            totals = self._with_partial(self._at_owners(by_destination.sum(powers), layer), layer)
         return powers / by_destination.spread(totals)
 
     def _gather(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_sources, ...], my columns
-        return self.sources.spread(self.slicing.cut(x, layer) if self.slicing else x, layer)
+        return self.with_halo(self.slicing.cut(x, layer) if self.slicing else x, layer)
+
+    def _arrived(self, z: Tensor, layer: int) -> Tensor:  # [num_targets, ...] -> [num_cell_nodes + num_arrivals, ...]
+        """Returns the cell's own rows, then the rows of other holders."""
+        own = len(self.shard.cell_nodes)
+        return torch.cat([z[:own], self.targets.to_owners(z[own:], layer)])
+
+    @cached_property
+    def _arrivals(self) -> EdgeKernels:
+        """From rows that have arrived to the cell's nodes."""
+        own, sent = len(self.shard.cell_nodes), self.targets.sent.cpu().numpy()
+        rows = np.concatenate([np.arange(own), sent])
+        return EdgeKernels.of(CSC(np.arange(len(rows) + 1), rows, num_sources=own), self.device).transpose()
 
     def _join(self, z: Tensor, x: Tensor, layer: int) -> Tensor:
         return self.slicing.join(z, x.shape[-1], layer) if self.slicing else z
+
+
+def _same(x: Tensor, other: Tensor) -> bool:
+    """Whether both are the same rows, and no gradient is asked for."""
+    return not x.requires_grad and x.data_ptr() == other.data_ptr() and x.shape == other.shape
+
+
+class _Sum(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, own: Tensor | None, engine: Engine, layer: int, kind: Kind, beside: bool
+    ) -> Tensor:  # [num_cell_nodes, f] -> [num_cell_nodes, f or 2 f]
+        quarters, x = engine.quarters, x.contiguous()
+        near, far = quarters.near.edges, quarters.far.edges
+        near_by, far_by, near_partial_by, far_partial_by = quarters.factors(kind, engine.degrees, x.dtype)
+        ctx.engine, ctx.layer, ctx.kind, ctx.beside = engine, layer, kind, beside
+        ctx.own = 0.0 if own is None else float(own)
+        if own is not None:
+            ctx.save_for_backward(x)
+        coming = engine.sources.start_to_holders(x.index_select(0, engine.sources.sent), layer)
+        z = near.kernels.sum_beside(x, near_by) if beside else near.kernels.sum(x, near_by, own=ctx.own)
+        if engine.targets.idle:
+            far.kernels.add_sum(coming(), far_by, z)
+            return z
+        partial, halo = quarters.near_partial.edges.kernels.sum(x, near_partial_by), coming()
+        quarters.far_partial.edges.kernels.add_sum(halo, far_partial_by, partial)
+        arriving = engine.targets.start_to_owners(partial, layer)
+        far.kernels.add_sum(halo, far_by, z)
+        engine.targets.arrivals.add_sum(arriving(), ONE, z)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+        engine, layer, grad = ctx.engine, ctx.layer, grad.contiguous()
+        quarters = engine.quarters
+        near, far = quarters.near.edges, quarters.far.edges
+        factors = quarters.factors(ctx.kind, engine.degrees, grad.dtype)
+        near_by, far_by, near_partial_by, far_partial_by = (each.turned for each in factors)
+        width = grad.shape[1] // 2 if ctx.beside else grad.shape[1]
+
+        def back() -> Tensor:
+            if ctx.beside:
+                return near.transposed.sum_beside_backward(grad, near_by)
+            return near.transposed.sum(grad, near_by, own=ctx.own)
+
+        halo = grad.new_zeros(far.num_src, width)
+        far.transposed.add_sum(grad, far_by, halo)
+        if engine.targets.idle:
+            arriving = engine.sources.start_to_owners(halo, layer)
+            out = back()
+        else:
+            coming = engine.targets.start_to_holders(grad[:, :width].index_select(0, engine.targets.sent), layer)
+            out, partial = back(), coming()
+            quarters.far_partial.edges.transposed.add_sum(partial, far_partial_by, halo)
+            arriving = engine.sources.start_to_owners(halo, layer)
+            quarters.near_partial.edges.transposed.add_sum(partial, near_partial_by, out)
+        engine.sources.arrivals.add_sum(arriving(), ONE, out)
+        own = None
+        if ctx.needs_input_grad[1]:
+            (x,) = ctx.saved_tensors
+            own = torch.dot(grad.view(-1), x.view(-1))
+        return out, own, None, None, None, None
 
 
 class _Max(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, engine: Engine, layer: int) -> Tensor:  # [num_sources, f] -> [num_cell_nodes, f]
         edges, targets = engine.edges, engine.targets
-        partial, edge = edges.kernels.max(x)
-        source = engine.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
-        arrived = targets.to_owners(partial, layer)
-        source = targets.to_owners(source, layer)
-        best, place = targets.arrivals.max(arrived)
-        # Of equal values the lowest source id wins. Of parallel edges in two cells the
-        # first arrival wins.
-        candidates = torch.where(arrived == best[targets.sent], -source.to(torch.float64), -torch.inf)
-        place = targets.arrivals.max(candidates)[1]
+        best, edge = edges.kernels.max(x)
+        place = edge
+        if not targets.idle:
+            source = engine.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
+            arrived, source = engine._arrived(best, layer), engine._arrived(source, layer)
+            best = engine._arrivals.max(arrived)[0]
+            # Of equal values the lowest source id wins. Of parallel edges in two cells the
+            # first arrival wins.
+            candidates = torch.where(arrived == best[_receivers(engine)], -source.to(torch.float64), -torch.inf)
+            place = engine._arrivals.max(candidates)[1]
         ctx.engine, ctx.layer = engine, layer
         ctx.save_for_backward(edge, place)
         return torch.where((place >= 0) & best.isfinite(), best, 0)  # a holder may have left out its edges
@@ -250,8 +395,16 @@ class _Max(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         edge, place = ctx.saved_tensors
-        targets = ctx.engine.targets
-        arrival = torch.arange(len(targets.sent), device=grad.device)[:, None]
-        won = place[targets.sent] == arrival
-        back = targets.to_holders(torch.where(won, grad[targets.sent], 0), ctx.layer)
-        return ctx.engine.edges.kernels.max_backward(back, edge), None, None
+        engine, own = ctx.engine, len(grad)
+        if not engine.targets.idle:
+            to = _receivers(engine)
+            won = place[to] == torch.arange(len(to), device=grad.device)[:, None]
+            grad = torch.where(won, grad[to], 0)
+            grad = torch.cat([grad[:own], engine.targets.to_holders(grad[own:], ctx.layer)])
+        return engine.edges.kernels.max_backward(grad.contiguous(), edge), None, None
+
+
+def _receivers(engine: Engine) -> Tensor:  # [num_cell_nodes + num_arrivals]
+    """The row of the cell's nodes that each arrived row belongs to."""
+    own = torch.arange(len(engine.shard.cell_nodes), device=engine.device)
+    return torch.cat([own, engine.targets.sent])

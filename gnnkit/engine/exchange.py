@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.kernels import EdgeKernels
-from gnnkit.engine.schedule import Passes
+from gnnkit.engine.schedule import Arriving, Passes
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.engine.wire import Wire
 from gnnkit.graph import CSC, Ids
@@ -38,7 +38,13 @@ class Peers:
     def move(
         self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
     ) -> Tensor:
-        """Sends rows and returns [sum(recv), ...], as the current pass has them.
+        """Does what `start` does, and waits."""
+        return self.start(rows, send, recv, exchange, ids)()
+
+    def start(
+        self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
+    ) -> Arriving:
+        """Sends rows. The result waits for [sum(recv), ...], as the current pass has them.
 
         Args:
             rows: [sum(send), ...] by receiver.
@@ -47,7 +53,7 @@ class Peers:
             exchange: Kind and layer, for counting.
             ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
         """
-        return self.passes.receive(self.wire, rows, send, recv, exchange, ids)
+        return self.passes.start(self.wire, rows, send, recv, exchange, ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,19 +160,33 @@ class Route:
 
     def to_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, ...] -> [num_arrivals, ...]
         """Brings the holders' rows to the owners, not added up, without autograd."""
+        return self.start_to_owners(z, layer)()
+
+    def start_to_owners(self, z: Tensor, layer: int) -> Arriving:
+        """Begins `to_owners`. The result waits for the rows."""
         kind: Literal["reduce", "gather_back"] = "reduce" if self.kind == "reduce" else "gather_back"
         exchange = Exchange(kind, layer, math.prod(z.shape[1:]))
         z = z.contiguous()
-        return z if self.idle else self.plane.move(z, self.held_counts, self.owned_counts, exchange, self.held_ids)
+        if self.idle:
+            return lambda: z
+        return self.plane.start(z, self.held_counts, self.owned_counts, exchange, self.held_ids)
 
     def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
         """Sends each arrival back, without autograd."""
+        return self.start_to_holders(arrivals, layer)()
+
+    def start_to_holders(self, arrivals: Tensor, layer: int) -> Arriving:
+        """Begins `to_holders`. The result waits for the rows."""
         kind: Literal["gather", "reduce_back"] = "gather" if self.kind == "gather" else "reduce_back"
         exchange = Exchange(kind, layer, math.prod(arrivals.shape[1:]))
         arrivals = arrivals.contiguous()
         if self.idle:
-            return arrivals
-        return self.plane.move(arrivals, self.owned_counts, self.held_counts, exchange, self.sent_ids)
+            return lambda: arrivals
+        return self.plane.start(arrivals, self.owned_counts, self.held_counts, exchange, self.sent_ids)
+
+    def values(self, values: Tensor) -> Tensor:  # [num_owned] -> [num_rows]
+        """Brings the owners' values to the holders, exact and not counted."""
+        return self.plane.comm.all_to_all(values.index_select(0, self.sent), self.owned_counts, self.held_counts)
 
 
 class _Spread(Function):

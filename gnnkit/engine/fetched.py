@@ -47,6 +47,7 @@ class OwnedRows:
             values: Whether rows hold more than features and labels.
         """
         self.shard, self.owners = shard, owners
+        self.in_edges = shard.num_in_edges  # [num_owned]
         features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
         if features.shape[1]:
@@ -58,13 +59,6 @@ class OwnedRows:
             fields.append(("mean_edge_features", mean.dtype, mean.shape[1:]))
         self.row = np.dtype(fields)
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers of a row
-
-    @cached_property
-    def in_edges(self) -> Ids:  # [num_owned]
-        """The number of in-edges of each owned node."""
-        counts = np.zeros(len(self.shard.owned), np.int64)
-        counts[np.searchsorted(self.shard.owned, self.shard.targets)] = np.diff(self.shard.csc.indptr)
-        return counts
 
     def owned(self, nodes: Ids) -> npt.NDArray[Any]:  # [num_nodes] records
         """Returns rows of nodes that this rank owns."""

@@ -97,9 +97,8 @@ class Frontier:
         self.sampler.threads = threads if self.sampler.threads is None else self.sampler.threads
         _check_shard(shard, comm, mode)
         self.shard, self.owners = shard, owners
-        csc = _by_owned(shard)
         out_edges = _out_edges(shard, owners, comm) if self.sampler.reads_out_edges else None
-        self._reading = self.sampler.part(csc, shard.owned, shard.sources, out_edges)
+        self._reading = self.sampler.part(shard.csc, shard.owned, shard.sources, out_edges)
         ids = np.dtype(np.int32) if max(shard.num_nodes, shard.num_edges) < 2**31 else np.dtype(np.int64)
         self.ids = ids  # of a batch
         self.edge = _edge(shard, ids, importance=self.draw_held(shard.owned[:0], 0, 0).weight is not None)
@@ -218,21 +217,13 @@ def check_sampler(sampler: Sampler, mode: str = PARTITIONED) -> NativeSampler:
 
 def _check_shard(shard: Shard, comm: Communicator, mode: str) -> None:
     """Raises `UserError` on all ranks unless every owner holds all its in-edges."""
-    own = bool((shard.target_cell == shard.cell).all()) and shard.grid.slices == shard.grid.cols == 1
+    own = not len(shard.partial) and shard.grid.slices == shard.grid.cols == 1
     split = comm.all_reduce(torch.tensor([0 if own else 1], device=comm.device))
     if int(split.item()):
         raise UserError(
             f"{mode}: partition.grid={shard.grid} spreads the in-edges of a node over ranks, "
             "and the owner of a node draws from all of them: use partition=1d, one column and one slice"
         )
-
-
-def _by_owned(shard: Shard) -> CSC:
-    """Returns the held edges with a row for each owned node, in ascending order."""
-    degree = np.zeros(len(shard.owned), np.int64)
-    degree[np.searchsorted(shard.owned, shard.targets)] = np.diff(shard.csc.indptr)
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
-    return CSC(indptr, shard.csc.indices, shard.csc.weight, len(shard.sources))
 
 
 def _edge(shard: Shard, ids: np.dtype[Any], *, importance: bool) -> np.dtype[Any]:

@@ -36,11 +36,8 @@ class ShardLayers(LayerValues):
         self.shard, self.num_nodes, self.num_edges = shard, shard.num_nodes, shard.num_edges
         self.dtype, self.device = dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))
-        self.num_owned, self.away = len(shard.owned), shard.source_cell != shard.cell  # away: [num_sources] bool
-        self.halo, self.halo_owner = shard.sources[self.away], shard.source_cell[self.away]  # [num_halo] id and rank
-        self.number = np.empty(len(shard.sources), np.int64)  # [num_sources] number of each of `Shard.sources`
-        self.number[self.away] = self.num_owned + np.arange(len(self.halo))
-        self.number[~self.away] = np.searchsorted(shard.owned, shard.sources[~self.away])
+        self.num_owned, self.halo, self.halo_owner = len(shard.owned), shard.halo, shard.halo_cell
+        self._in_edges = shard.num_in_edges
         self.weight, self.edge_features = shard.csc.weight, shard.edge_features
         self.gets_loop, self.mean_edge_features = ~shard.looped, shard.mean_edge_features
         loops = self.gets_loop.astype(np.float64) if self.self_loops else np.zeros(self.num_owned)
@@ -50,15 +47,9 @@ class ShardLayers(LayerValues):
         self.inverse_sqrt_out_degree = inverse_sqrt(self.out_degree)
 
     @cached_property
-    def _in_edges(self) -> Ids:  # [num_owned]
-        counts = np.zeros(self.num_owned, np.int64)
-        counts[np.searchsorted(self.shard.owned, self.shard.targets)] = np.diff(self.shard.csc.indptr)
-        return counts
-
-    @cached_property
     def nodes(self) -> Ids:  # [num_owned + num_halo] int64 global ids
         """The global ids of all nodes of the shard."""
-        return np.concatenate([self.shard.owned, self.halo]).astype(np.int64)
+        return self.shard.sources.astype(np.int64)
 
     def num_in_edges(self, nodes: Ids) -> Ids:
         return self._in_edges[nodes]

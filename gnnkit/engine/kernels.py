@@ -9,6 +9,7 @@ are computed in float32, with weights of float32, and rounded once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,6 +33,23 @@ def as_array(x: Tensor) -> np.ndarray:
     return array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """The factors of the rows of a sum. None: 1 each."""
+
+    edge: Tensor | None = None  # [num_edges, heads] in the order of the edges that the kernels were made from
+    source: Tensor | None = None  # [num_src], not beside factors of edges
+    destination: Tensor | None = None  # [num_dst] of each sum
+
+    @property
+    def turned(self) -> Factors:
+        """The factors of the transpose."""
+        return Factors(self.edge, self.destination, self.source)
+
+
+ONE = Factors()
+
+
 class EdgeKernels(ABC):
     """In-edges of `num_dst` rows, leaving `num_src` rows."""
 
@@ -53,22 +71,32 @@ class EdgeKernels(ABC):
         """Turns the edges round."""
 
     @abstractmethod
-    def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Computes the sum of weight[e, h] x[u, h] over the edges e = u -> v."""
+    def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Computes the sum of factor * x[u, h] over the edges e = u -> v, plus own * x[v].
 
-    @abstractmethod
-    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, 2 f]
-        """Computes the sum of weight[e, 0] x[u] over the edges, and x[v] beside it.
-
-        The destinations are the first sources.
+        The destinations are the first sources where `own` is not 0.
         """
 
     @abstractmethod
-    def sum_beside_dropped(self, x: Tensor, weight: Tensor, dropped: Dropped) -> Tensor:
-        """Computes `sum_beside` of the rows that dropout makes of `x`. Only on CPUs."""
+    def add_sum(self, x: Tensor, factors: Factors, out: Tensor) -> None:
+        """Adds the sums to `out`, in the first columns that both have.
+
+        Args:
+            x: [num_src, f] contiguous.
+            factors: Without heads.
+            out: [num_dst, g] contiguous.
+        """
 
     @abstractmethod
-    def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:  # [num_src, 2 f] -> [num_dst, f]
+    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+        """Computes the sums, and x[v] beside these: [num_src, f] -> [num_dst, 2 f].
+
+        The destinations are the first sources. With `dropped`, the rows are those that
+        dropout makes of `x`. Only on CPUs.
+        """
+
+    @abstractmethod
+    def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:  # [num_src, 2 f] -> [num_dst, f]
         """Computes the gradient of `sum_beside`. For a transpose only."""
 
     @abstractmethod
@@ -100,29 +128,26 @@ class NativeKernels(EdgeKernels):
     def transpose(self) -> EdgeKernels:
         return NativeKernels(self.native.transpose())
 
-    def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:
         rows, out = _matrix(x), x.new_empty((self.num_dst, *x.shape[1:]))
         flat = as_array(out.view(self.num_dst, rows.shape[1]))
-        if weight is None:
-            self.native.sum(rows, flat, torch.get_num_threads())
-        else:
-            self.native.weighted_sum(_matrix(weight.to(wide(x.dtype))), rows, flat, torch.get_num_threads())
+        self.native.sum(rows, flat, torch.get_num_threads(), own=own, **_arrays(factors, x.dtype))
         return out
 
-    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:
-        out = x.new_empty((self.num_dst, 2 * x.shape[1]))
-        self.native.sum_beside(_matrix(weight), _matrix(x), as_array(out), torch.get_num_threads())
+    def add_sum(self, x: Tensor, factors: Factors, out: Tensor) -> None:
+        rows, sums, threads = _matrix(x), _matrix(out), torch.get_num_threads()
+        width = min(rows.shape[1], sums.shape[1])
+        self.native.sum(rows, sums, threads, add=True, width=width, **_arrays(factors, x.dtype))
+
+    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+        out, threads = x.new_empty((self.num_dst, 2 * x.shape[1])), torch.get_num_threads()
+        kept = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
+        self.native.sum_beside(_matrix(x), as_array(out), threads, **_arrays(factors, x.dtype), **kept)
         return out
 
-    def sum_beside_dropped(self, x: Tensor, weight: Tensor, dropped: Dropped) -> Tensor:
-        out, (kept, p) = x.new_empty((self.num_dst, 2 * x.shape[1])), dropped
-        threads = torch.get_num_threads()
-        self.native.sum_beside(_matrix(weight), _matrix(x), as_array(out), threads, kept.numpy(), p)
-        return out
-
-    def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:
-        out = grad.new_empty((self.num_dst, grad.shape[1] // 2))
-        self.native.sum_beside_backward(_matrix(weight), _matrix(grad), as_array(out), torch.get_num_threads())
+    def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
+        out, threads = grad.new_empty((self.num_dst, grad.shape[1] // 2)), torch.get_num_threads()
+        self.native.sum_beside_backward(_matrix(grad), as_array(out), threads, **_arrays(factors, grad.dtype))
         return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
@@ -154,6 +179,12 @@ def _matrix(x: Tensor) -> np.ndarray:
     return as_array(x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))))
 
 
+def _arrays(factors: Factors, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """Returns the factors as arguments of the native core, for rows of a type."""
+    given = {"weight": factors.edge, "source": factors.source, "destination": factors.destination}
+    return {name: _matrix(values.to(wide(dtype))) for name, values in given.items() if values is not None}
+
+
 class TorchKernels(EdgeKernels):
     """The segment reductions of torch, deterministic on GPUs too."""
 
@@ -182,23 +213,29 @@ class TorchKernels(EdgeKernels):
         indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return TorchKernels(indptr, self.dst[by_source], self.order[by_source], self.num_dst)
 
-    def sum(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        rows = (
-            x[self.src]
-            if weight is None
-            else x[self.src] * weight[self.order].view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
-        )
-        return self._segments(rows, "sum", 0)
+    def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:
+        if factors.source is not None:
+            x = x * _across(factors.source, x)
+        rows = x[self.src]
+        if factors.edge is not None:
+            weight = factors.edge[self.order]
+            rows = rows * weight.view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
+        out = self._segments(rows, "sum", 0)
+        if factors.destination is not None:
+            out *= _across(factors.destination, out)
+        return out + own * x[: self.num_dst] if own else out
 
-    def sum_beside(self, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.cat([self.sum(x, weight), x[: self.num_dst]], 1)
+    def add_sum(self, x: Tensor, factors: Factors, out: Tensor) -> None:
+        width = min(x.shape[1], out.shape[1])
+        out[:, :width] += self.sum(x[:, :width], factors)
 
-    def sum_beside_dropped(self, x: Tensor, weight: Tensor, dropped: Dropped) -> Tensor:
-        raise NotImplementedError
+    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+        assert dropped is None
+        return torch.cat([self.sum(x, factors), x[: self.num_dst]], 1)
 
-    def sum_beside_backward(self, grad: Tensor, weight: Tensor) -> Tensor:
+    def sum_beside_backward(self, grad: Tensor, factors: Factors) -> Tensor:
         sums, own = grad.chunk(2, 1)
-        out = self.sum(sums, weight)
+        out = self.sum(sums, factors)
         out[: len(own)] += own
         return out
 
@@ -223,3 +260,8 @@ class TorchKernels(EdgeKernels):
         if not rows.numel():  # segment_reduce refuses them
             return rows.new_full((self.num_dst, *rows.shape[1:]), empty)
         return torch.segment_reduce(rows, reduce, offsets=self.indptr, initial=empty)
+
+
+def _across(factor: Tensor, rows: Tensor) -> Tensor:
+    """Shapes the factor of each row like the rows."""
+    return factor.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))

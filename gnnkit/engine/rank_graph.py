@@ -21,11 +21,10 @@ class RankGraph:
 
     edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
     weight: Tensor | None  # [held edges] the graph's own
-    halo: Tensor  # [num_halo] int64, positions in the rank's gathered sources
 
     @classmethod
     def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> RankGraph:
-        """Renumbers the edges of a shard.
+        """Lists the edges of a shard.
 
         The shard must hold all in-edges of the owned rows, and no other edges.
 
@@ -34,9 +33,6 @@ class RankGraph:
             weight: [held edges] weights of the edges. None: the graph has none.
             device: Device of the result.
         """
-        own = np.isin(shard.sources, shard.owned)
-        row = np.cumsum(~own) - 1 + len(shard.owned)
-        row[own] = np.searchsorted(shard.owned, shard.sources[own])
-        target = np.repeat(np.searchsorted(shard.owned, shard.targets), np.diff(shard.csc.indptr))
-        edge_index = np.stack([row[shard.csc.indices], target])
-        return cls(torch.from_numpy(edge_index).to(device), weight, torch.from_numpy(np.flatnonzero(~own)).to(device))
+        rows = np.repeat(np.arange(len(shard.owned)), shard.num_in_edges)
+        edge_index = np.stack([np.asarray(shard.csc.indices, np.int64), rows])
+        return cls(torch.from_numpy(edge_index).to(device), weight)

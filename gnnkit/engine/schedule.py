@@ -19,6 +19,7 @@ from gnnkit.engine.tally import Exchange
 from gnnkit.engine.wire import Transfer, Wire
 
 Operation = Literal["sum", "mean", "max", "weighted sum", "messages", "scores", "softmax", "halo"]
+Arriving = Callable[[], Tensor]  # waits for rows
 _tracker = ModuleTracker()
 
 
@@ -112,6 +113,11 @@ class Passes:
         """Whether ranks exchange rows in the current pass."""
         return self.current.exchanges
 
+    @property
+    def exact(self) -> bool:
+        """Whether the rows of the current pass come at once, as they are."""
+        return self.current.schedule is None and self.current.codec is None
+
     def enter(self, forward: ForwardPass) -> None:
         """Makes `forward` the current pass. Called before each operation of a pass."""
         if forward is not self.current:
@@ -119,7 +125,7 @@ class Passes:
             if forward.schedule is not None:
                 forward.schedule.begin(forward)
 
-    def receive(
+    def start(
         self,
         wire: Wire,
         rows: Tensor,
@@ -127,8 +133,8 @@ class Passes:
         recv: Sequence[int],
         exchange: Exchange,
         ids: Tensor | None,
-    ) -> Tensor:
-        """Returns the rows of one exchange, as the current pass has them. Collective.
+    ) -> Arriving:
+        """Begins an exchange. Collective.
 
         Args:
             wire: The ranks of the exchange.
@@ -139,14 +145,15 @@ class Passes:
             ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
 
         Returns:
-            [sum(recv), ...]
+            Waits for the rows [sum(recv), ...], as the current pass has them.
         """
         current, backward = self.current, _tracker.is_bw
         number = self._next(backward)
         key = derive(current.key, int(backward), number)
         codec = None if self._plain else current.codec
         transfer = Transfer(rows, send, recv, exchange, number, backward, key, wire, ids, codec)
-        return transfer.now() if current.schedule is None else current.schedule.receive(transfer, current)
+        rows = transfer.now() if current.schedule is None else current.schedule.receive(transfer, current)
+        return lambda: rows
 
     def keep(self, compute: Callable[[], Tensor]) -> Tensor:
         """Returns `compute()`, exact, or an earlier result if the schedule says so."""

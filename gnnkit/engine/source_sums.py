@@ -61,11 +61,10 @@ class SourceSums:
             first: [num_owned] probability p_0 of each owned node to be a seed.
         """
         csc, reached = self.shard.csc, first.astype(np.float64)
-        rows = np.searchsorted(self.shard.owned, self.shard.targets)
-        degree = np.diff(csc.indptr)
+        degree = self.shard.num_in_edges
         absent = np.log1p(-np.minimum(reached, _ALMOST))
         for fanout in fanouts:
-            drawn = np.minimum(1, (degree if fanout < 0 else fanout) / np.maximum(degree, 1)) * reached[rows]
+            drawn = np.minimum(1, (degree if fanout < 0 else fanout) / np.maximum(degree, 1)) * reached
             missed = np.repeat(np.log1p(-np.minimum(drawn, _ALMOST)), degree)
             missed = self.collect(np.bincount(csc.indices, missed, len(self.shard.sources)).astype(np.float64))
             reached, absent = -np.expm1(missed), absent + missed

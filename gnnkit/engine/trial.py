@@ -27,10 +27,9 @@ class Sizes:
 
     owned: int = 1
     cell_nodes: int = 1  # `owned` of all ranks of the cell, at least `owned`
-    sources: int = 1  # of held edges
-    targets: int = 1
+    partial: int = 1  # partial sums for other cells
     edges: int = 1
-    halo: int = 1  # sources that other cells own, at most `sources`
+    halo: int = 1  # sources that other cells own
 
 
 class Trial:
@@ -121,7 +120,7 @@ def activations(
     def kept(sizes: Sizes) -> int:
         return Trial(traffic, slice_, edge_width, _dtype(model), sizes).forward(model, in_features)[1]
 
-    some = Sizes(owned=2, cell_nodes=4, sources=4, targets=2, edges=2, halo=2)
+    some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2)
     base = kept(some)
     numbers = {field.name: getattr(some, field.name) for field in fields(Sizes)}
     slopes = [kept(replace(some, **{name: number + 1})) - base for name, number in numbers.items()]
@@ -168,14 +167,14 @@ def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shar
 
     All edges lead from the first source into the first target.
     """
-    away = traffic.grid.num_cells - 1
-    sources = np.zeros(sizes.sources, np.int64)
-    if traffic.gather_rows.any():
-        sources[len(sources) - sizes.halo :] = 1
-    target_cell = np.full(sizes.targets, away if traffic.reduce_rows.any() else 0)
+    halo = sizes.halo if traffic.gather_rows.any() else 0
+    partial = sizes.partial if traffic.reduce_rows.any() else 0
+    away = np.int64(traffic.grid.num_cells - 1)
     none, width_0 = np.zeros(sizes.owned, np.int64), np.zeros((sizes.owned, 0))
     degrees = np.ones(sizes.cell_nodes)
-    indptr = np.concatenate([[0], np.full(sizes.targets, sizes.edges)])
+    indptr = np.full(sizes.cell_nodes + partial + 1, sizes.edges)
+    indptr[0] = 0
+    indices = np.zeros(sizes.edges, np.int64)
     return Shard(
         rank=slice_,
         grid=traffic.grid,
@@ -184,11 +183,11 @@ def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shar
         num_classes=1,
         owned=np.zeros(sizes.owned, np.int64),
         cell_nodes=np.zeros(sizes.cell_nodes, np.int64),
-        sources=sources,
-        source_cell=sources * away,
-        targets=np.zeros(sizes.targets, np.int64),
-        target_cell=target_cell,
-        csc=CSC(indptr, np.zeros(sizes.edges, np.int64), num_sources=sizes.sources),
+        halo=np.ones(halo, np.int64),
+        halo_cell=np.full(halo, away),
+        partial=np.ones(partial, np.int64),
+        partial_cell=np.full(partial, away),
+        csc=CSC(indptr, indices, num_sources=sizes.cell_nodes + halo),
         edge_ids=np.zeros(sizes.edges, np.int64),
         in_degree=degrees,
         out_degree=degrees,

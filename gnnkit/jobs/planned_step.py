@@ -103,14 +103,12 @@ def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, si
 
 def _sizes(shard: Shard) -> Sizes:
     """Counts the rows of a shard."""
-    own_sources = int(np.count_nonzero(np.asarray(shard.source_cell) == shard.cell))
     return Sizes(
         owned=len(shard.owned),
         cell_nodes=len(shard.cell_nodes),
-        sources=len(shard.sources),
-        targets=len(shard.targets),
+        partial=len(shard.partial),
         edges=shard.csc.num_edges,
-        halo=len(shard.sources) - own_sources,
+        halo=len(shard.halo),
     )
 
 

@@ -31,9 +31,12 @@ class GINConv(nn.Module):
         first = self.first.weight[:, adjacency.columns]
         project_first = adjacency.project_first(first.shape[1], first.shape[0])
         h = F.linear(x, first) if project_first else x
-        z = (1 + self.eps) * h[: adjacency.num_dst] + adjacency.aggregate(h)
-        z = adjacency.add_columns(z if project_first else F.linear(z, first))
-        out: Tensor = self.second((z + self.bias).relu())
+        z = adjacency.aggregate_with_own(h, 1 + self.eps)
+        if project_first:
+            z = adjacency.add_columns(z) + self.bias
+        else:
+            z = adjacency.product(z, first.t(), self.bias)
+        out: Tensor = self.second(z.relu())
         return out
 
 

@@ -158,7 +158,7 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
             held.append(shard.csc.num_edges)
             train.append(np.count_nonzero(shard.split == Split.TRAIN))
             if shard.slice == 0:
-                copies.append(_num_distinct(graph.num_nodes, shard.cell_nodes, shard.sources, shard.targets))
+                copies.append(_num_distinct(graph.num_nodes, shard.cell_nodes, shard.halo, shard.partial))
             yield shard
 
     traffic = Traffic.of(seen())

@@ -21,10 +21,10 @@ from gnnkit.storage import load_arrays, save_arrays
 class Shard:
     """One rank's share: the rows owned by the rank, and the edges held by its cell.
 
-    Edges of `csc` lead from positions in `sources` into positions in `targets`. A
-    gather fills `sources` from the ranks of `source_cell`. A reduce sends `targets` to
-    the ranks of `target_cell`. The ranks of one cell, its slices, hold the same edges,
-    sources and targets.
+    Edges of `csc` lead from rows [`cell_nodes` | `halo`] into rows [`cell_nodes` |
+    `partial`]. A gather brings the halo from the ranks of `halo_cell`. A reduce sends
+    the partial sums to the ranks of `partial_cell`. The ranks of one cell, its slices,
+    hold the same edges, halo and partial sums.
     """
 
     rank: int
@@ -34,11 +34,11 @@ class Shard:
     num_classes: int  # as `Graph.num_classes`
     owned: Ids  # [num_owned] int64 global ids, ascending
     cell_nodes: Ids  # [num_cell_nodes] int64, `owned` of each rank of the cell, slice 0 first. = owned without slices
-    sources: Ids  # [num_sources] int64 global ids of the held edges' sources, ordered by (source_cell, id)
-    source_cell: Ids  # [num_sources] int32 cell whose ranks own each source
-    targets: Ids  # [num_targets] int64 global ids of the held edges' destinations, ordered by (target_cell, id)
-    target_cell: Ids  # [num_targets] int32
-    csc: CSC  # num_targets destinations, num_sources sources. In-edges in ascending order of edge id
+    halo: Ids  # [num_halo] int64 global ids of held edges' sources that other cells own, ordered by (halo_cell, id)
+    halo_cell: Ids  # [num_halo] int32 cell whose ranks own each node of the halo
+    partial: Ids  # [num_partial] int64 global ids of held edges' destinations that other cells own, by (cell, id)
+    partial_cell: Ids  # [num_partial] int32
+    csc: CSC  # in-edges of [cell_nodes | partial], leaving [cell_nodes | halo]; of a row in ascending order of edge id
     edge_ids: Ids  # [num_held_edges] int64 global edge ids
     in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
     out_degree: Floats  # [num_cell_nodes] float64
@@ -53,6 +53,21 @@ class Shard:
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_owned]
         """Which owned nodes have a label."""
         return labelled(self.labels)
+
+    @property
+    def sources(self) -> Ids:  # [num_sources]
+        """The global ids of all rows that held edges can leave."""
+        return np.concatenate([self.cell_nodes, self.halo])
+
+    @property
+    def targets(self) -> Ids:  # [num_targets]
+        """The global ids of all rows that held edges can enter."""
+        return np.concatenate([self.cell_nodes, self.partial])
+
+    @property
+    def num_in_edges(self) -> Ids:  # [num_cell_nodes]
+        """How many of the held edges enter each of the cell's nodes."""
+        return np.diff(self.csc.indptr[: len(self.cell_nodes) + 1])
 
     @property
     def cell(self) -> int:
@@ -72,35 +87,25 @@ class Shard:
         `add_self_loops(fill_value="mean")`. Loops stand in the owner's cell, so that no
         layout receives a row for a loop.
         """
-        missing = ~self.looped
-        added = np.sort(self.cell_nodes[missing])
-        sources = _Extended.by(self.sources, self.source_cell, added, self.cell)
-        targets = _Extended.by(self.targets, self.target_cell, added, self.cell)
-        degree = np.zeros(len(targets.ids), np.int64)
-        degree[targets.old] = np.diff(self.csc.indptr)
-        loops = AddedLoops.to(targets.new, degree)  # in order of ids, because the ids of loops exceed all others
-        mean, weight = self.mean_edge_features, self.csc.weight
-        if mean is not None:
-            mean = mean[_positions(self.cell_nodes, added)]
+        loops = AddedLoops.to(
+            np.flatnonzero(~self.looped), np.diff(self.csc.indptr)
+        )  # behind a row's edges: ids of loops exceed all others
+        mean, weight, ids = self.mean_edge_features, self.csc.weight, self.num_edges + self.cell_nodes[loops.rows]
         return replace(
             self,
-            sources=sources.ids,
-            source_cell=sources.cell,
-            targets=targets.ids,
-            target_cell=targets.cell,
             csc=CSC(
                 loops.indptr,
-                loops.insert(sources.old[self.csc.indices], sources.new),
+                loops.insert(self.csc.indices, loops.rows),
                 None if weight is None else loops.insert(weight, 1.0),
-                len(sources.ids),
+                self.csc.num_sources,
             ),
-            edge_ids=loops.insert(self.edge_ids, self.num_edges + added),
-            in_degree=self.in_degree + missing,
-            out_degree=self.out_degree + missing,
+            edge_ids=loops.insert(self.edge_ids, ids),
+            in_degree=self.in_degree + ~self.looped,
+            out_degree=self.out_degree + ~self.looped,
             looped=np.ones_like(self.looped),
             edge_features=None
             if mean is None or self.edge_features is None
-            else loops.insert(self.edge_features, mean),
+            else loops.insert(self.edge_features, mean[loops.rows]),
         )
 
     def save(self, folder: Path) -> None:
@@ -117,8 +122,8 @@ class Shard:
         Raises `UserError` naming a bad file.
         """
         arrays, meta = load_arrays(folder)
-        sources = arrays["sources"]
-        csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"), len(sources))
+        num_sources = len(arrays["cell_nodes"]) + len(arrays["halo"])
+        csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"), num_sources)
         rest: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         return cls(**{name: meta[name] for name in _SCALARS}, **rest, grid=Grid(**meta["grid"]), csc=csc)
 
@@ -163,9 +168,10 @@ def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
 class _Held:
     """The edges that all ranks of one cell hold."""
 
+    cell_nodes: Ids  # [num_cell_nodes]
     edge_ids: Ids  # [num_held_edges] in the order of csc
-    sources: Ids  # [num_sources]
-    targets: Ids  # [num_targets]
+    halo: Ids  # [num_halo]
+    partial: Ids  # [num_partial]
     csc: CSC
     edge_features: Floats | None
 
@@ -202,40 +208,43 @@ class _Whole:
         )
 
     def hold(self, cell: int, edges: Ids) -> _Held:
-        """Renumbers `edges`, ascending ids, from zero."""
-        destination = self.destinations[edges]  # ascending, since edge ids run by destination
-        first = np.flatnonzero(np.diff(destination, prepend=-1))
-        targets = destination[first].astype(np.int64)
-        degree = np.diff(first, append=len(edges))
-        order = np.argsort(self.node_cell[targets], kind="stable")
-        indptr = _offsets(degree[order])
-        if len(targets) and self.node_cell[targets].min() != self.node_cell[targets].max():
-            edges = edges[np.repeat(first[order] - indptr[:-1], degree[order]) + np.arange(len(edges))]
-        sources, indices = self._renumber(self.graph.csc.indices[edges])
+        """Renumbers the ends of `edges`, ascending ids: the cell's own nodes come first."""
+        first, last = self.rank_start[[cell * self.grid.slices, (cell + 1) * self.grid.slices]]
+        cell_nodes = self.by_rank[first:last]
+        partial, rows = self._renumber(self.destinations[edges], cell_nodes)
+        if np.any(rows[1:] < rows[:-1]):
+            order = np.argsort(rows, kind="stable")
+            edges, rows = edges[order], rows[order]
+        indptr = _offsets(np.bincount(rows, minlength=len(cell_nodes) + len(partial)))
+        halo, indices = self._renumber(self.graph.csc.indices[edges], cell_nodes)
         weight, features = self.graph.csc.weight, self.graph.edge_features
         return _Held(
+            cell_nodes,
             edges,
-            sources,
-            targets[order],
-            CSC(indptr, indices, None if weight is None else weight[edges], len(sources)),
+            halo,
+            partial,
+            CSC(indptr, indices, None if weight is None else weight[edges], len(cell_nodes) + len(halo)),
             None if features is None else features[edges],
         )
 
-    def _renumber(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """Returns the distinct nodes by (cell, id), and each node's position there."""
+    def _renumber(self, nodes: Ids, cell_nodes: Ids) -> tuple[Ids, Ids]:
+        """Returns the distinct nodes of other cells by (cell, id), and each node's row.
+
+        Rows are those of `cell_nodes`, then those of the nodes of other cells.
+        """
         seen = np.zeros(self.graph.num_nodes, bool)
         seen[nodes] = True
-        distinct = np.flatnonzero(seen)
-        distinct = distinct[np.argsort(self.node_cell[distinct], kind="stable")]
-        position = np.empty(self.graph.num_nodes, np.int32)
-        position[distinct] = np.arange(len(distinct), dtype=np.int32)
-        return distinct, position[nodes]
+        seen[cell_nodes] = False
+        others = np.flatnonzero(seen)
+        others = others[np.argsort(self.node_cell[others], kind="stable")]
+        row = np.empty(self.graph.num_nodes, np.int32)
+        row[cell_nodes] = np.arange(len(cell_nodes), dtype=np.int32)
+        row[others] = np.arange(len(cell_nodes), len(cell_nodes) + len(others), dtype=np.int32)
+        return others, row[nodes]
 
     def shard(self, rank: int, held: _Held) -> Shard:
-        graph, cell = self.graph, rank // self.grid.slices
+        graph, cell_nodes = self.graph, held.cell_nodes
         owned = self.by_rank[self.rank_start[rank] : self.rank_start[rank + 1]]
-        first, last = self.rank_start[[cell * self.grid.slices, (cell + 1) * self.grid.slices]]
-        cell_nodes = self.by_rank[first:last]
         return Shard(
             rank=rank,
             grid=self.grid,
@@ -244,10 +253,10 @@ class _Whole:
             num_classes=graph.num_classes,
             owned=owned,
             cell_nodes=cell_nodes,
-            sources=held.sources,
-            source_cell=self.node_cell[held.sources],
-            targets=held.targets,
-            target_cell=self.node_cell[held.targets],
+            halo=held.halo,
+            halo_cell=self.node_cell[held.halo],
+            partial=held.partial,
+            partial_cell=self.node_cell[held.partial],
             csc=held.csc,
             edge_ids=held.edge_ids,
             in_degree=self.in_degree[cell_nodes],
@@ -258,31 +267,6 @@ class _Whole:
             split=graph.split[owned],
             edge_features=held.edge_features,
             mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Extended:
-    """Ids in order of (cell, id) after ids of one cell were added."""
-
-    ids: Ids  # [num_ids]
-    cell: Ids  # [num_ids]
-    old: Ids  # [num_old] position of each former id
-    new: Ids  # [num_added] position of each id to add, there before or not
-
-    @classmethod
-    def by(cls, ids: Ids, cells: Ids, added: Ids, cell: int) -> _Extended:
-        start, stop = np.searchsorted(cells, [cell, cell + 1])
-        merged = np.union1d(ids[start:stop], added)
-        grown = len(merged) - (stop - start)
-        old = np.arange(len(ids))
-        old[start:stop] = start + np.searchsorted(merged, ids[start:stop])
-        old[stop:] += grown
-        return cls(
-            np.concatenate([ids[:start], merged, ids[stop:]]),
-            np.insert(cells, start, np.full(grown, cell, cells.dtype)),
-            old,
-            start + np.searchsorted(merged, added),
         )
 
 
@@ -298,9 +282,3 @@ def _grouped(keys: Ids, num_keys: int) -> tuple[Ids, Ids]:
 
 def _offsets(counts: Ids) -> Ids:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def _positions(ids: Ids, wanted: Ids) -> Ids:
-    """Returns the position of each of `wanted` in `ids`, which have any order."""
-    order = np.argsort(ids, kind="stable")
-    return order[np.searchsorted(ids, wanted, sorter=order)]

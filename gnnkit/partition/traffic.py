@@ -77,11 +77,9 @@ class Traffic:
             grid = shard.grid
             owned.append(len(shard.owned))
             if shard.slice == 0:
-                sources.append(np.bincount(shard.source_cell, minlength=grid.num_cells))
-                targets.append(np.bincount(shard.target_cell, minlength=grid.num_cells))
+                sources.append(np.bincount(shard.halo_cell, minlength=grid.num_cells))
+                targets.append(np.bincount(shard.partial_cell, minlength=grid.num_cells))
         gather_rows, reduce_rows = np.array(sources, np.int64), np.array(targets, np.int64).T.copy()
-        np.fill_diagonal(gather_rows, 0)
-        np.fill_diagonal(reduce_rows, 0)
         return cls(grid, np.array(owned, np.int64), gather_rows, reduce_rows)
 
     def transposed(self) -> Traffic:

@@ -78,7 +78,7 @@ class OwnerDraws:
             drawn = self._frontier.draw_held(known[0 if sampler.redraw else newest :], hop, key)
             hops = [drawn] if sampler.redraw else [*hops, drawn]
             rows, newest = join_hops(hops, np.int64), len(known)
-            sources = self.layers.number[rows.sources]
+            sources = rows.sources
             known, away, route = self._reach(known, sources, comm)
             nodes = np.concatenate([known, away])
             self._place[away] = np.arange(len(known), len(nodes))

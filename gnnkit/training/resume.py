@@ -327,7 +327,7 @@ def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
 def fingerprint(shard: Shard) -> str:
     """Hashes the ids of the rows that a rank owns and reads."""
     digest = hashlib.sha256(str(shard.grid).encode())
-    for rows in (shard.owned, shard.sources, shard.targets):
+    for rows in (shard.owned, shard.halo, shard.partial):
         digest.update(np.asarray(rows, np.int64).tobytes())
     return digest.hexdigest()
 

@@ -1,11 +1,11 @@
 //! Aggregation over in-edges.
 
-use gnnkit_core::aggregate::Columns;
+use gnnkit_core::aggregate::{Columns, Factor, How, Matrix};
 use gnnkit_core::{Bf16, Csc, Dropout, Error, Float, Number};
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, Slice, count, real, refuse};
+use crate::arg::{Arg, Ids, Slice, count, flag, real, refuse};
 use crate::array::{Input, Item, Output, by_type, same_rows, width};
 use crate::graph::num_threads;
 use crate::user_error;
@@ -44,55 +44,72 @@ impl Aggregator {
         py.detach(|| self.0.transpose()).map(Self).map_err(user_error)
     }
 
-    #[pyo3(signature = (x, out, threads=None))]
-    fn sum(&self, x: Arg<'_, '_>, out: Arg<'_, '_>, threads: Option<Arg<'_, '_>>) -> PyResult<()> {
-        by_type!("x", x, [f32, f64, Bf16], sum(&self.0, x, out, threads))
-    }
-
-    #[pyo3(signature = (weight, x, out, threads=None))]
-    fn weighted_sum(
+    #[pyo3(signature = (x, out, threads=None, *, weight=None, source=None, destination=None, own=None, add=None, width=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn sum(
         &self,
-        weight: Arg<'_, '_>,
         x: Arg<'_, '_>,
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
+        weight: Option<Arg<'_, '_>>,
+        source: Option<Arg<'_, '_>>,
+        destination: Option<Arg<'_, '_>>,
+        own: Option<Arg<'_, '_>>,
+        add: Option<Arg<'_, '_>>,
+        width: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
-        by_type!("x", x, [f32, f64, Bf16], weighted_sum(&self.0, weight, x, out, threads))
-    }
-
-    /// Where `kept` is given, dropout with probability `p` makes the rows first.
-    #[pyo3(signature = (weight, x, out, threads=None, kept=None, p=None))]
-    fn sum_beside(
-        &self,
-        weight: Arg<'_, '_>,
-        x: Arg<'_, '_>,
-        out: Arg<'_, '_>,
-        threads: Option<Arg<'_, '_>>,
-        kept: Option<Arg<'_, '_>>,
-        p: Option<Arg<'_, '_>>,
-    ) -> PyResult<()> {
-        let p = p.map_or(Ok(0.0), |p| real("p", p))?;
+        let own = own.map_or(Ok(0.0), |own| real("own", own))?;
+        let add = add.map_or(Ok(false), |add| flag("add", add))?;
+        let width = width.map(|width| count("width", width)).transpose()?;
+        let factors = (weight, source, destination);
         by_type!(
             "x",
             x,
             [f32, f64, Bf16],
-            sum_beside(&self.0, weight, x, out, (kept, p), threads)
+            sum(&self.0, x, out, factors, (own, add, width), threads)
         )
     }
 
-    #[pyo3(signature = (weight, grad, out, threads=None))]
+    /// Where `kept` is given, dropout with probability `p` makes the rows first.
+    #[pyo3(signature = (x, out, threads=None, *, weight=None, source=None, destination=None, kept=None, p=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn sum_beside(
+        &self,
+        x: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+        weight: Option<Arg<'_, '_>>,
+        source: Option<Arg<'_, '_>>,
+        destination: Option<Arg<'_, '_>>,
+        kept: Option<Arg<'_, '_>>,
+        p: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
+        let p = p.map_or(Ok(0.0), |p| real("p", p))?;
+        let factors = (weight, source, destination);
+        by_type!(
+            "x",
+            x,
+            [f32, f64, Bf16],
+            sum_beside(&self.0, x, out, factors, (kept, p), threads)
+        )
+    }
+
+    #[pyo3(signature = (grad, out, threads=None, *, weight=None, source=None, destination=None))]
     fn sum_beside_backward(
         &self,
-        weight: Arg<'_, '_>,
         grad: Arg<'_, '_>,
         out: Arg<'_, '_>,
         threads: Option<Arg<'_, '_>>,
+        weight: Option<Arg<'_, '_>>,
+        source: Option<Arg<'_, '_>>,
+        destination: Option<Arg<'_, '_>>,
     ) -> PyResult<()> {
+        let factors = (weight, source, destination);
         by_type!(
             "grad",
             grad,
             [f32, f64, Bf16],
-            sum_beside_backward(&self.0, weight, grad, out, threads)
+            sum_beside_backward(&self.0, grad, out, factors, threads)
         )
     }
 
@@ -133,87 +150,137 @@ fn copy<I: gnnkit_core::csc::Id>(
     py.detach(|| gnnkit_core::Aggregator::new(Csc::new(indptr, indices, num_sources)?))
 }
 
+/// Arguments: factors of edges, of sources, of sums.
+type Given<'a, 'py> = (Option<Arg<'a, 'py>>, Option<Arg<'a, 'py>>, Option<Arg<'a, 'py>>);
+
+/// The factors of a sum, each with its name for errors.
+struct Factors<'py, W: Element> {
+    weight: Option<Input<'py, W>>,
+    source: Option<Input<'py, W>>,
+    destination: Option<Input<'py, W>>,
+}
+
+impl<'py, W: Element + Float> Factors<'py, W> {
+    fn new((weight, source, destination): Given<'_, 'py>) -> PyResult<Self> {
+        if weight.is_some() && source.is_some() {
+            return Err(refuse("source", "goes without weight: multiply the weights"));
+        }
+        let input = |name, array: Option<Arg<'_, 'py>>| array.map(|array| Input::new(name, array)).transpose();
+        Ok(Self {
+            weight: input("weight", weight)?,
+            source: input("source", source)?,
+            destination: input("destination", destination)?,
+        })
+    }
+
+    fn apart_from<T: Element>(&self, out: &Output<'py, T>) -> PyResult<()> {
+        let given = [&self.weight, &self.source, &self.destination];
+        given.into_iter().flatten().try_for_each(|input| out.apart_from(input))
+    }
+
+    fn heads(&self) -> PyResult<usize> {
+        match &self.weight {
+            Some(weight) => width("weight", weight.shape()),
+            None => Ok(1),
+        }
+    }
+
+    fn how(&self) -> PyResult<How<'_, W>> {
+        let factor = match (&self.weight, &self.source) {
+            (Some(weight), _) => Factor::Edge(weight.as_slice()?),
+            (None, Some(source)) => Factor::Source(source.as_slice()?),
+            (None, None) => Factor::One,
+        };
+        let destination = self.destination.as_ref().map(Input::as_slice).transpose()?;
+        Ok(How {
+            destination,
+            ..How::by(factor)
+        })
+    }
+}
+
 fn sum<T: Item>(
     edges: &gnnkit_core::Aggregator,
     x: Arg<'_, '_>,
     out: Arg<'_, '_>,
+    factors: Given<'_, '_>,
+    (own, add, columns): (f64, bool, Option<usize>),
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
-    let threads = num_threads(threads, 1)?;
+    let (factors, threads) = (Factors::<T::Wide>::new(factors)?, num_threads(threads, 1)?);
     let (py, x, mut out) = (
         x.py(),
         Input::<T::Held>::new("x", x)?,
         Output::<T::Held>::new("out", out)?,
     );
     out.apart_from(&x)?;
-    let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
+    factors.apart_from(&out)?;
+    let (of_x, of_out) = (width("x", x.shape())?, width("out", out.shape())?);
+    let columns = match columns {
+        Some(columns) => columns,
+        None => same_rows(("x", x.shape()), ("out", out.shape()))?,
+    };
+    let columns = Columns::new(columns, factors.heads()?).map_err(user_error)?;
     let (x, out) = (T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
-    py.detach(|| edges.sum(columns, x, out, threads)).map_err(user_error)
-}
-
-fn weighted_sum<T: Item>(
-    edges: &gnnkit_core::Aggregator,
-    weight: Arg<'_, '_>,
-    x: Arg<'_, '_>,
-    out: Arg<'_, '_>,
-    threads: Option<Arg<'_, '_>>,
-) -> PyResult<()> {
-    let threads = num_threads(threads, 1)?;
-    let (py, weight) = (x.py(), Input::<T::Wide>::new("weight", weight)?);
-    let (x, mut out) = (Input::<T::Held>::new("x", x)?, Output::<T::Held>::new("out", out)?);
-    out.apart_from(&x)?;
-    out.apart_from(&weight)?;
-    let columns = same_rows(("x", x.shape()), ("out", out.shape()))?;
-    let columns = Columns::new(columns, width("weight", weight.shape())?).map_err(user_error)?;
-    let (weight, x, out) = (weight.as_slice()?, T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
-    py.detach(|| edges.weighted_sum(columns, weight, x, out, threads))
+    let how = How {
+        own: T::Wide::of(own),
+        add,
+        ..factors.how()?
+    };
+    let x = Matrix {
+        values: x,
+        stride: of_x,
+    };
+    let out = Matrix {
+        values: out,
+        stride: of_out,
+    };
+    py.detach(|| edges.sum(columns, how, x, out, threads))
         .map_err(user_error)
 }
 
 fn sum_beside<T: Item>(
     edges: &gnnkit_core::Aggregator,
-    weight: Arg<'_, '_>,
     x: Arg<'_, '_>,
     out: Arg<'_, '_>,
+    factors: Given<'_, '_>,
     (kept, p): (Option<Arg<'_, '_>>, f64),
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
     let (dropout, threads) = (Dropout::new(0, p).map_err(user_error)?, num_threads(threads, 1)?);
-    let (py, weight) = (x.py(), Input::<T::Wide>::new("weight", weight)?);
+    let (py, factors) = (x.py(), Factors::<T::Wide>::new(factors)?);
     let (x, mut out) = (Input::<T::Held>::new("x", x)?, Output::<T::Held>::new("out", out)?);
     let kept = kept.map(|kept| Input::<u32>::new("kept", kept)).transpose()?;
     out.apart_from(&x)?;
-    out.apart_from(&weight)?;
+    factors.apart_from(&out)?;
     let columns = width("x", x.shape())?;
     twice(("out", out.shape()), ("x", columns))?;
-    let (weight, x, out) = (weight.as_slice()?, T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
+    let (how, x, out) = (factors.how()?, T::of(x.as_slice()?), T::of_mut(out.as_slice()?));
     let kept = kept.as_ref().map(Input::as_slice).transpose()?;
-    py.detach(|| match kept {
-        None => edges.sum_beside(columns, weight, x, out, threads),
-        Some(kept) => edges.sum_beside_kept(columns, weight, x, (kept, dropout), out, threads),
-    })
-    .map_err(user_error)
+    let kept = kept.map(|kept| (kept, dropout));
+    py.detach(|| edges.sum_beside(columns, how, x, kept, out, threads))
+        .map_err(user_error)
 }
 
 fn sum_beside_backward<T: Item>(
     edges: &gnnkit_core::Aggregator,
-    weight: Arg<'_, '_>,
     grad: Arg<'_, '_>,
     out: Arg<'_, '_>,
+    factors: Given<'_, '_>,
     threads: Option<Arg<'_, '_>>,
 ) -> PyResult<()> {
     let threads = num_threads(threads, 1)?;
-    let (py, weight) = (grad.py(), Input::<T::Wide>::new("weight", weight)?);
+    let (py, factors) = (grad.py(), Factors::<T::Wide>::new(factors)?);
     let (grad, mut out) = (
         Input::<T::Held>::new("grad", grad)?,
         Output::<T::Held>::new("out", out)?,
     );
     out.apart_from(&grad)?;
-    out.apart_from(&weight)?;
+    factors.apart_from(&out)?;
     let columns = width("out", out.shape())?;
     twice(("grad", grad.shape()), ("out", columns))?;
-    let (weight, grad, out) = (weight.as_slice()?, T::of(grad.as_slice()?), T::of_mut(out.as_slice()?));
-    py.detach(|| edges.sum_beside_backward(columns, weight, grad, out, threads))
+    let (how, grad, out) = (factors.how()?, T::of(grad.as_slice()?), T::of_mut(out.as_slice()?));
+    py.detach(|| edges.sum_beside_backward(columns, how, grad, out, threads))
         .map_err(user_error)
 }
 

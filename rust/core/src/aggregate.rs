@@ -18,7 +18,7 @@ mod reduce;
 mod rows;
 
 use dot::EdgeDot;
-use reduce::{Apart, Beside, BesideKept, InOrder, Max, Placed, Sum, Unit};
+use reduce::{Apart, Beside, BesideKept, InOrder, Max, OfSource, Placed, Rest, Sum, Unit};
 use rows::{Reduce, Rows, Split, plan};
 
 /// Number of edges between prefetching a row of x and using the row. 16 to 32 were
@@ -29,6 +29,54 @@ const TASK_OPERATIONS: usize = 1 << 16;
 /// More tasks than threads, so that a thread which lost its core does not keep the
 /// others waiting.
 const TASKS_PER_THREAD: usize = 8;
+
+/// The factors of the rows that are added up.
+#[derive(Debug, Clone, Copy)]
+pub enum Factor<'a, W> {
+    /// 1 each.
+    One,
+    /// [edges, heads] in the order of the edges that the aggregator, or the one it is
+    /// the transpose of, was made from.
+    Edge(&'a [W]),
+    /// [sources] one factor for all edges that leave a source.
+    Source(&'a [W]),
+}
+
+/// How a row of the result follows from the rows that are added up.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a, W> {
+    /// Of each edge's row.
+    pub factor: Factor<'a, W>,
+    /// [destinations] a factor of each sum.
+    pub destination: Option<&'a [W]>,
+    /// A factor of the destination's own row, which is added where the factor is not
+    /// 0. The destinations are the first sources then.
+    pub own: W,
+    /// Whether the result is added to what `out` has.
+    pub add: bool,
+}
+
+impl<'a, W: Float> How<'a, W> {
+    /// A sum with these factors.
+    pub fn by(factor: Factor<'a, W>) -> Self {
+        Self {
+            factor,
+            destination: None,
+            own: W::ZERO,
+            add: false,
+        }
+    }
+}
+
+/// Rows of a matrix, of which the first columns may be meant.
+#[derive(Debug)]
+pub struct Matrix<V> {
+    /// All rows.
+    pub values: V,
+    /// Numbers from a row to the next.
+    pub stride: usize,
+}
+
 /// How the columns of x and of the result divide into heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
@@ -135,124 +183,106 @@ impl Aggregator {
         })
     }
 
-    /// `out[v] = sum of x[u]` over the edges u -> v.
-    pub fn sum<T: Number>(&self, width: usize, x: &[T], out: &mut [T], threads: usize) -> Result<(), Error> {
-        self.sum_on(Isa::best(), width, x, out, threads)
-    }
-
-    fn sum_on<T: Number>(&self, isa: Isa, width: usize, x: &[T], out: &mut [T], threads: usize) -> Result<(), Error> {
-        let columns = Columns::new(width, 1)?;
-        self.check("x", x, "out", out, width)?;
-        let scale = Unit;
-        self.for_rows(
-            isa,
-            columns,
-            &Sum {
-                edges: self,
-                x,
-                width,
-                scale,
-            },
-            out,
-            threads,
-        );
-        Ok(())
-    }
-
-    /// `out[v, h] = sum of weight[e, h] * x[u, h]` over the edges e = u -> v, for each
-    /// head h. `weight` [edges, heads] is in the order of the edges that this
-    /// aggregator, or the one it is the transpose of, was made from.
-    pub fn weighted_sum<T: Number>(
+    /// `out[v, h] = sum of factor * x[u, h]` over the edges u -> v, for each head h, and
+    /// what `how` says beside.
+    pub fn sum<T: Number>(
         &self,
         columns: Columns,
-        weight: &[T::Wide],
-        x: &[T],
-        out: &mut [T],
+        how: How<'_, T::Wide>,
+        x: Matrix<&[T]>,
+        out: Matrix<&mut [T]>,
         threads: usize,
     ) -> Result<(), Error> {
-        self.weighted_sum_on(Isa::best(), columns, weight, x, out, threads)
+        self.sum_on(Isa::best(), columns, how, x, out, threads)
     }
 
-    fn weighted_sum_on<T: Number>(
+    fn sum_on<T: Number>(
         &self,
         isa: Isa,
         columns: Columns,
-        weight: &[T::Wide],
-        x: &[T],
-        out: &mut [T],
+        how: How<'_, T::Wide>,
+        Matrix { values: x, stride }: Matrix<&[T]>,
+        out: Matrix<&mut [T]>,
         threads: usize,
     ) -> Result<(), Error> {
-        let Columns { width, heads } = columns;
-        self.check("x", x, "out", out, width)?;
-        check_length("weight", weight.len(), self.num_edges().saturating_mul(heads))?;
-        match &self.position {
-            None => {
-                let scale = InOrder { weight, heads };
-                self.for_rows(
-                    isa,
-                    columns,
-                    &Sum {
-                        edges: self,
-                        x,
-                        width,
-                        scale,
-                    },
-                    out,
-                    threads,
-                );
+        for (name, stride) in [("x", stride), ("out", out.stride)] {
+            if stride < columns.width {
+                return Err(Error::Narrow {
+                    name,
+                    columns: stride,
+                    width: columns.width,
+                });
             }
-            Some(position) => {
-                let scale = Placed {
-                    weight,
-                    heads,
-                    position,
+        }
+        if how.own != T::Wide::ZERO {
+            self.check_prefix(self.num_destinations(), self.num_sources)?;
+        }
+        check_length("x", x.len(), self.num_sources.saturating_mul(stride))?;
+        check_length("out", out.values.len(), self.num_destinations().saturating_mul(out.stride))?;
+        let rest = self.rest(how, columns.heads)?;
+        macro_rules! by {
+            ($scale:expr) => {{
+                let sum = Sum {
+                    edges: self,
+                    x,
+                    stride,
+                    scale: $scale,
+                    rest,
                 };
-                self.for_rows(
-                    isa,
-                    columns,
-                    &Sum {
-                        edges: self,
-                        x,
-                        width,
-                        scale,
-                    },
-                    out,
-                    threads,
-                );
-            }
+                self.for_strided_rows(isa, columns, out.stride, &sum, out.values, threads)
+            }};
+        }
+        let heads = columns.heads;
+        match (how.factor, &self.position) {
+            (Factor::One, _) => by!(Unit),
+            (Factor::Edge(weight), None) => by!(InOrder { weight, heads }),
+            (Factor::Edge(weight), Some(position)) => by!(Placed {
+                weight,
+                heads,
+                position
+            }),
+            (Factor::Source(factor), _) => by!(OfSource {
+                factor,
+                sources: &self.sources
+            }),
         }
         Ok(())
     }
 
-    /// Writes [destinations, 2 width] rows: `out[v] = [sum of weight[e] * x[u] | x[v]]`
-    /// over the edges e = u -> v. The destinations are the first sources. So one product
-    /// serves a layer that reads a node's neighbours and the node itself.
+    /// Checks the factors.
+    fn rest<'a, W: Float>(&self, how: How<'a, W>, heads: usize) -> Result<Rest<'a, W>, Error> {
+        match how.factor {
+            Factor::One => {}
+            Factor::Edge(weight) => check_length("weight", weight.len(), self.num_edges().saturating_mul(heads))?,
+            Factor::Source(factor) => check_length("source", factor.len(), self.num_sources)?,
+        }
+        if let Some(factor) = how.destination {
+            check_length("destination", factor.len(), self.num_destinations())?;
+        }
+        Ok(Rest {
+            destination: how.destination,
+            own: how.own,
+            add: how.add,
+        })
+    }
+
+    /// Writes [destinations, 2 width] rows: `out[v] = [sum | x[v]]`, with the sums of
+    /// [`Self::sum`]. `how` has no `own` and no `add`. The destinations are the first
+    /// sources. So one product serves a layer that reads a node's neighbours and the
+    /// node itself.
+    ///
+    /// Where `kept` [sources, words of a row] of [`Dropout::kept`] is given, the rows
+    /// are those that dropout makes of x, without a pass over these.
     pub fn sum_beside<T: Number>(
         &self,
         width: usize,
-        weight: &[T::Wide],
+        how: How<'_, T::Wide>,
         x: &[T],
+        kept: Option<(&[u32], Dropout)>,
         out: &mut [T],
         threads: usize,
     ) -> Result<(), Error> {
-        self.sum_beside_on(Isa::best(), width, weight, x, None, out, threads)
-    }
-
-    /// [`Self::sum_beside`] of the rows that `dropout` makes of x, without a pass over
-    /// these. `kept` [sources, words of a row] is of [`Dropout::kept`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn sum_beside_kept<T: Number>(
-        &self,
-        width: usize,
-        weight: &[T::Wide],
-        x: &[T],
-        (kept, dropout): (&[u32], Dropout),
-        out: &mut [T],
-        threads: usize,
-    ) -> Result<(), Error> {
-        check_length("kept", kept.len(), self.num_sources.saturating_mul(words(width)))?;
-        let kept = Some((kept, dropout.scale()));
-        self.sum_beside_on(Isa::best(), width, weight, x, kept, out, threads)
+        self.sum_beside_on(Isa::best(), width, how, x, kept, out, threads)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -260,9 +290,9 @@ impl Aggregator {
         &self,
         isa: Isa,
         width: usize,
-        weight: &[T::Wide],
+        how: How<'_, T::Wide>,
         x: &[T],
-        kept: Option<(&[u32], T::Wide)>,
+        kept: Option<(&[u32], Dropout)>,
         out: &mut [T],
         threads: usize,
     ) -> Result<(), Error> {
@@ -275,45 +305,60 @@ impl Aggregator {
         }
         self.check_prefix(self.num_destinations(), self.num_sources)?;
         check_length("x", x.len(), self.num_sources.saturating_mul(width))?;
-        check_length("weight", weight.len(), self.num_edges())?;
         let twice = width.saturating_mul(2);
         check_length("out", out.len(), self.num_destinations().saturating_mul(twice))?;
-        let scale = InOrder { weight, heads: 1 };
-        let sum = Sum {
-            edges: self,
-            x,
-            width,
-            scale,
-        };
-        let columns = Columns::new(width, 1)?;
-        match kept {
-            None => self.for_strided_rows(isa, columns, twice, &Beside { sum }, out, threads),
-            Some((kept, factor)) => {
-                self.for_strided_rows(isa, columns, twice, &BesideKept { sum, kept, factor }, out, threads)
-            }
+        if let Some((kept, _)) = kept {
+            check_length("kept", kept.len(), self.num_sources.saturating_mul(words(width)))?;
+        }
+        let (rest, columns) = (self.rest(how, 1)?, Columns::new(width, 1)?);
+        macro_rules! by {
+            ($scale:expr) => {{
+                let sum = Sum {
+                    edges: self,
+                    x,
+                    stride: width,
+                    scale: $scale,
+                    rest,
+                };
+                match kept {
+                    None => self.for_strided_rows(isa, columns, twice, &Beside { sum }, out, threads),
+                    Some((kept, dropout)) => {
+                        let factor = dropout.scale();
+                        self.for_strided_rows(isa, columns, twice, &BesideKept { sum, kept, factor }, out, threads)
+                    }
+                }
+            }};
+        }
+        match how.factor {
+            Factor::One => by!(Unit),
+            Factor::Edge(weight) => by!(InOrder { weight, heads: 1 }),
+            Factor::Source(factor) => by!(OfSource {
+                factor,
+                sources: &self.sources
+            }),
         }
         Ok(())
     }
 
     /// The gradient of [`Self::sum_beside`], by the transpose of the edges: `out[u] =
-    /// b[u] + sum of weight[e] * a[v]` where `grad[v] = [a[v] | b[v]]`. Rows of `out`
-    /// beyond those of `grad` have no b.
+    /// b[u] + sum of factor * a[v]` where `grad[v] = [a[v] | b[v]]`. Rows of `out`
+    /// beyond those of `grad` have no b. `how` has no `own` and no `add`.
     pub fn sum_beside_backward<T: Number>(
         &self,
         width: usize,
-        weight: &[T::Wide],
+        how: How<'_, T::Wide>,
         grad: &[T],
         out: &mut [T],
         threads: usize,
     ) -> Result<(), Error> {
-        self.sum_beside_backward_on(Isa::best(), width, weight, grad, out, threads)
+        self.sum_beside_backward_on(Isa::best(), width, how, grad, out, threads)
     }
 
     fn sum_beside_backward_on<T: Number>(
         &self,
         isa: Isa,
         width: usize,
-        weight: &[T::Wide],
+        how: How<'_, T::Wide>,
         grad: &[T],
         out: &mut [T],
         threads: usize,
@@ -328,21 +373,32 @@ impl Aggregator {
         self.check_prefix(self.num_sources, self.num_destinations())?;
         let twice = width.saturating_mul(2);
         check_length("grad", grad.len(), self.num_sources.saturating_mul(twice))?;
-        check_length("weight", weight.len(), self.num_edges())?;
         check_length("out", out.len(), self.num_destinations().saturating_mul(width))?;
-        let scale = Placed {
-            weight,
-            heads: 1,
-            position,
-        };
-        let reduce = Sum {
-            edges: self,
-            x: grad,
-            width: twice,
-            scale,
-        };
-        let reduce = Apart { sum: reduce };
-        self.for_rows(isa, Columns::new(width, 1)?, &reduce, out, threads);
+        let (rest, columns) = (self.rest(how, 1)?, Columns::new(width, 1)?);
+        macro_rules! by {
+            ($scale:expr) => {{
+                let sum = Sum {
+                    edges: self,
+                    x: grad,
+                    stride: twice,
+                    scale: $scale,
+                    rest,
+                };
+                self.for_strided_rows(isa, columns, width, &Apart { sum }, out, threads)
+            }};
+        }
+        match how.factor {
+            Factor::One => by!(Unit),
+            Factor::Edge(weight) => by!(Placed {
+                weight,
+                heads: 1,
+                position
+            }),
+            Factor::Source(factor) => by!(OfSource {
+                factor,
+                sources: &self.sources
+            }),
+        }
         Ok(())
     }
 
@@ -527,7 +583,7 @@ impl Aggregator {
         out: R::Out<'_>,
         threads: usize,
     ) {
-        let panels = &plan::<R::Item, <R::Item as Number>::Wide>(columns, isa);
+        let panels = &plan::<R::Item, <R::Item as Number>::Wide>(columns, isa, !reduce.adds());
         let tasks = self.tasks(columns.width, threads, |row| row * stride, out);
         pool::for_each(threads, tasks, |(rows, out)| {
             isa.run(Rows {

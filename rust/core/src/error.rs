@@ -79,6 +79,16 @@ pub enum Error {
         /// Number of heads.
         heads: usize,
     },
+    /// Rows are too narrow.
+    #[error("{name} has {columns} columns, {width} are asked for")]
+    Narrow {
+        /// Which array.
+        name: &'static str,
+        /// Its columns.
+        columns: usize,
+        /// The columns asked for.
+        width: usize,
+    },
     /// More than 32 bits can count.
     #[error("{actual} {name} are more than the limit of {limit}")]
     TooMany {

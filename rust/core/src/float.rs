@@ -8,6 +8,8 @@ use std::ops::{Add, Mul};
 pub trait Float: Copy + Send + Sync + Debug + PartialOrd + Add<Output = Self> + Mul<Output = Self> + 'static {
     /// 0.
     const ZERO: Self;
+    /// 1.
+    const ONE: Self;
     /// The maximum of nothing.
     const NEG_INFINITY: Self;
     /// Not a number.
@@ -19,6 +21,7 @@ pub trait Float: Copy + Send + Sync + Debug + PartialOrd + Add<Output = Self> + 
 
 impl Float for f32 {
     const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
     const NEG_INFINITY: Self = Self::NEG_INFINITY;
     const NAN: Self = Self::NAN;
 
@@ -30,6 +33,7 @@ impl Float for f32 {
 
 impl Float for f64 {
     const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
     const NEG_INFINITY: Self = Self::NEG_INFINITY;
     const NAN: Self = Self::NAN;
 

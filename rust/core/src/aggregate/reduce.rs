@@ -76,11 +76,44 @@ impl<T: Float> Scale<T> for Placed<'_, T> {
     }
 }
 
-pub(super) struct Sum<'a, T, S> {
+/// The factor of an edge's source.
+pub(super) struct OfSource<'a, T> {
+    pub(super) factor: &'a [T], // [sources]
+    pub(super) sources: &'a [u32],
+}
+
+impl<T: Float> Scale<T> for OfSource<'_, T> {
+    const HEADS: bool = false;
+    type Value = T;
+
+    #[inline(always)]
+    fn of(&self, edge: usize, _: usize) -> T {
+        self.factor[self.sources[edge] as usize]
+    }
+
+    #[inline(always)]
+    fn times(value: T, x: T) -> T {
+        value * x
+    }
+}
+
+pub(super) struct Sum<'a, T: Number, S> {
     pub(super) edges: &'a Aggregator,
     pub(super) x: &'a [T],
-    pub(super) width: usize,
+    pub(super) stride: usize, // items of x from a row to the next
     pub(super) scale: S,
+    pub(super) rest: Rest<'a, T::Wide>,
+}
+
+/// What becomes of the sum of a row.
+#[derive(Clone, Copy)]
+pub(super) struct Rest<'a, W> {
+    /// [destinations] a factor of each sum.
+    pub(super) destination: Option<&'a [W]>,
+    /// A factor of the row of x that has the destination's number. The product is added.
+    pub(super) own: W,
+    /// Whether the sum is added to what is there.
+    pub(super) add: bool,
 }
 
 impl<T: Number, S: Scale<T::Wide>> Sum<'_, T, S> {
@@ -94,7 +127,7 @@ impl<T: Number, S: Scale<T::Wide>> Sum<'_, T, S> {
         mut sums: [[T::Wide; D]; K],
     ) -> [[T::Wide; D]; K] {
         for edge in self.edges.edges(row) {
-            let x: &[[T; D]; K] = self.edges.row(self.x, self.width, edge, pass.start);
+            let x: &[[T; D]; K] = self.edges.row(self.x, self.stride, edge, pass.start);
             for (head, (sums, x)) in sums.iter_mut().zip(x).enumerate() {
                 let value = self.scale.of(edge, pass.head + head);
                 for (sum, &x) in sums.iter_mut().zip(x) {
@@ -103,6 +136,32 @@ impl<T: Number, S: Scale<T::Wide>> Sum<'_, T, S> {
             }
         }
         sums
+    }
+
+    /// Adds up the in-edges of `row`, times the factor of the row.
+    #[inline(always)]
+    fn scaled<const D: usize, const K: usize>(&self, row: usize, pass: Pass) -> [[T::Wide; D]; K] {
+        let mut sums = self.add(row, pass, [[T::Wide::ZERO; D]; K]);
+        if let Some(factor) = self.rest.destination {
+            times(&mut sums, factor[row]);
+        }
+        sums
+    }
+
+    /// Adds `factor` times the columns of x from `start` on.
+    #[inline(always)]
+    fn plus<const D: usize, const K: usize>(&self, sums: &mut [[T::Wide; D]; K], factor: T::Wide, start: usize) {
+        let x: &[[T; D]; K] = at(self.x, start);
+        for (sum, &x) in sums.as_flattened_mut().iter_mut().zip(x.as_flattened()) {
+            *sum = *sum + factor * x.wide();
+        }
+    }
+}
+
+#[inline(always)]
+fn times<W: Float, const D: usize, const K: usize>(sums: &mut [[W; D]; K], factor: W) {
+    for sum in sums.as_flattened_mut() {
+        *sum = *sum * factor;
     }
 }
 
@@ -121,14 +180,28 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for Sum<'_, T, S> {
     type Item = T;
     type Out<'o> = &'o mut [T];
 
+    fn adds(&self) -> bool {
+        self.rest.add
+    }
+
     #[inline(always)]
-    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], at: usize) {
-        *at_mut(out, at) = nearest::<T, D, K>(self.add(row, pass, [[T::Wide::ZERO; D]; K]));
+    fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
+        let mut sums = self.scaled::<D, K>(row, pass);
+        if self.rest.own != T::Wide::ZERO {
+            self.plus(&mut sums, self.rest.own, row * self.stride + pass.start);
+        }
+        let out = at_mut::<T, D, K>(out, place);
+        if self.rest.add {
+            for (sum, &there) in sums.as_flattened_mut().iter_mut().zip(out.as_flattened()) {
+                *sum = *sum + there.wide();
+            }
+        }
+        *out = nearest::<T, D, K>(sums);
     }
 }
 
 /// The sum of a row, and beside it the row of the same number in x.
-pub(super) struct Beside<'a, T, S> {
+pub(super) struct Beside<'a, T: Number, S> {
     pub(super) sum: Sum<'a, T, S>,
 }
 
@@ -138,9 +211,9 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for Beside<'_, T, S> {
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
-        let Sum { x, width, .. } = self.sum;
-        *at_mut(out, place) = nearest::<T, D, K>(self.sum.add(row, pass, [[T::Wide::ZERO; D]; K]));
-        *at_mut::<T, D, K>(out, place + width) = *at(x, row * width + pass.start);
+        let Sum { x, stride, .. } = self.sum;
+        *at_mut(out, place) = nearest::<T, D, K>(self.sum.scaled(row, pass));
+        *at_mut::<T, D, K>(out, place + stride) = *at(x, row * stride + pass.start);
     }
 }
 
@@ -155,7 +228,7 @@ impl<T: Number, S: Scale<T::Wide>> BesideKept<'_, T, S> {
     /// The columns from `start` on of a row of x after dropout.
     #[inline(always)]
     fn dropped<const D: usize, const K: usize>(&self, x: &[[T; D]; K], source: usize, start: usize) -> [[T; D]; K] {
-        let words = words(self.sum.width);
+        let words = words(self.sum.stride);
         let kept = &self.kept[source * words..][..words];
         let mut out = *x;
         for (part, out) in out.as_flattened_mut().chunks_mut(BITS).enumerate() {
@@ -183,7 +256,13 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for BesideKept<'_, T, S> {
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
-        let Sum { edges, x, width, scale } = &self.sum;
+        let Sum {
+            edges,
+            x,
+            stride: width,
+            scale,
+            rest,
+        } = &self.sum;
         let mut sums = [[T::Wide::ZERO; D]; K];
         for edge in edges.edges(row) {
             if let Some(&later) = edges.sources.get(edge + AHEAD) {
@@ -196,6 +275,9 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for BesideKept<'_, T, S> {
                 *sum = *sum + S::times(value, x.wide());
             }
         }
+        if let Some(factor) = rest.destination {
+            times(&mut sums, factor[row]);
+        }
         *at_mut(out, place) = nearest::<T, D, K>(sums);
         let own = self.dropped::<D, K>(at(x, row * width + pass.start), row, pass.start);
         *at_mut(out, place + width) = own;
@@ -203,7 +285,7 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for BesideKept<'_, T, S> {
 }
 
 /// The gradient of [`Beside`], whose `sum` reads the first halves of the rows of x.
-pub(super) struct Apart<'a, T, S> {
+pub(super) struct Apart<'a, T: Number, S> {
     pub(super) sum: Sum<'a, T, S>,
 }
 
@@ -213,15 +295,13 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for Apart<'_, T, S> {
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
-        let Sum { edges, x, width, .. } = self.sum;
-        let mut own = [[T::Wide::ZERO; D]; K];
+        let Sum { edges, stride, .. } = self.sum;
+        let mut sums = self.sum.scaled::<D, K>(row, pass);
         if row < edges.num_sources() {
-            let x: &[[T; D]; K] = at(x, row * width + width / 2 + pass.start);
-            for (own, &x) in own.as_flattened_mut().iter_mut().zip(x.as_flattened()) {
-                *own = x.wide();
-            }
+            self.sum
+                .plus(&mut sums, T::Wide::ONE, row * stride + stride / 2 + pass.start);
         }
-        *at_mut(out, place) = nearest::<T, D, K>(self.sum.add(row, pass, own));
+        *at_mut(out, place) = nearest::<T, D, K>(sums);
     }
 }
 

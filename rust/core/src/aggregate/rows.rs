@@ -26,11 +26,12 @@ pub(super) struct Pass {
 
 /// The passes over a row, in panels.
 ///
-/// Sums of `T` are accumulated in `W`.
-pub(super) fn plan<T, W>(columns: Columns, isa: Isa) -> Vec<Vec<Pass>> {
+/// Sums of `T` are accumulated in `W`. Passes that may `overlap` are fewer, and may write
+/// a column twice.
+pub(super) fn plan<T, W>(columns: Columns, isa: Isa, overlap: bool) -> Vec<Vec<Pass>> {
     let mut panels: Vec<Vec<Pass>> = Vec::new();
     let mut room = 0;
-    for pass in passes(columns, isa.accumulator_bytes() / size_of::<W>()) {
+    for pass in passes(columns, isa.accumulator_bytes() / size_of::<W>(), overlap) {
         let width = pass.each * pass.heads;
         if room < width {
             panels.push(Vec::new());
@@ -43,7 +44,7 @@ pub(super) fn plan<T, W>(columns: Columns, isa: Isa) -> Vec<Vec<Pass>> {
 }
 
 /// The passes over a row with registers for `widest` columns.
-fn passes(columns: Columns, widest: usize) -> Vec<Pass> {
+fn passes(columns: Columns, widest: usize, overlap: bool) -> Vec<Pass> {
     let (each, mut passes, mut head) = (columns.of_head(), Vec::new(), 0);
     while head < columns.heads {
         let heads = heads_of_pass(each, columns.heads - head, widest);
@@ -55,7 +56,7 @@ fn passes(columns: Columns, widest: usize) -> Vec<Pass> {
                 heads,
             });
         } else {
-            parts(head, each, widest, &mut passes);
+            parts(head, each, widest, overlap, &mut passes);
         }
         head += heads;
     }
@@ -70,12 +71,13 @@ fn heads_of_pass(each: usize, left: usize, widest: usize) -> usize {
     }
 }
 
-/// The passes over one head. Columns left over at its end are covered by one that
+/// The passes over one head. Columns left over at its end may be covered by one that
 /// overlaps the one before, as a column's result is the same in any pass.
-fn parts(head: usize, each: usize, widest: usize, passes: &mut Vec<Pass>) {
+fn parts(head: usize, each: usize, widest: usize, overlap: bool, passes: &mut Vec<Pass>) {
     let mut next = 0;
     while next < each {
-        let width = part_width(each - next, each, widest.min(MAX_WIDTH));
+        let (left, widest) = (each - next, widest.min(MAX_WIDTH));
+        let width = part_width(left, if overlap { each } else { left }, widest);
         let start = next.min(each - width);
         passes.push(Pass {
             start: head * each + start,
@@ -122,6 +124,11 @@ pub(super) trait Reduce: Sync {
     const HEADS: bool = false;
     type Item: Number;
     type Out<'o>: Split;
+
+    /// Whether results are added to what is there.
+    fn adds(&self) -> bool {
+        false
+    }
 
     /// Writes the K heads of D columns of `pass` of `row` to `out`, whose item `at` is
     /// the first of them.
@@ -200,7 +207,7 @@ mod tests {
             for heads in (1..=width.max(1)).filter(|&heads| width.is_multiple_of(heads)) {
                 let columns = Columns::new(width, heads).unwrap();
                 let mut covered = vec![false; width];
-                for pass in plan::<f32, f32>(columns, Isa::Portable).concat() {
+                for pass in plan::<f32, f32>(columns, Isa::Portable, true).concat() {
                     let (first, each) = (pass.head * columns.of_head(), columns.of_head());
                     let end = pass.start + pass.each * pass.heads;
                     assert!(first <= pass.start && end <= first + pass.heads * each);
@@ -211,6 +218,9 @@ mod tests {
                     covered.into_iter().all(|column| column),
                     "{width} columns, {heads} heads"
                 );
+                let apart = plan::<f32, f32>(columns, Isa::Portable, false).concat();
+                let all: usize = apart.iter().map(|pass| pass.each * pass.heads).sum();
+                assert_eq!(all, width, "{heads} heads");
             }
         }
     }

@@ -1,0 +1,122 @@
+"""The held edges by their ends: rows of this cell, or rows that travel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine.aggregate import HeldEdges
+from gnnkit.engine.kernels import Factors, wide
+from gnnkit.graph import CSC, Floats
+from gnnkit.partition.shard import Shard
+
+Kind = Literal["sum", "mean", "normal"]  # of a sum over in-edges
+Degrees = tuple[Tensor, Tensor]  # [num_sources] out-degrees, [num_targets] in-degrees, float64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quarter:
+    """The edges from some of a shard's sources into some of its targets."""
+
+    edges: HeldEdges
+    rows: slice  # of the targets
+    columns: slice  # of the sources
+    weight: Floats | None  # [edges of the quarter] the graph's own. None: 1 each
+
+    @classmethod
+    def of(cls, csc: CSC, rows: slice, columns: slice, device: torch.device) -> Quarter:
+        """Takes the edges out of all edges of a shard.
+
+        Args:
+            csc: The edges of the shard.
+            rows: Range of the targets.
+            columns: Range of the sources.
+            device: Device of the kernels.
+        """
+        indptr = csc.indptr[rows.start : rows.stop + 1]
+        sources = np.asarray(csc.indices[indptr[0] : indptr[-1]])
+        inside = (sources >= columns.start) & (sources < columns.stop)
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside, dtype=np.int64)])
+        part = CSC(
+            before[indptr - indptr[0]], sources[inside] - columns.start, None, num_sources=columns.stop - columns.start
+        )
+        weight = None if csc.weight is None else csc.weight[indptr[0] : indptr[-1]][inside]
+        return cls(HeldEdges(part, device), rows, columns, weight)
+
+    def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> Factors:
+        """Returns the factors of a sum over these edges.
+
+        Args:
+            kind: Which sum.
+            degrees: Degrees in the whole graph.
+            dtype: Type of the factors.
+        """
+        source = _inverse_sqrt(degrees[0][self.columns]) if kind == "normal" else None
+        destination = None
+        if kind != "sum":
+            degree = degrees[1][self.rows]
+            destination = _inverse_sqrt(degree) if kind == "normal" else 1 / torch.where(degree == 0, 1, degree)
+        if self.weight is None:
+            return Factors(None, _to(source, dtype), _to(destination, dtype))
+        factor = torch.from_numpy(np.asarray(self.weight, np.float64)).to(self.edges.device)
+        if source is not None:
+            factor = factor * source[self.edges.source_of_edge]
+        if destination is not None:
+            counts = torch.from_numpy(np.diff(self.edges.csc.indptr)).to(factor.device)
+            factor = factor * destination.repeat_interleave(counts)
+        return Factors(_to(factor[:, None], dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quarters:
+    """The edges of a shard in four parts.
+
+    Own rows are read where they are, and sums of own rows are made while others travel.
+    """
+
+    near: Quarter  # between nodes of this cell
+    far: Quarter  # from the halo to nodes of this cell
+    near_partial: Quarter  # from nodes of this cell into partial sums
+    far_partial: Quarter  # from the halo into partial sums
+    _factors: dict[tuple[Kind, torch.dtype], tuple[Factors, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shard: Shard, whole: HeldEdges) -> Quarters:
+        """Divides the edges of a shard.
+
+        Args:
+            shard: This rank's shard.
+            whole: Its edges.
+        """
+        own, csc = len(shard.cell_nodes), shard.csc
+        rows, columns = ((slice(0, own), slice(own, total)) for total in (csc.num_nodes, csc.num_sources))
+        near, *others = (Quarter.of(csc, r, c, whole.device) for r in rows for c in columns)
+        if whole.num_edges == near.edges.num_edges and whole.num_dst == whole.num_src == own:
+            near = Quarter(whole, rows[0], columns[0], csc.weight)  # one copy of the edges
+        return cls(near, *others)
+
+    def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> tuple[Factors, ...]:
+        """Returns the factors of each quarter's sums, in order. Made at first use.
+
+        Args:
+            kind: Which sum.
+            degrees: Degrees in the whole graph.
+            dtype: Type of the rows.
+        """
+        dtype = wide(dtype)
+        if (kind, dtype) not in self._factors:
+            quarters = (self.near, self.far, self.near_partial, self.far_partial)
+            self._factors[kind, dtype] = tuple(quarter.factors(kind, degrees, dtype) for quarter in quarters)
+        return self._factors[kind, dtype]
+
+
+def _inverse_sqrt(degree: Tensor) -> Tensor:
+    return torch.where(degree > 0, degree, torch.inf).rsqrt()
+
+
+def _to(factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if factor is None else factor.to(dtype)
