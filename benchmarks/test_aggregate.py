@@ -48,14 +48,14 @@ def test_weighted_sum(against: Against, edges: Make, transposed: bool) -> None:
     aggregator, matrix, x = aggregator_of(graph), torch_csr(graph), rows(NUM_NODES, 64)
     aggregator = aggregator.transpose() if transposed else aggregator
     weight, out, tensor = rows(NUM_EDGES, 1), np.empty_like(x), torch.from_numpy(x)
-    against(lambda: aggregator.weighted_sum(weight, x, out), lambda: matrix @ tensor)
+    against(lambda: aggregator.sum(x, out, weight=weight), lambda: matrix @ tensor)
 
 
 def test_weighted_sum_of_heads(against: Against, edges: Make) -> None:
     graph = edges("sbm", NUM_NODES, NUM_EDGES)
     aggregator, matrix, x = aggregator_of(graph), torch_csr(graph), rows(NUM_NODES, 64)
     weight, out, tensor = rows(NUM_EDGES, 8), np.empty_like(x), torch.from_numpy(x)
-    against(lambda: aggregator.weighted_sum(weight, x, out), lambda: matrix @ tensor)
+    against(lambda: aggregator.sum(x, out, weight=weight), lambda: matrix @ tensor)
 
 
 def test_edge_dot(against: Against, edges: Make) -> None:
@@ -106,7 +106,7 @@ def test_full_size(
     if peer == "scipy":
         matrix, tensor = scipy.sparse.csr_matrix((weight, graph.indices, graph.indptr)), x
     ours = (
-        (lambda: aggregator.weighted_sum(weight, x, out, threads))
+        (lambda: aggregator.sum(x, out, threads, weight=weight))
         if weighted
         else (lambda: aggregator.sum(x, out, threads))
     )

@@ -165,57 +165,89 @@ class Aggregator:
         Weights stay in the order of the original.
         """
 
-    def sum(self, x: _Floats, out: _Floats, threads: int = 1) -> None:
-        """Computes out[v] = sum of x[u] over the edges u -> v.
+    def sum(
+        self,
+        x: _Floats,
+        out: _Floats,
+        threads: int = 1,
+        *,
+        weight: _Floats | None = None,
+        source: _Floats | None = None,
+        destination: _Floats | None = None,
+        own: float = 0,
+        add: bool = False,
+        width: int | None = None,
+    ) -> None:
+        """Computes out[v] = destination[v] * sum of factor * x[u] + own * x[v].
+
+        The sum is over the edges e = u -> v. The factor is weight[e], for each head, or
+        source[u]. A factor that is not given is 1.
 
         Args:
             x: [num_sources, ...]
             out: [num_destinations, ...]
             threads: Threads that compute.
-        """
-
-    def weighted_sum(self, weight: _Floats, x: _Floats, out: _Floats, threads: int = 1) -> None:
-        """Computes out[v, h] = sum of weight[e, h] * x[u, h] over the edges e = u -> v.
-
-        Args:
             weight: [num_edges] or [num_edges, heads]
-            x: [num_sources, ...]
-            out: [num_destinations, ...]
-            threads: Threads that compute.
+            source: [num_sources], not beside `weight`.
+            destination: [num_destinations]
+            own: Factor of the destination's own row. The destinations are the first
+                sources then.
+            add: Whether the result is added to `out`.
+            width: Columns that are read and written, from the first on. Default: all,
+                of which `x` and `out` have equally many.
         """
 
     def sum_beside(
         self,
-        weight: _Floats,
         x: _Floats,
         out: _Floats,
         threads: int = 1,
+        *,
+        weight: _Floats | None = None,
+        source: _Floats | None = None,
+        destination: _Floats | None = None,
         kept: npt.NDArray[np.uint32] | None = None,
         p: float = 0,
     ) -> None:
-        """Computes out[v] = [sum of weight[e] * x[u] | x[v]] over the edges e = u -> v.
+        """Computes out[v] = [sum | x[v]], with the sums of `sum`.
 
         The destinations are the first sources. With `kept`, `x` stands for the rows
         that `dropout` makes of `x`, which are not written anywhere.
 
         Args:
-            weight: [num_edges]
             x: [num_sources, f]
             out: [num_destinations, 2 f]
             threads: Threads that compute.
+            weight: [num_edges]
+            source: [num_sources], not beside `weight`.
+            destination: [num_destinations]
             kept: [num_sources, f / 32 rounded up] from `dropout_kept`. Default: no
                 dropout.
             p: Probability given to `dropout_kept`.
         """
 
-    def sum_beside_backward(self, weight: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
-        """Computes the gradient of `sum_beside`. Only on a transposed aggregator.
+    def sum_beside_backward(
+        self,
+        grad: _Floats,
+        out: _Floats,
+        threads: int = 1,
+        *,
+        weight: _Floats | None = None,
+        source: _Floats | None = None,
+        destination: _Floats | None = None,
+    ) -> None:
+        """Computes out[u] = b[u] + sum of a[v], where grad[v] = [a[v] | b[v]].
+
+        The gradient of `sum_beside`, over the transposed edges. Rows of `out` beyond
+        those of `grad` have no b.
 
         Args:
-            weight: [num_edges] in the order of the original.
             grad: [num_sources, 2 f]
             out: [num_destinations, f]
             threads: Threads that compute.
+            weight: [num_edges] in the order of the original.
+            source: [num_sources], the factors of the original's destinations.
+            destination: [num_destinations], the factors of the original's sources.
         """
 
     def edge_dot(self, x: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:

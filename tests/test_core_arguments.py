@@ -98,6 +98,10 @@ def edge_values(random: Random) -> Any:
     return array(random, (NUM_EDGES,), (NUM_EDGES, 2))
 
 
+def node_values(random: Random) -> Any:
+    return array(random, (8,), (8, 1))
+
+
 def places(random: Random) -> Any:
     return array(random, (8, 2), dtypes="lllllld")
 
@@ -276,6 +280,11 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "depth": few,
     },
 }
+FACTORS: dict[str, Make] = {
+    "weight": lambda random: random.choice([None, edge_values(random)]),
+    "source": lambda random: random.choice([None, node_values(random)]),
+    "destination": lambda random: random.choice([None, node_values(random)]),
+}
 METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Sampler": {
         "draw": {
@@ -289,17 +298,24 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     },
     "Aggregator": {
         "transpose": {},
-        "sum": {"x": rows, "out": rows, "threads": few},
-        "weighted_sum": {"weight": edge_values, "x": rows, "out": rows, "threads": few},
+        "sum": {
+            "x": rows,
+            "out": rows,
+            "threads": few,
+            **FACTORS,
+            "own": Random.random,
+            "add": flag,
+            "width": lambda random: random.choice([None, few(random)]),
+        },
         "sum_beside": {
-            "weight": edge_values,
             "x": rows,
             "out": wide_rows,
             "threads": few,
+            **FACTORS,
             "kept": lambda random: random.choice([None, words(random)]),
             "p": Random.random,
         },
-        "sum_beside_backward": {"weight": edge_values, "grad": wide_rows, "out": rows, "threads": few},
+        "sum_beside_backward": {"grad": wide_rows, "out": rows, "threads": few, **FACTORS},
         "edge_dot": {"x": rows, "grad": rows, "out": edge_values, "threads": few},
         "max": {"x": rows, "out": rows, "arg": places, "threads": few},
         "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": few},

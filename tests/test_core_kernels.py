@@ -87,7 +87,7 @@ def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads:
     weight, ones = normal(rng, m, heads), np.ones((m, heads))
 
     out = np.full((n, heads, each), 7.0)
-    aggregator.weighted_sum(weight, x, out)
+    aggregator.sum(x, out, weight=weight)
     np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
     aggregator.sum(x, out)
     np.testing.assert_allclose(out, reference_sum(edges, ones, x), rtol=1e-12, atol=1e-12)
@@ -95,9 +95,9 @@ def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads:
     back = np.full((edges.num_sources, heads, each), 7.0)
     expected = np.zeros_like(back)
     np.add.at(expected, edges.indices, weight[:, :, None] * grad[edges.targets])
-    aggregator.transpose().weighted_sum(weight, grad, back)
+    aggregator.transpose().sum(grad, back, weight=weight)
     np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
-    aggregator.transpose().transpose().weighted_sum(weight, x, out)
+    aggregator.transpose().transpose().sum(x, out, weight=weight)
     np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
 
     dots = np.full((m, heads), 7.0)
@@ -112,7 +112,9 @@ def test_sums_beside_own_rows_and_their_gradients_equal_the_loop(degrees: list[i
     edges, n = from_degrees(np.array(degrees), len(degrees) + 3, rng), len(degrees)
     weight, x, grad = normal(rng, len(edges.indices)), normal(rng, n + 3, width), normal(rng, n, 2 * width)
 
-    out = on_every_thread_count(lambda o, t: edges.aggregator().sum_beside(weight, x, o, t), (n, 2 * width), np.float64)
+    out = on_every_thread_count(
+        lambda o, t: edges.aggregator().sum_beside(x, o, t, weight=weight), (n, 2 * width), np.float64
+    )
     np.testing.assert_allclose(out[:, :width], reference_sum(edges, weight[:, None], x[:, None])[:, 0], atol=1e-12)
     np.testing.assert_array_equal(out[:, width:], x[:n])
 
@@ -120,7 +122,49 @@ def test_sums_beside_own_rows_and_their_gradients_equal_the_loop(degrees: list[i
     np.add.at(expected, edges.indices, weight[:, None] * grad[edges.targets, :width])
     expected[:n] += grad[:, width:]
     transposed = edges.aggregator().transpose()
-    back = on_every_thread_count(lambda o, t: transposed.sum_beside_backward(weight, grad, o, t), x.shape, np.float64)
+    back = on_every_thread_count(
+        lambda o, t: transposed.sum_beside_backward(grad, o, t, weight=weight), x.shape, np.float64
+    )
+    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
+
+
+@given(edges=graphs(), width=st.integers(0, 40), wider=st.integers(0, 5), seed=st.integers(0, 99))
+def test_factors_of_nodes_and_what_is_added_equal_the_loop(edges: Edges, width: int, wider: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, sources = len(edges.indptr) - 1, edges.num_sources
+    x, source, destination = normal(rng, sources, width + wider), normal(rng, sources), normal(rng, n)
+    weights = (source[edges.indices] * destination[edges.targets])[:, None]
+    expected = reference_sum(edges, weights, x[:, None, :width])[:, 0]
+    before = normal(rng, n, width + 2 * wider)
+
+    def added(out: Array, threads: int) -> None:
+        out[:] = before
+        factors = {"source": source, "destination": destination}
+        edges.aggregator().sum(x, out, threads, **factors, add=True, width=width)
+
+    out = on_every_thread_count(added, before.shape, np.float64)
+    np.testing.assert_allclose(out[:, :width], before[:, :width] + expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(out[:, width:], before[:, width:])
+    if n <= sources:
+        own = np.empty((n, width + wider))
+        edges.aggregator().sum(x, own, destination=destination, own=-1.5)
+        plain = reference_sum(edges, destination[edges.targets][:, None], x[:, None])[:, 0]
+        np.testing.assert_allclose(own, plain - 1.5 * x[:n], rtol=1e-12, atol=1e-12)
+
+
+@given(degrees=st.lists(st.integers(0, 9), min_size=1, max_size=8), width=st.integers(0, 40), seed=st.integers(0, 99))
+def test_sums_beside_own_rows_take_factors_of_nodes(degrees: list[int], width: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges, n = from_degrees(np.array(degrees), len(degrees) + 3, rng), len(degrees)
+    x, grad, source, destination = (normal(rng, *shape) for shape in ((n + 3, width), (n, 2 * width), (n + 3,), (n,)))
+    aggregator, weight = edges.aggregator(), source[edges.indices] * destination[edges.targets]
+    found, expected = np.empty((2, n, 2 * width))
+    aggregator.sum_beside(x, found, source=source, destination=destination)
+    aggregator.sum_beside(x, expected, weight=weight)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    back, expected = np.empty((2, n + 3, width))
+    aggregator.transpose().sum_beside_backward(grad, back, source=destination, destination=source)
+    aggregator.transpose().sum_beside_backward(grad, expected, weight=weight)
     np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -157,7 +201,7 @@ def test_every_width_equals_the_loop_and_has_the_same_bits_on_any_number_of_thre
     weight = normal(rng, len(edges.indices), dtype=dtype)
     rtol, atol = TOLERANCE[dtype], 50 * TOLERANCE[dtype]
 
-    out = on_every_thread_count(lambda o, t: aggregator.weighted_sum(weight, x, o, t), shape, dtype)
+    out = on_every_thread_count(lambda o, t: aggregator.sum(x, o, t, weight=weight), shape, dtype)
     np.testing.assert_allclose(out, reference_sum(edges, weight[:, None], x[:, None])[:, 0], rtol=rtol, atol=atol)
     out = on_every_thread_count(lambda o, t: aggregator.sum(x, o, t), shape, dtype)
     np.testing.assert_allclose(
@@ -181,9 +225,9 @@ def test_any_number_of_heads_of_any_width_equals_the_loop(heads: int, each: int)
     aggregator, m = edges.aggregator(), len(edges.indices)
     x, grad, weight = normal(rng, 20, heads, each), normal(rng, 30, heads, each), normal(rng, m, heads)
     out, back, dots = np.empty_like(grad), np.empty_like(x), np.empty_like(weight)
-    aggregator.weighted_sum(weight, x, out)
+    aggregator.sum(x, out, weight=weight)
     np.testing.assert_allclose(out, reference_sum(edges, weight, x), rtol=1e-12, atol=1e-12)
-    aggregator.transpose().weighted_sum(weight, grad, back)
+    aggregator.transpose().sum(grad, back, weight=weight)
     expected = np.zeros_like(x)
     np.add.at(expected, edges.indices, weight[:, :, None] * grad[edges.targets])
     np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
@@ -198,7 +242,7 @@ def test_threads_share_the_work_of_a_large_graph_without_changing_a_bit() -> Non
     for aggregator in (edges.aggregator(), Edges(edges.indptr, edges.indices, 5_000).aggregator().transpose()):
         rows = normal(rng, aggregator.num_sources, 40, dtype=np.float32)
         shape = (aggregator.num_destinations, 40)
-        on_every_thread_count(lambda o, t: aggregator.weighted_sum(weight, rows, o, t), shape, np.float32)  # noqa: B023
+        on_every_thread_count(lambda o, t: aggregator.sum(rows, o, t, weight=weight), shape, np.float32)  # noqa: B023
     rows = normal(rng, 5_000, 40, dtype=np.float32)
     on_every_thread_count(lambda o, t: edges.aggregator().edge_dot(x, rows, o, t), weight.shape, np.float32)
     arg = rng.integers(-1, len(edges.indices), rows.shape)
@@ -255,11 +299,19 @@ READ_ONLY.setflags(write=False)
         (lambda a: a.sum(np.zeros((1, 2)), READ_ONLY), "out: The given array is not writeable"),
         (lambda a: a.sum(SHARED[:1], SHARED[:1]), "out: The given array is already borrowed"),
         (lambda a: a.sum(np.zeros((1, 2)).astype(">f8"), np.zeros((1, 2))), "x: must be a NumPy array"),
-        (lambda a: a.weighted_sum(np.zeros(2), np.zeros((1, 2)), np.zeros((1, 2))), "weight has 2 entries, expected 1"),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2)), weight=np.zeros(2)), "weight has 2 entries, expected 1"),
         (
-            lambda a: a.weighted_sum(np.zeros((1, 3)), np.zeros((1, 2)), np.zeros((1, 2))),
+            lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2)), weight=np.zeros((1, 3))),
             "2 columns do not divide into 3 heads",
         ),
+        (
+            lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2)), weight=np.zeros(1), source=np.zeros(1)),
+            "source: goes without weight",
+        ),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2)), source=np.zeros(3)), "source has 3 entries, expected 1"),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2)), destination=np.zeros(0)), "destination has 0 entries"),
+        (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 4)), width=3), "x has 2 columns, 3 are asked for"),
+        (lambda a: a.sum(np.zeros((1, 4)), np.zeros((1, 2)), width=3), "out has 2 columns, 3 are asked for"),
         (lambda a: a.transpose().edge_dot(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1)), "transposed aggregator"),
         (lambda a: a.max(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 1), np.int64)), "arg has 1 entries"),
         (lambda a: a.max(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 2), np.int32)), "arg: must be a NumPy array"),

@@ -62,7 +62,8 @@ class Engine:
         self.targets = Route("reduce", partial, shard.cell_nodes, plane)
         self.edges = HeldEdges(shard.csc, self.device)
         self._degrees: Degrees | None = None
-        self._fixed: tuple[Tensor | None, dict[tuple[Kind, bool], Tensor]] = (None, {})
+        self.fixed: Tensor | None = None  # [num_owned, f] input rows that stay as they are
+        self._kept: dict[tuple[Kind, bool], Tensor] = {}  # sums over these rows
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
             for ids in (shard.owned, shard.edge_ids, shard.sources)
@@ -97,7 +98,7 @@ class Engine:
         other.shard = replace(shard, csc=csc, edge_ids=shard.edge_ids[kept], edge_features=edge_features)
         for name in ("rank_graph", "quarters"):
             other.__dict__.pop(name, None)  # of all edges
-        other._fixed, other._degrees = (None, {}), None
+        other.fixed, other._kept, other._degrees = None, {}, None
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)
@@ -116,18 +117,24 @@ class Engine:
         return z[:own] + route.collect_rows(z[own:], 0)
 
     def fix(self, x: Tensor) -> None:
-        """Says that `x` [num_owned, f] stays as it is: sums over its rows are kept."""
-        self._fixed = (x, {})
+        """Says that `x` [num_owned, f] stays as it is.
+
+        Exact training passes make sums over its rows once.
+        """
+        self.fixed, self._kept = x, {}
 
     @cached_property
     def quarters(self) -> Quarters:
         """The held edges, by the ends that this cell owns."""
         return Quarters.of(self.shard, self.edges)
 
-    # No cached property: one lock of all instances would keep other ranks' threads waiting.
+    # No cached property: its lock would keep the threads of other ranks waiting.
     @property
     def degrees(self) -> Degrees:
-        """Out-degrees of the sources, in-degrees of the targets. Collective at first use."""
+        """Out-degrees of the sources, in-degrees of the targets.
+
+        Collective at first use.
+        """
         if self._degrees is None:
             both = (self.shard.out_degree, self.shard.in_degree)
             out, into = (torch.tensor(np.asarray(degree, np.float64), device=self.device) for degree in both)
@@ -205,14 +212,19 @@ class Engine:
             own: A scalar. `own * x` is added.
             beside: Whether rows of `x` come beside the sums, [num_owned, 2 f].
         """
-        fixed, kept = self._fixed
-        if fixed is None or not self.passes.exact or not _same(x, fixed):
+        known = (kind, beside) in self._kept
+        if not self._is_fixed(x) or not (known or torch.is_grad_enabled()):
             return self._sum(x, layer, kind, own, beside)
-        if (kind, beside) not in kept:
-            with torch.no_grad():
-                kept[kind, beside] = self._sum(x, layer, kind, None, beside)
-        z = kept[kind, beside]
+        if not known:
+            self._kept[kind, beside] = self._sum(x, layer, kind, None, beside)
+        z = self._kept[kind, beside]
         return z if own is None else z + own * x
+
+    def _is_fixed(self, x: Tensor) -> bool:
+        """Whether the sums over `x` are those of any other exact pass."""
+        if self.fixed is None or not self.passes.exact or x.requires_grad:
+            return False
+        return x.data_ptr() == self.fixed.data_ptr() and x.shape == self.fixed.shape
 
     def _sum(self, x: Tensor, layer: int, kind: Kind, own: Tensor | None, beside: bool) -> Tensor:
         cut = self.slicing.cut(x, layer) if self.slicing else x
@@ -312,11 +324,6 @@ class Engine:
         return self.slicing.join(z, x.shape[-1], layer) if self.slicing else z
 
 
-def _same(x: Tensor, other: Tensor) -> bool:
-    """Whether both are the same rows, and no gradient is asked for."""
-    return not x.requires_grad and x.data_ptr() == other.data_ptr() and x.shape == other.shape
-
-
 class _Sum(Function):
     @staticmethod
     def forward(
@@ -342,7 +349,7 @@ class _Sum(Function):
         return z
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         engine, layer, grad = ctx.engine, ctx.layer, grad.contiguous()
         quarters = engine.quarters
         near, far = quarters.near.edges, quarters.far.edges
@@ -350,10 +357,16 @@ class _Sum(Function):
         near_by, far_by, near_partial_by, far_partial_by = (each.turned for each in factors)
         width = grad.shape[1] // 2 if ctx.beside else grad.shape[1]
 
+        own = None
+        if ctx.needs_input_grad[1]:
+            (x,) = ctx.saved_tensors
+            own = torch.dot(grad.view(-1), x.view(-1))
+        if not ctx.needs_input_grad[0]:
+            return None, own, None, None, None, None
+
         def back() -> Tensor:
-            if ctx.beside:
-                return near.transposed.sum_beside_backward(grad, near_by)
-            return near.transposed.sum(grad, near_by, own=ctx.own)
+            turned: EdgeKernels = near.transposed
+            return turned.sum_beside_backward(grad, near_by) if ctx.beside else turned.sum(grad, near_by, own=ctx.own)
 
         halo = grad.new_zeros(far.num_src, width)
         far.transposed.add_sum(grad, far_by, halo)
@@ -367,10 +380,6 @@ class _Sum(Function):
             arriving = engine.sources.start_to_owners(halo, layer)
             quarters.near_partial.edges.transposed.add_sum(partial, near_partial_by, out)
         engine.sources.arrivals.add_sum(arriving(), ONE, out)
-        own = None
-        if ctx.needs_input_grad[1]:
-            (x,) = ctx.saved_tensors
-            own = torch.dot(grad.view(-1), x.view(-1))
         return out, own, None, None, None, None
 
 
@@ -384,8 +393,8 @@ class _Max(Function):
             source = engine.source_ids[edges.source_of_edge][edge] if edges.num_edges else edge
             arrived, source = engine._arrived(best, layer), engine._arrived(source, layer)
             best = engine._arrivals.max(arrived)[0]
-            # Of equal values the lowest source id wins. Of parallel edges in two cells the
-            # first arrival wins.
+            # Of equal values the lowest source id wins. Of parallel edges in two cells
+            # the first arrival wins.
             candidates = torch.where(arrived == best[_receivers(engine)], -source.to(torch.float64), -torch.inf)
             place = engine._arrivals.max(candidates)[1]
         ctx.engine, ctx.layer = engine, layer

@@ -44,7 +44,7 @@ class Peers:
     def start(
         self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
     ) -> Arriving:
-        """Sends rows. The result waits for [sum(recv), ...], as the current pass has them.
+        """Begins to send rows. The result waits for those of the current pass.
 
         Args:
             rows: [sum(send), ...] by receiver.

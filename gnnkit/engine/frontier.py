@@ -15,7 +15,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.owners import Bytes, Owners, Sent, as_bytes, swap
 from gnnkit.engine.source_sums import SourceSums
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Ids, MiniBatch
+from gnnkit.graph import Ids, MiniBatch
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Hop, NativeSampler, Sampler
 from gnnkit.sampler.base import grow

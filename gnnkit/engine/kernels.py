@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class EdgeKernels(ABC):
 
     @abstractmethod
     def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
-        """Computes the sum of factor * x[u, h] over the edges e = u -> v, plus own * x[v].
+        """Computes the sum of factor * x[u, h] over the edges u -> v, plus own * x[v].
 
         The destinations are the first sources where `own` is not 0.
         """
@@ -141,7 +142,7 @@ class NativeKernels(EdgeKernels):
 
     def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
         out, threads = x.new_empty((self.num_dst, 2 * x.shape[1])), torch.get_num_threads()
-        kept = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
+        kept: dict[str, Any] = {} if dropped is None else {"kept": dropped[0].numpy(), "p": dropped[1]}
         self.native.sum_beside(_matrix(x), as_array(out), threads, **_arrays(factors, x.dtype), **kept)
         return out
 
@@ -179,7 +180,7 @@ def _matrix(x: Tensor) -> np.ndarray:
     return as_array(x.detach().contiguous().view(len(x), int(np.prod(x.shape[1:]))))
 
 
-def _arrays(factors: Factors, dtype: torch.dtype) -> dict[str, np.ndarray]:
+def _arrays(factors: Factors, dtype: torch.dtype) -> dict[str, Any]:
     """Returns the factors as arguments of the native core, for rows of a type."""
     given = {"weight": factors.edge, "source": factors.source, "destination": factors.destination}
     return {name: _matrix(values.to(wide(dtype))) for name, values in given.items() if values is not None}

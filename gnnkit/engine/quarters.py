@@ -94,10 +94,10 @@ class Quarters:
         """
         own, csc = len(shard.cell_nodes), shard.csc
         rows, columns = ((slice(0, own), slice(own, total)) for total in (csc.num_nodes, csc.num_sources))
-        near, *others = (Quarter.of(csc, r, c, whole.device) for r in rows for c in columns)
+        near, far, near_partial, far_partial = (Quarter.of(csc, r, c, whole.device) for r in rows for c in columns)
         if whole.num_edges == near.edges.num_edges and whole.num_dst == whole.num_src == own:
             near = Quarter(whole, rows[0], columns[0], csc.weight)  # one copy of the edges
-        return cls(near, *others)
+        return cls(near, far, near_partial, far_partial)
 
     def factors(self, kind: Kind, degrees: Degrees, dtype: torch.dtype) -> tuple[Factors, ...]:
         """Returns the factors of each quarter's sums, in order. Made at first use.

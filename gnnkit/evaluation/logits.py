@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers, FeatureStore, LearnedRows, ShardAdjacency, TableFeatures
+from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, ShardAdjacency, TableFeatures
 from gnnkit.graph import Floats, Graph, Ids
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
@@ -79,14 +79,19 @@ class ShardEvaluation(Evaluation):
     """One pass over the shards, with rows exchanged between ranks."""
 
     def __init__(self, worker: Worker, learned: LearnedRows | None) -> None:
-        self.worker, self._inputs = worker, learned or worker.features
+        self.worker, self._learned = worker, learned
 
     def _logits(self, model: nn.Module) -> Tensor:
         engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
         with engine.tally.paused():
-            logits: Tensor = model(self._inputs.rows(self.worker.owned), adjacencies)
+            logits: Tensor = model(self._inputs(engine), adjacencies)
         return logits
+
+    def _inputs(self, engine: Engine) -> Tensor:  # [num_owned, width]
+        if self._learned is not None:
+            return self._learned.rows(self.worker.owned)
+        return self.worker.features.rows(self.worker.owned) if engine.fixed is None else engine.fixed
 
 
 class ChunkEvaluation(Evaluation):

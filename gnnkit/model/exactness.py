@@ -16,7 +16,7 @@ from gnnkit.model.pyg import WHOLE_GRAPH
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
-_ROWS = Sizes(owned=3, sources=3, targets=3, edges=3)  # batch normalisation refuses a single row
+_ROWS = Sizes(owned=3, edges=3)  # batch normalisation refuses a single row
 _ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 

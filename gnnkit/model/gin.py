@@ -32,10 +32,7 @@ class GINConv(nn.Module):
         project_first = adjacency.project_first(first.shape[1], first.shape[0])
         h = F.linear(x, first) if project_first else x
         z = adjacency.aggregate_with_own(h, 1 + self.eps)
-        if project_first:
-            z = adjacency.add_columns(z) + self.bias
-        else:
-            z = adjacency.product(z, first.t(), self.bias)
+        z = adjacency.add_columns(z) + self.bias if project_first else adjacency.product(z, first.t(), self.bias)
         out: Tensor = self.second(z.relu())
         return out
 

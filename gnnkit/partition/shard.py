@@ -208,7 +208,7 @@ class _Whole:
         )
 
     def hold(self, cell: int, edges: Ids) -> _Held:
-        """Renumbers the ends of `edges`, ascending ids: the cell's own nodes come first."""
+        """Renumbers the ends of `edges`, ascending ids. The cell's nodes come first."""
         first, last = self.rank_start[[cell * self.grid.slices, (cell + 1) * self.grid.slices]]
         cell_nodes = self.by_rank[first:last]
         partial, rows = self._renumber(self.destinations[edges], cell_nodes)

@@ -108,6 +108,7 @@ class VertexCentric(ExecutionStrategy):
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
         self.nodes, self.x = shard.owned, worker.features.rows(shard.owned)
+        self.engine.fix(self.x)
         self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 
     def num_batches(self, epoch: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gnnkit.engine.dropout import _lanes, dropout, keep, kept, relu_dropout
-from gnnkit.engine.kernels import EdgeKernels, TorchKernels
+from gnnkit.engine.kernels import EdgeKernels, Factors, TorchKernels
 from gnnkit.graph import CSC
 
 CPU = torch.device("cpu")
@@ -22,11 +22,17 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
     weight = torch.randn(num_edges, 2, dtype=torch.float64)
     for a, b in [(native, of_torch), (native.transpose(), of_torch.transpose())]:
         torch.testing.assert_close(a.sum(x), b.sum(x), rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(a.sum(x, weight), b.sum(x, weight), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(a.sum(x, Factors(weight)), b.sum(x, Factors(weight)), rtol=1e-12, atol=1e-12)
+        nodes = Factors(None, torch.randn(9).double(), torch.randn(9).double())
+        torch.testing.assert_close(a.sum(x, nodes, own=0.7), b.sum(x, nodes, own=0.7), rtol=1e-12, atol=1e-12)
+        added, expected = torch.ones(2, 9, 8, dtype=torch.float64)
+        a.add_sum(x.flatten(1), nodes, added)
+        b.add_sum(x.flatten(1), nodes, expected)
+        torch.testing.assert_close(added, expected, rtol=1e-12, atol=1e-12)
     rows, wide, one = torch.randn(9, 4).double(), torch.randn(9, 8).double(), weight[:, :1]
-    expected = of_torch.sum_beside(rows, one)
-    torch.testing.assert_close(native.sum_beside(rows, one), expected, rtol=1e-12, atol=1e-12)
-    back, expected = (each.transpose().sum_beside_backward(wide, one) for each in (native, of_torch))
+    expected = of_torch.sum_beside(rows, Factors(one))
+    torch.testing.assert_close(native.sum_beside(rows, Factors(one)), expected, rtol=1e-12, atol=1e-12)
+    back, expected = (each.transpose().sum_beside_backward(wide, Factors(one)) for each in (native, of_torch))
     torch.testing.assert_close(back, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(native.edge_dot(x, grad), of_torch.edge_dot(x, grad), rtol=1e-12, atol=1e-12)
     flat = torch.randint(0, 3, (9, 4)).double()  # with ties
@@ -68,16 +74,16 @@ def test_sums_of_bfloat16_are_exact_sums_rounded_once(width: int) -> None:
     x, grad = torch.randn(40, width).bfloat16(), torch.randn(40, 2 * width).bfloat16()
     found = {
         "sum": kernels.sum(x),
-        "weighted": kernels.sum(x, weight),
-        "beside": kernels.sum_beside(x, weight),
-        "backward": kernels.transpose().sum_beside_backward(grad, weight),
+        "weighted": kernels.sum(x, Factors(weight)),
+        "beside": kernels.sum_beside(x, Factors(weight)),
+        "backward": kernels.transpose().sum_beside_backward(grad, Factors(weight)),
     }
     x, grad, weight = x.double(), grad.double(), weight.double()
     expected = {
         "sum": kernels.sum(x),
-        "weighted": kernels.sum(x, weight),
-        "beside": kernels.sum_beside(x, weight),
-        "backward": kernels.transpose().sum_beside_backward(grad, weight),
+        "weighted": kernels.sum(x, Factors(weight)),
+        "beside": kernels.sum_beside(x, Factors(weight)),
+        "backward": kernels.transpose().sum_beside_backward(grad, Factors(weight)),
     }
     for name, rows in found.items():
         assert rows.dtype == torch.bfloat16
@@ -100,11 +106,11 @@ def test_bfloat16_keeps_infinities_and_nan_and_has_the_same_bits_on_any_threads(
     kernels, weight = random_edges()
     x = torch.randn(40, 100).bfloat16()
     x[3, 5], x[4, 6], x[7, 8] = torch.inf, -torch.inf, torch.nan
-    expected, before = kernels.sum_beside(x.float(), weight), torch.get_num_threads()
+    expected, before = kernels.sum_beside(x.float(), Factors(weight)), torch.get_num_threads()
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found = kernels.sum_beside(x, weight)
+            found = kernels.sum_beside(x, Factors(weight))
             torch.testing.assert_close(found, expected.bfloat16(), rtol=0, atol=0, equal_nan=True)
     finally:
         torch.set_num_threads(before)

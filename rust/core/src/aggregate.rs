@@ -218,7 +218,11 @@ impl Aggregator {
             self.check_prefix(self.num_destinations(), self.num_sources)?;
         }
         check_length("x", x.len(), self.num_sources.saturating_mul(stride))?;
-        check_length("out", out.values.len(), self.num_destinations().saturating_mul(out.stride))?;
+        check_length(
+            "out",
+            out.values.len(),
+            self.num_destinations().saturating_mul(out.stride),
+        )?;
         let rest = self.rest(how, columns.heads)?;
         macro_rules! by {
             ($scale:expr) => {{
@@ -324,7 +328,14 @@ impl Aggregator {
                     None => self.for_strided_rows(isa, columns, twice, &Beside { sum }, out, threads),
                     Some((kept, dropout)) => {
                         let factor = dropout.scale();
-                        self.for_strided_rows(isa, columns, twice, &BesideKept { sum, kept, factor }, out, threads)
+                        self.for_strided_rows(
+                            isa,
+                            columns,
+                            twice,
+                            &BesideKept { sum, kept, factor },
+                            out,
+                            threads,
+                        )
                     }
                 }
             }};
@@ -665,6 +676,11 @@ mod tests {
         (0..count).map(|_| stream.next_f64() as f32 - 0.5).collect()
     }
 
+    /// Plain rows of `width` columns.
+    fn matrix<V>(values: V, stride: usize) -> Matrix<V> {
+        Matrix { values, stride }
+    }
+
     fn bits(values: &[f32]) -> Vec<u32> {
         values.iter().map(|value| value.to_bits()).collect()
     }
@@ -680,9 +696,12 @@ mod tests {
             let all = |isa| {
                 let (mut sum, mut back, mut max) = (grad.clone(), x.clone(), grad.clone());
                 let (mut dots, mut arg) = (weight.clone(), vec![0; max.len()]);
-                forward.weighted_sum_on(isa, columns, &weight, &x, &mut sum, 1).unwrap();
+                let how = How::by(Factor::Edge(&weight[..]));
+                let out = matrix(&mut sum[..], width);
+                forward.sum_on(isa, columns, how, matrix(&x, width), out, 1).unwrap();
+                let out = matrix(&mut back[..], width);
                 backward
-                    .weighted_sum_on(isa, columns, &weight, &grad, &mut back, 1)
+                    .sum_on(isa, columns, how, matrix(&grad, width), out, 1)
                     .unwrap();
                 forward.edge_dot_on(isa, columns, &x, &grad, &mut dots, 1).unwrap();
                 forward.max_on(isa, width, &x, &mut max, &mut arg, 1).unwrap();
@@ -702,8 +721,9 @@ mod tests {
         for width in (0..40).chain([63, 100, 128, 131, 300]) {
             let (x, grad) = (values(30 * width), values(7 * 2 * width));
             let mut sum = vec![0.0; 7 * width];
+            let (columns, how) = (Columns::new(width, 1).unwrap(), How::by(Factor::Edge(&weight[..])));
             edges
-                .weighted_sum(Columns::new(width, 1).unwrap(), &weight, &x, &mut sum, 1)
+                .sum(columns, how, matrix(&x, width), matrix(&mut sum, width), 1)
                 .unwrap();
             let expected: Vec<f32> = (0..7 * width)
                 .step_by(width.max(1))
@@ -712,9 +732,9 @@ mod tests {
             let mut gradients = Vec::new();
             for isa in Isa::available() {
                 let (mut out, mut gradient) = (vec![7.0; 7 * 2 * width], vec![7.0; 30 * width]);
-                edges.sum_beside_on(isa, width, &weight, &x, None, &mut out, 1).unwrap();
+                edges.sum_beside_on(isa, width, how, &x, None, &mut out, 1).unwrap();
                 assert_eq!(bits(&out), bits(&expected), "{isa:?}, {width} columns");
-                back.sum_beside_backward_on(isa, width, &weight, &grad, &mut gradient, 1)
+                back.sum_beside_backward_on(isa, width, how, &grad, &mut gradient, 1)
                     .unwrap();
                 gradients.push(bits(&gradient));
             }
@@ -732,17 +752,24 @@ mod tests {
             let (wide_x, wide_grad) = (wide(&x), wide(&grad));
             let (mut sum, mut beside, mut gradient) =
                 (vec![0.0; 7 * width], vec![0.0; 14 * width], vec![0.0; 30 * width]);
-            edges.sum(width, &wide_x, &mut sum, 1).unwrap();
-            edges.sum_beside(width, &weight, &wide_x, &mut beside, 1).unwrap();
-            back.sum_beside_backward(width, &weight, &wide_grad, &mut gradient, 1)
+            let (columns, how) = (Columns::new(width, 1).unwrap(), How::by(Factor::Edge(&weight[..])));
+            let plain = How::by(Factor::One);
+            edges
+                .sum(columns, plain, matrix(&wide_x, width), matrix(&mut sum, width), 1)
+                .unwrap();
+            edges.sum_beside(width, how, &wide_x, None, &mut beside, 1).unwrap();
+            back.sum_beside_backward(width, how, &wide_grad, &mut gradient, 1)
                 .unwrap();
             for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
                 let mut out = [7, 14, 30].map(|rows| vec![Bf16::ZERO; rows * width]);
-                edges.sum_on(isa, width, &x, &mut out[0], threads).unwrap();
+                let first = matrix(&mut out[0][..], width);
                 edges
-                    .sum_beside_on(isa, width, &weight, &x, None, &mut out[1], threads)
+                    .sum_on(isa, columns, plain, matrix(&x, width), first, threads)
                     .unwrap();
-                back.sum_beside_backward_on(isa, width, &weight, &grad, &mut out[2], threads)
+                edges
+                    .sum_beside_on(isa, width, how, &x, None, &mut out[1], threads)
+                    .unwrap();
+                back.sum_beside_backward_on(isa, width, how, &grad, &mut out[2], threads)
                     .unwrap();
                 let expected = [rounded(&sum), rounded(&beside), rounded(&gradient)];
                 assert_eq!(out, expected, "{isa:?}, {width} columns");
@@ -771,7 +798,14 @@ mod tests {
             );
         }
         let (dropout, x) = (Dropout::new(5, 0.5).unwrap(), values(30));
-        let kept = edges.sum_beside_kept(1, &weight, &x, (&[0; 29], dropout), &mut values(14), 1);
+        let kept = edges.sum_beside(
+            1,
+            How::by(Factor::Edge(&weight)),
+            &x,
+            Some((&[0; 29], dropout)),
+            &mut values(14),
+            1,
+        );
         assert_eq!(kept.unwrap_err().to_string(), "kept has 29 entries, expected 30");
     }
 
@@ -785,10 +819,11 @@ mod tests {
     ) {
         let (mut dropped, mut expected) = (vec![zero; x.len()], vec![zero; 14 * width]);
         dropout.apply(ids, width, x, None, &mut dropped, 1).unwrap();
-        edges.sum_beside(width, weight, &dropped, &mut expected, 1).unwrap();
+        let how = How::by(Factor::Edge(weight));
+        edges.sum_beside(width, how, &dropped, None, &mut expected, 1).unwrap();
         for isa in Isa::available() {
-            let (mut out, kept) = (vec![zero; 14 * width], Some((kept, dropout.scale())));
-            edges.sum_beside_on(isa, width, weight, x, kept, &mut out, 3).unwrap();
+            let (mut out, kept) = (vec![zero; 14 * width], Some((kept, dropout)));
+            edges.sum_beside_on(isa, width, how, x, kept, &mut out, 3).unwrap();
             assert!(out == expected, "{isa:?}, {width} columns");
         }
     }
@@ -803,16 +838,17 @@ mod tests {
         let (back, few) = (edges.transpose().unwrap(), random(2, &[1, 2, 3]));
         let text = |result: Result<(), Error>| result.unwrap_err().to_string();
         let (weight, x) = (values(6), values(7));
+        let how = How::by(Factor::Edge(&weight[..]));
         assert_eq!(
-            text(back.sum_beside(1, &weight, &x, &mut values(6), 1)),
+            text(back.sum_beside(1, how, &x, None, &mut values(6), 1)),
             "sum_beside of x needs the original aggregator"
         );
         assert_eq!(
-            text(edges.sum_beside_backward(1, &weight, &x, &mut values(7), 1)),
+            text(edges.sum_beside_backward(1, how, &x, &mut values(7), 1)),
             "sum_beside_backward of grad needs the transposed aggregator"
         );
         assert_eq!(
-            text(few.sum_beside(1, &weight, &x, &mut values(6), 1)),
+            text(few.sum_beside(1, how, &x, None, &mut values(6), 1)),
             "out: the 3 destinations are not the first of 2 sources"
         );
     }
