@@ -215,9 +215,7 @@ class TorchKernels(EdgeKernels):
         return TorchKernels(indptr, self.dst[by_source], self.order[by_source], self.num_dst)
 
     def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:
-        if factors.source is not None:
-            x = x * _across(factors.source, x)
-        rows = x[self.src]
+        rows = (x if factors.source is None else x * _across(factors.source, x))[self.src]
         if factors.edge is not None:
             weight = factors.edge[self.order]
             rows = rows * weight.view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))

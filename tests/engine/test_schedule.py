@@ -141,7 +141,7 @@ def test_holders_divide_by_the_same_bits_under_a_codec() -> None:
             attention = adjacency.softmax(adjacency.scores(x, -x))
             sums = engine.edges.by_destination.sum(attention)
             with engine.passes.plain():  # the sum of the test itself
-                return attention, engine.targets.collect_rows(sums, 0)[:, 0]
+                return attention, engine._at_owners(sums, 0)[:, 0]
 
         found = Threads.run(on_rank, grid.world_size)
         for cell in range(grid.num_cells):
