@@ -6,12 +6,15 @@ import os
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gnnkit.comm.base import Communicator
+from gnnkit.comm.pending import Pending
+from gnnkit.comm.shared_memory import SharedMemory
 
 
 class ProcessGroup(Communicator):
@@ -65,6 +68,21 @@ class ProcessGroup(Communicator):
         dist.all_to_all_single(received, rows, list(recv_counts), list(send_counts), group=self.group)
         return received
 
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        index: Tensor | None = None,
+    ) -> Pending:
+        sent = rows.detach() if index is None else rows.detach().index_select(0, index)
+        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        work = dist.all_to_all_single(
+            received, sent, list(recv_counts), list(send_counts), group=self.group, async_op=True
+        )
+        return _Started(work, sent, received)
+
     def all_reduce(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, group=self.group)
         return x
@@ -78,10 +96,75 @@ class ProcessGroup(Communicator):
             dist.destroy_process_group()
 
 
+class _Started(Pending):
+    """An exchange that torch carries in the background."""
+
+    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
+        self._work, self._sent, self._received = work, sent, received
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._received
+
+
 class Gloo(ProcessGroup):
-    """Processes on CPUs. Works everywhere."""
+    """Processes on CPUs. Works everywhere.
+
+    Rows between the ranks of a group travel through shared memory if the group is on
+    one host, else over TCP.
+    """
 
     backend = "gloo"
+    shares_memory: ClassVar[bool] = True  # False: rows travel over TCP on one host too
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
+        super().__init__(group, device, timeout)
+        self._memory: SharedMemory | None = None  # None: not on one host, or not yet known
+        self._asked = not self.shares_memory
+        self._groups = [self]  # this one, and all that are split off, to be closed together
+
+    def split(self, ranks: Sequence[int]) -> Gloo:
+        part = super().split(ranks)
+        assert isinstance(part, Gloo)
+        part._groups = self._groups
+        self._groups.append(part)
+        return part
+
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        index: Tensor | None = None,
+    ) -> Pending:
+        memory = self._shared_memory()
+        if memory is None:
+            return super().start(rows, send_counts, recv_counts, index=index)
+        return memory.start(rows, send_counts, recv_counts, index)
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        return self.start(rows, send_counts, recv_counts).wait()
+
+    def close(self) -> None:
+        for group in self._groups:
+            if group._memory is not None:
+                group._memory.close()
+        super().close()
+
+    def _shared_memory(self) -> SharedMemory | None:
+        """Returns the memory of the group. Collective at first use."""
+        if not self._asked:
+            ranks = [dist.get_global_rank(self.group, rank) for rank in range(self.world_size)]
+            self._memory = SharedMemory.open(self.rank, ranks, self._gather_bytes, self.timeout)
+            self._asked = True
+        return self._memory
+
+    def _gather_bytes(self, own: bytes) -> list[bytes]:
+        """Gives all ranks the bytes of each, of equal length. Collective."""
+        ones = [1] * self.world_size
+        row = torch.frombuffer(bytearray(own), dtype=torch.uint8).repeat(self.world_size, 1)
+        return [bytes(each.tolist()) for each in super().all_to_all(row, ones, ones)]
 
 
 class Nccl(ProcessGroup):
