@@ -12,8 +12,9 @@ from torch import Tensor
 class Pending(ABC):
     """An exchange that has begun. Either `wait` or `borrow` ends the exchange, once.
 
-    All ranks end their exchanges in the same order. Several may be under way. Raises `PeerLost` or another `RuntimeError` where a peer is gone, or does not come within
-    the deadline of the communicator.
+    All ranks end their exchanges in the same order. Several may be under way. Raises a
+    `RuntimeError` where a peer is gone, or does not come within the deadline of the
+    communicator.
     """
 
     @abstractmethod
@@ -26,7 +27,7 @@ class Pending(ABC):
 
     @contextmanager
     def borrow(self) -> Iterator[Tensor]:
-        """Lends the rows received, ordered by sender, to the body of a `with` statement.
+        """Lends the rows received, ordered by sender, for the body of a `with`.
 
         The rows are contiguous, and only read. They may lie in memory of the sender,
         who writes other rows there after the body. So the body keeps no view of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
@@ -81,6 +81,7 @@ class ProcessGroup(Communicator):
         work = dist.all_to_all_single(
             received, sent, list(recv_counts), list(send_counts), group=self.group, async_op=True
         )
+        assert work is not None
         return _Started(work, sent, received)
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -110,8 +111,8 @@ class _Started(Pending):
 class Gloo(ProcessGroup):
     """Processes on CPUs. Works everywhere.
 
-    Rows between the ranks of a group travel through shared memory if the group is on
-    one host, else over TCP.
+    Rows travel through shared memory between ranks of one host, and over TCP between
+    hosts.
     """
 
     backend = "gloo"
@@ -119,7 +120,7 @@ class Gloo(ProcessGroup):
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
         super().__init__(group, device, timeout)
-        self._memory: SharedMemory | None = None  # None: not on one host, or not yet known
+        self._memory: SharedMemory | None = None  # None: none is shared, or not yet known
         self._asked = not self.shares_memory
         self._groups = [self]  # this one, and all that are split off, to be closed together
 
@@ -141,7 +142,8 @@ class Gloo(ProcessGroup):
         memory = self._shared_memory()
         if memory is None:
             return super().start(rows, send_counts, recv_counts, index=index)
-        return memory.start(rows, send_counts, recv_counts, index)
+        far = self._start_far(memory.far, rows, send_counts, recv_counts, index) if memory.far else None
+        return memory.start(rows, send_counts, recv_counts, index, far)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         return self.start(rows, send_counts, recv_counts).wait()
@@ -151,6 +153,20 @@ class Gloo(ProcessGroup):
             if group._memory is not None:
                 group._memory.close()
         super().close()
+
+    def _start_far(
+        self,
+        far: Collection[int],
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        index: Tensor | None,
+    ) -> Pending:
+        """Begins the part of an exchange between this rank and the ranks `far`."""
+        goes, comes = ([n if rank in far else 0 for rank, n in enumerate(c)] for c in (send_counts, recv_counts))
+        chosen = torch.tensor([rank in far for rank in range(self.world_size)])
+        places = chosen.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
+        return super().start(rows, goes, comes, index=places if index is None else index[places])
 
     def _shared_memory(self) -> SharedMemory | None:
         """Returns the memory of the group. Collective at first use."""

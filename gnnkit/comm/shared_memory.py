@@ -94,21 +94,23 @@ class _Buffer:
 
 
 class SharedMemory:
-    """Exchanges among the ranks of a group that all run on one host."""
+    """Exchanges with the ranks of this host, among the ranks of a group."""
 
-    def __init__(self, rank: int, ranks: Sequence[int], links: dict[int, socket.socket], timeout: float) -> None:
+    def __init__(self, rank: int, ranks: Sequence[int], others: host.Neighbours, timeout: float) -> None:
         """Keeps the parts.
 
         Args:
             rank: This rank in the group.
             ranks: Rank in the run of each rank of the group.
-            links: Sockets to the other ranks of the group, not blocking.
+            others: The other ranks of the group.
             timeout: Deadline in seconds of everything that waits for peers.
         """
-        self.rank, self._name, self._timeout = rank, f"rank {ranks[rank]}", timeout
+        self.rank, self.far = rank, others.far
+        self._name, self._timeout = f"rank {ranks[rank]}", timeout
         self._links = {
-            peer: _Link(f"rank {ranks[peer]}", ranks[peer], links[peer])
+            peer: _Link(f"rank {ranks[peer]}", ranks[peer], others.links[peer])
             for peer in [*range(rank + 1, len(ranks)), *range(rank)]  # no rank is everyone's first
+            if peer in others.links
         }
         self._by_fd = {link.socket.fileno(): peer for peer, link in self._links.items()}
         self._poll = select.poll()
@@ -123,8 +125,8 @@ class SharedMemory:
     def open(cls, rank: int, ranks: Sequence[int], gather: host.Gather, timeout: float) -> SharedMemory | None:
         """Connects the ranks of a group. Collective.
 
-        Returns None on all ranks where they do not all run on one host, or where the
-        system lacks something that is needed.
+        Returns None on all ranks where no two of them share a host, or where the system
+        lacks something that is needed.
 
         Args:
             rank: This rank in the group.
@@ -132,13 +134,26 @@ class SharedMemory:
             gather: Tells all ranks of the group the bytes of each.
             timeout: Deadline in seconds of everything that waits for peers.
         """
-        links = host.connect(rank, len(ranks), gather, timeout, able=_can_map())
-        return cls(rank, ranks, links, timeout) if links else None
+        others = host.meet(rank, len(ranks), gather, timeout, able=_can_map())
+        return None if others is None else cls(rank, ranks, others, timeout)
 
     def start(
-        self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int], index: Tensor | None
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        index: Tensor | None,
+        far: Pending | None,
     ) -> Pending:
-        """Sends the rows, and returns at once. Arguments as of `Communicator.start`."""
+        """Sends the rows for the ranks of this host.
+
+        Args:
+            rows: The rows, by receiver if there is no `index`.
+            send_counts: Number of rows for each rank of the group.
+            recv_counts: Number of rows from each rank of the group.
+            index: [sum(send_counts)] int64. None: `rows` are sent as they are.
+            far: The exchange with the ranks `far`. None: there are none.
+        """
         self._number += 1
         rows = rows.detach()
         size = rows.element_size() * math.prod(rows.shape[1:])
@@ -159,7 +174,8 @@ class SharedMemory:
                 offset += _aligned(num_bytes)
         own = _taken(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
         self._open += 1
-        return _Exchange(self, self._number, own, recv_counts, size)
+        sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
+        return _Exchange(self, self._number, sizes, own, recv_counts, far)
 
     def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
         """Gives what peers have sent in one exchange, whoever comes first.
@@ -230,7 +246,7 @@ class SharedMemory:
         return largest
 
     def _hand_out(self, buffer: _Buffer, peer: int, offset: int, num_bytes: int) -> None:
-        """Tells a peer the place of its rows, and at first use the file of the memory."""
+        """Tells a peer the place of its rows, and at first use the file in memory."""
         capacity = len(buffer.memory)
         fds = [] if peer in buffer.mapped else [buffer.fd]
         buffer.mapped.add(peer)
@@ -320,45 +336,59 @@ class SharedMemory:
 
 
 class _Exchange(Pending):
-    """An exchange through shared memory that has begun."""
+    """An exchange that has begun, with ranks of this host and perhaps of others."""
 
-    def __init__(self, memory: SharedMemory, number: int, own: Tensor, recv_counts: Sequence[int], size: int) -> None:
+    def __init__(
+        self,
+        memory: SharedMemory,
+        number: int,
+        sizes: dict[int, int],
+        own: Tensor,
+        recv_counts: Sequence[int],
+        far: Pending | None,
+    ) -> None:
         """Keeps the parts.
 
         Args:
-            memory: The group.
+            memory: The ranks of this host.
             number: Number of the exchange.
+            sizes: Bytes from each rank of this host that sends any.
             own: [recv_counts[rank], ...] rows of this rank for itself.
-            recv_counts: Number of rows from each rank.
-            size: Bytes of a row.
+            recv_counts: Number of rows from each rank of the group.
+            far: The exchange with the ranks of other hosts. None: there are none.
         """
-        self._memory, self._number, self._own, self._counts = memory, number, own, recv_counts
-        self._firsts = list(accumulate((count * size for count in recv_counts), initial=0))  # bytes
-        self._sizes = {
-            rank: count * size for rank, count in enumerate(recv_counts) if count * size and rank != memory.rank
-        }
+        self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, own, far
+        self._firsts = list(accumulate(recv_counts, initial=0))
 
     def wait(self) -> Tensor:
-        rows = self._own.new_empty((sum(self._counts), *self._own.shape[1:]))
-        data, rank = rows.view(-1).view(torch.uint8), self._memory.rank
-        data[self._firsts[rank] : self._firsts[rank + 1]] = self._own.contiguous().view(-1).view(torch.uint8)
-        for peer, parcel in self._memory.arrivals(self._number, self._sizes):
-            data[self._firsts[peer] : self._firsts[peer + 1]] = parcel.data
-            self._memory.release(peer, parcel)
-        self._memory.end()
+        rows, memory = self._own.new_empty((self._firsts[-1], *self._own.shape[1:])), self._memory
+        self._part(rows, memory.rank).copy_(self._own)
+        for peer, parcel in memory.arrivals(self._number, self._sizes):
+            part = self._part(rows, peer)
+            part.view(-1).view(torch.uint8).copy_(parcel.data)
+            memory.release(peer, parcel)
+        if self._far is not None:
+            places = [self._part(rows, peer) for peer in memory.far]
+            received = torch.split(self._far.wait(), list(map(len, places)))
+            for place, part in zip(places, received, strict=True):
+                place.copy_(part)
+        memory.end()
         return rows
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[Tensor]:
-        if self._own.numel() or len(self._sizes) != 1:
+        if len(self._own) or self._far is not None or len(self._sizes) != 1:
             yield self.wait()
             return
         ((peer, parcel),) = self._memory.arrivals(self._number, self._sizes)
         self._memory.end()
         try:
-            yield parcel.data.view(self._own.dtype).view(sum(self._counts), *self._own.shape[1:])
+            yield parcel.data.view(self._own.dtype).view(self._firsts[-1], *self._own.shape[1:])
         finally:
             self._memory.release(peer, parcel)
+
+    def _part(self, rows: Tensor, rank: int) -> Tensor:
+        return rows[self._firsts[rank] : self._firsts[rank + 1]]
 
 
 def _taken(rows: Tensor, index: Tensor | None, part: slice) -> Tensor:

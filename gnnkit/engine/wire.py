@@ -77,7 +77,7 @@ class Transfer:
         return self.wire.comm.rank
 
     def others(self) -> Transfer:
-        """Returns the part that goes to, and comes from, other ranks, without `index`."""
+        """Returns the part between this rank and the others, without `index`."""
         if self.index is None and not self.send[self.rank]:
             return self
         send, recv = self._counts(own=0)

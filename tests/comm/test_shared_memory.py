@@ -17,6 +17,7 @@ import torch
 
 from gnnkit.comm import Communicator, PeerLost, frames, host, shared_memory
 from gnnkit.comm.process import Gloo
+from gnnkit.testing import check_communicator
 from tests.comm.processes import run_gloo
 
 LARGE = shared_memory.INLINE  # bytes that travel in one message, at most
@@ -199,19 +200,47 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     run_gloo(work, 2)
 
 
-@pytest.mark.parametrize("one", ["is elsewhere", "is not able"])
-def test_ranks_decide_alike_where_one_of_them(one: str) -> None:
-    """Then rows travel over TCP between all of them, and every rank waits as before."""
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2], [0, 0, None, 0, 1]])
+def test_rows_between_hosts_travel_over_tcp(hosts: list[int | None]) -> None:
+    """None is a rank whose system lacks what shared memory needs."""
+
+    def work(comm: Communicator) -> list[int]:
+        here, tcp = hosts[comm.rank], over_tcp(comm)
+        host.host = lambda: f"kernel {here}"  # type: ignore[assignment]
+        if here is None:
+            shared_memory._can_map = lambda: False  # type: ignore[assignment]
+        check_communicator(comm)
+        for draw in range(20):
+            send, recv = counts_of(comm, draw, 3000)
+            source, index = rows_of(comm, 50, (6,), torch.float32), torch.arange(sum(send)) * 7 % 50
+            rows = source[index]
+            expected = tcp.all_to_all(rows, send, recv)
+            assert torch.equal(comm.all_to_all(rows, send, recv), expected)
+            assert torch.equal(lent(comm, source, send, recv, index=index), expected)
+        return sorted(shared(comm)._links)
+
+    ranks = range(len(hosts))
+    expected = [[peer for peer in ranks if peer != me and hosts[peer] == hosts[me] is not None] for me in ranks]
+    assert run_gloo(work, len(hosts)) == expected
+
+
+@pytest.mark.parametrize("all_are", ["elsewhere", "unable", "deaf"])
+def test_no_memory_is_shared_where(all_are: str) -> None:
+    """All ranks are on hosts of their own, or cannot map memory, or one cannot call."""
 
     def work(comm: Communicator) -> bool:
         assert isinstance(comm, Gloo)
-        if comm.rank == 1 and one == "is elsewhere":
-            host.host = lambda: ["another kernel"]  # type: ignore[assignment]
-        if comm.rank == 1 and one == "is not able":
+        if all_are == "elsewhere":
+            host.host = lambda: f"kernel {comm.rank}"  # type: ignore[assignment]
+        elif all_are == "unable":
             shared_memory._can_map = lambda: False  # type: ignore[assignment]
-        sent, received = [[2, 0, 2], [0, 0, 0], [2, 0, 2]][comm.rank], [[2, 0, 2], [0, 0, 0], [2, 0, 2]][comm.rank]
-        rows, index = torch.arange(6.0)[:, None] + 10 * comm.rank, torch.arange(sum(sent))
-        with comm.start(rows, sent, received, index=index).borrow() as found:
+        elif comm.rank == 1:
+            host._user = lambda link: -1  # type: ignore[assignment]
+        host.MEETING = 0.3
+        counts = [[2, 0, 2], [0, 0, 0], [2, 0, 2]][comm.rank]
+        rows, index = torch.arange(6.0)[:, None] + 10 * comm.rank, torch.arange(sum(counts))
+        with comm.start(rows, counts, counts, index=index).borrow() as found:
             assert found[:, 0].tolist() == [[0, 1, 20, 21], [], [2, 3, 22, 23]][comm.rank]
         return comm._memory is None
 
@@ -267,8 +296,8 @@ def test_a_rank_that_is_killed_ends_every_wait_at_once_and_leaves_no_file() -> N
 
     for rank, (seconds, cpu, error) in zip((0, 2), run_gloo(work, 3, dies=1), strict=True):
         assert error == f"PeerLost: rank {rank}: lost its peer rank 1, which has ended"
-        assert seconds < 1.5
-        assert cpu < 0.2, "a rank that waits sleeps"
+        assert seconds < 5  # of 30
+        assert cpu < 0.25, "a rank that waits sleeps"
     assert set(Path("/dev/shm").iterdir()) == before
 
 
@@ -291,8 +320,8 @@ def test_a_rank_that_is_stopped_ends_the_wait_at_the_deadline() -> None:
 
     ((seconds, cpu, error),) = run_gloo(work, 2, timeout=1.0, dies=1)
     assert error == "DeadlineExceeded: rank 0: timed out after 1 s waiting for rank 1"
-    assert 0.9 < seconds < 3
-    assert cpu < 0.2
+    assert 0.9 < seconds < 10
+    assert cpu < 0.5
 
 
 def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
@@ -335,7 +364,9 @@ def test_a_stranger_without_the_token_is_refused() -> None:
                 strangers[0].send(frames.hello("0" * 32, 1))
             return everyone
 
-        assert len(host.connect(comm.rank, 2, gather_and_call, 5.0, able=True)) == 1
+        met = host.meet(comm.rank, 2, gather_and_call, 5.0, able=True)
+        assert met is not None
+        assert (list(met.links), met.far) == ([1 - comm.rank], ())
         assert all(stranger.recv(1) == b"" for stranger in strangers), "the connection is closed"
         comm.all_reduce(torch.zeros(1))
 
