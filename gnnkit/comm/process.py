@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
@@ -122,13 +123,12 @@ class Gloo(ProcessGroup):
         super().__init__(group, device, timeout)
         self._memory: SharedMemory | None = None  # None: none is shared, or not yet known
         self._asked = not self.shares_memory
-        self._groups = [self]  # this one, and all that are split off, to be closed together
+        self._ends: list[Callable[[], object]] = []  # close the memory of this group, and of all that are split off
 
     def split(self, ranks: Sequence[int]) -> Gloo:
         part = super().split(ranks)
         assert isinstance(part, Gloo)
-        part._groups = self._groups
-        self._groups.append(part)
+        part._ends = self._ends
         return part
 
     def start(
@@ -149,9 +149,8 @@ class Gloo(ProcessGroup):
         return self.start(rows, send_counts, recv_counts).wait()
 
     def close(self) -> None:
-        for group in self._groups:
-            if group._memory is not None:
-                group._memory.close()
+        for end in self._ends:
+            end()
         super().close()
 
     def _start_far(
@@ -174,6 +173,8 @@ class Gloo(ProcessGroup):
             ranks = [dist.get_global_rank(self.group, rank) for rank in range(self.world_size)]
             self._memory = SharedMemory.open(self.rank, ranks, self._gather_bytes, self.timeout)
             self._asked = True
+            if self._memory is not None:
+                self._ends.append(weakref.finalize(self, self._memory.close))
         return self._memory
 
     def _gather_bytes(self, own: bytes) -> list[bytes]:

@@ -118,7 +118,7 @@ class SharedMemory:
             self._poll.register(fd, select.POLLIN)
         self._buffers: list[_Buffer] = []
         self._number = 0  # of exchanges begun
-        self._open = 0  # exchanges begun and not ended
+        self._open: set[int] = set()  # numbers of the exchanges that this rank has begun and not ended
         self._message = bytearray(_HEADER.size + INLINE)
 
     @classmethod
@@ -173,7 +173,7 @@ class SharedMemory:
                 self._hand_out(buffer, peer, offset, num_bytes)
                 offset += _aligned(num_bytes)
         own = _taken(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
-        self._open += 1
+        self._open.add(self._number)
         sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
         return _Exchange(self, self._number, sizes, own, recv_counts, far)
 
@@ -184,6 +184,7 @@ class SharedMemory:
             number: Number of the exchange.
             sizes: Bytes from each peer that sends any.
         """
+        assert number in self._open, "an exchange ends once"
         missing, deadline = set(sizes), time.monotonic() + self._timeout
         while missing:
             ready = [peer for peer in missing if number in self._links[peer].arrived]
@@ -209,9 +210,9 @@ class SharedMemory:
         with contextlib.suppress(PeerLost):  # has all that it needs
             self._send(peer, [_HEADER.pack(_RELEASE, parcel.buffer, 0, 0, 0, 0)])
 
-    def end(self) -> None:
+    def end(self, number: int) -> None:
         """Notes that this rank has ended one of its exchanges."""
-        self._open -= 1
+        self._open.remove(number)
 
     def close(self) -> None:
         """Tells the peers that nothing follows, and lets go of sockets and memory."""
@@ -232,7 +233,7 @@ class SharedMemory:
         """
         deadline = time.monotonic() + self._timeout
         self._hear()
-        while sum(bool(buffer.readers) for buffer in self._buffers) >= SLOTS + self._open:
+        while sum(bool(buffer.readers) for buffer in self._buffers) >= SLOTS + len(self._open):
             self._listen(set().union(*(buffer.readers for buffer in self._buffers)), deadline)
         free = [buffer for buffer in self._buffers if not buffer.readers]
         if not free:
@@ -372,7 +373,7 @@ class _Exchange(Pending):
             received = torch.split(self._far.wait(), list(map(len, places)))
             for place, part in zip(places, received, strict=True):
                 place.copy_(part)
-        memory.end()
+        memory.end(self._number)
         return rows
 
     @contextlib.contextmanager
@@ -381,7 +382,7 @@ class _Exchange(Pending):
             yield self.wait()
             return
         ((peer, parcel),) = self._memory.arrivals(self._number, self._sizes)
-        self._memory.end()
+        self._memory.end(self._number)
         try:
             yield parcel.data.view(self._own.dtype).view(self._firsts[-1], *self._own.shape[1:])
         finally:
@@ -420,7 +421,7 @@ def _can_map() -> bool:
     buffer = _Buffer(0)
     try:
         buffer.grow(1)
-    except (OSError, RuntimeError):
+    except (AttributeError, OSError, RuntimeError):
         return False
     finally:
         buffer.drop()

@@ -108,6 +108,10 @@ def test_rows_are_lent_in_place_and_waited_for_in_a_tensor_of_their_own() -> Non
         comm.start(rows * 9, send, send).wait()
         comm.start(rows * 9, send, send).wait()
         assert torch.equal(own, 1 - rows)
+        exchange = comm.start(rows, send, send)
+        exchange.wait()
+        with pytest.raises(AssertionError, match="an exchange ends once"):
+            exchange.wait()
 
     run_gloo(work, 2)
 
