@@ -159,8 +159,10 @@ class SharedMemory:
         size = rows.element_size() * math.prod(rows.shape[1:])
         firsts = list(accumulate(send_counts, initial=0))
         sizes = {peer: send_counts[peer] * size for peer in self._links if send_counts[peer] * size}
-        total = sum(_aligned(num_bytes) for num_bytes in sizes.values() if num_bytes > INLINE)
-        buffer = self._free_buffer(total) if total else None
+        large = [peer for peer, num_bytes in sizes.items() if num_bytes > INLINE]
+        buffer = self._free_buffer(sum(_aligned(sizes[peer]) for peer in large)) if large else None
+        if buffer is not None:
+            buffer.readers.update(large)  # all at once: one may have read while others' rows are written
         offset = 0
         for peer, num_bytes in sizes.items():
             part = slice(firsts[peer], firsts[peer + 1])
@@ -251,7 +253,6 @@ class SharedMemory:
         capacity = len(buffer.memory)
         fds = [] if peer in buffer.mapped else [buffer.fd]
         buffer.mapped.add(peer)
-        buffer.readers.add(peer)
         self._send(peer, [_HEADER.pack(_PLACE, buffer.number, self._number, offset, num_bytes, capacity)], fds)
 
     def _send(self, peer: int, parts: Sequence[bytes | memoryview], fds: Sequence[int] = ()) -> None:

@@ -204,6 +204,30 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     run_gloo(work, 2)
 
 
+def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 hears that rank 1 has read before it writes the rows of rank 2."""
+    monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
+
+    def work(comm: Communicator) -> None:
+        memory, num_rows = shared(comm), shared_memory.LEAST
+        if comm.rank == 0:
+            send = memory._send
+
+            def slowly(*arguments: Any) -> None:
+                send(*arguments)
+                time.sleep(0.1)
+                memory._hear()
+
+            monkeypatch.setattr(memory, "_send", slowly)
+        counts = [0, num_rows, num_rows] if comm.rank == 0 else [0, 0, 0]
+        rows = torch.arange(sum(counts), dtype=torch.int32)
+        received = comm.all_to_all(rows, counts, [0, 0, 0] if comm.rank == 0 else [num_rows, 0, 0])
+        first = (comm.rank - 1) * num_rows
+        assert comm.rank == 0 or torch.equal(received, torch.arange(first, first + num_rows, dtype=torch.int32))
+
+    run_gloo(work, 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2], [0, 0, None, 0, 1]])
 def test_rows_between_hosts_travel_over_tcp(hosts: list[int | None]) -> None:
