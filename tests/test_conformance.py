@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit import plugins, testing
+from gnnkit.comm import Pending
 from gnnkit.comm.threads import Threads
 from gnnkit.config import as_overrides, compose
 from gnnkit.dataset.base import Dataset
@@ -361,6 +362,16 @@ def test_wrong_programs_are_found(wrong: type[Program], told: str) -> None:
         testing.check_program(wrong)
 
 
+class InOnePlace(Pending):
+    """Writes all rows that arrive at one rank to the same place."""
+
+    def __init__(self, rows: Tensor, place: Tensor) -> None:
+        self.rows, self.place = rows, place[: len(rows)]
+
+    def wait(self) -> Tensor:
+        return self.place.copy_(self.rows)
+
+
 class Twisted(Threads):
     """A communicator with one wrong method."""
 
@@ -369,6 +380,14 @@ class Twisted(Threads):
     def all_to_all(self, rows: Tensor, send_counts: Any, recv_counts: Any) -> Tensor:
         received = super().all_to_all(rows, send_counts, recv_counts)
         return received.flip(0) if self.broken == "all_to_all" else received
+
+    def start(self, rows: Tensor, send_counts: Any, recv_counts: Any, *, index: Tensor | None = None) -> Pending:
+        places = index * 0 if self.broken == "index" and index is not None else index
+        pending = super().start(rows, send_counts, recv_counts, index=places)
+        if self.broken != "wait":
+            return pending
+        self.place = getattr(self, "place", torch.empty(9000, *rows.shape[1:]))
+        return InOnePlace(pending.wait(), self.place)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         total = super().all_reduce(x)
@@ -387,6 +406,8 @@ class Twisted(Threads):
     ("broken", "told"),
     [
         ("all_to_all", "all_to_all delivers the parts in the order of their senders"),
+        ("index", "wait delivers the rows of its own exchange by sender"),
+        ("wait", "rows that wait has returned stay as they are"),
         ("all_reduce", "all_reduce works in place"),
         ("bits", "the same bits on all ranks"),
         ("broadcast", "broadcast sends the source's values"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm.mailbox import Mailbox
+from gnnkit.comm.pending import Arrived, Pending
 from gnnkit.comm.sockets import SocketMailbox
 
 T = TypeVar("T")
@@ -26,8 +27,8 @@ class Communicator(ABC):
     Nothing waits for ever. A peer that is gone, or does not come within the deadline,
     raises `RuntimeError` on the other ranks.
 
-    Autograd must not trace `all_to_all`, `all_reduce` and `broadcast`, because the
-    exchange has a separate backward pass.
+    Autograd must not trace `all_to_all`, `start`, `all_reduce` and `broadcast`, because
+    the exchange has a separate backward pass.
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
@@ -88,6 +89,29 @@ class Communicator(ABC):
         Returns:
             [sum(recv_counts), ...]
         """
+
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        index: Tensor | None = None,
+    ) -> Pending:
+        """Begins an exchange that ends later. The rank may compute meanwhile.
+
+        All ranks begin and end the same exchanges in the same order. The rows stay
+        unchanged until the exchange has ended. The default is `all_to_all`.
+
+        Args:
+            rows: The rows, by receiver if there is no `index`.
+            send_counts: Number of rows for each rank, [world_size].
+            recv_counts: Number of rows from each rank, [world_size].
+            index: [sum(send_counts)] int64. The rows sent are `rows[index]`, gathered
+                where they travel. Default: `rows` are sent as they are.
+        """
+        sent = rows if index is None else rows.detach().index_select(0, index)
+        return Arrived(self.all_to_all(sent, send_counts, recv_counts))
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gnnkit.comm.base import Communicator
+from gnnkit.comm.pending import Pending
+from gnnkit.comm.shared_memory import SharedMemory
 
 
 class ProcessGroup(Communicator):
@@ -65,6 +69,22 @@ class ProcessGroup(Communicator):
         dist.all_to_all_single(received, rows, list(recv_counts), list(send_counts), group=self.group)
         return received
 
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        index: Tensor | None = None,
+    ) -> Pending:
+        sent = rows.detach() if index is None else rows.detach().index_select(0, index)
+        received = rows.new_empty((sum(recv_counts), *rows.shape[1:]))
+        work = dist.all_to_all_single(
+            received, sent, list(recv_counts), list(send_counts), group=self.group, async_op=True
+        )
+        assert work is not None
+        return _Started(work, sent, received)
+
     def all_reduce(self, x: Tensor) -> Tensor:
         dist.all_reduce(x, group=self.group)
         return x
@@ -78,10 +98,90 @@ class ProcessGroup(Communicator):
             dist.destroy_process_group()
 
 
+class _Started(Pending):
+    """An exchange that torch carries in the background."""
+
+    def __init__(self, work: dist.Work, sent: Tensor, received: Tensor) -> None:
+        self._work, self._sent, self._received = work, sent, received
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._received
+
+
 class Gloo(ProcessGroup):
-    """Processes on CPUs. Works everywhere."""
+    """Processes on CPUs. Works everywhere.
+
+    Rows travel through shared memory between ranks of one host, and over TCP between
+    hosts.
+    """
 
     backend = "gloo"
+    shares_memory: ClassVar[bool] = True  # False: rows travel over TCP on one host too
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout: float) -> None:
+        super().__init__(group, device, timeout)
+        self._memory: SharedMemory | None = None  # None: none is shared, or not yet known
+        self._asked = not self.shares_memory
+        self._ends: list[Callable[[], object]] = []  # close the memory of this group, and of all that are split off
+
+    def split(self, ranks: Sequence[int]) -> Gloo:
+        part = super().split(ranks)
+        assert isinstance(part, Gloo)
+        part._ends = self._ends
+        return part
+
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        index: Tensor | None = None,
+    ) -> Pending:
+        memory = self._shared_memory()
+        if memory is None:
+            return super().start(rows, send_counts, recv_counts, index=index)
+        far = self._start_far(memory.far, rows, send_counts, recv_counts, index) if memory.far else None
+        return memory.start(rows, send_counts, recv_counts, index, far)
+
+    def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
+        return self.start(rows, send_counts, recv_counts).wait()
+
+    def close(self) -> None:
+        for end in self._ends:
+            end()
+        super().close()
+
+    def _start_far(
+        self,
+        far: Collection[int],
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        index: Tensor | None,
+    ) -> Pending:
+        """Begins the part of an exchange between this rank and the ranks `far`."""
+        goes, comes = ([n if rank in far else 0 for rank, n in enumerate(c)] for c in (send_counts, recv_counts))
+        chosen = torch.tensor([rank in far for rank in range(self.world_size)])
+        places = chosen.repeat_interleave(torch.tensor(send_counts)).nonzero()[:, 0]
+        return super().start(rows, goes, comes, index=places if index is None else index[places])
+
+    def _shared_memory(self) -> SharedMemory | None:
+        """Returns the memory of the group. Collective at first use."""
+        if not self._asked:
+            ranks = [dist.get_global_rank(self.group, rank) for rank in range(self.world_size)]
+            self._memory = SharedMemory.open(self.rank, ranks, self._gather_bytes, self.timeout)
+            self._asked = True
+            if self._memory is not None:
+                self._ends.append(weakref.finalize(self, self._memory.close))
+        return self._memory
+
+    def _gather_bytes(self, own: bytes) -> list[bytes]:
+        """Gives all ranks the bytes of each, of equal length. Collective."""
+        ones = [1] * self.world_size
+        row = torch.frombuffer(bytearray(own), dtype=torch.uint8).repeat(self.world_size, 1)
+        return [bytes(each.tolist()) for each in super().all_to_all(row, ones, ones)]
 
 
 class Nccl(ProcessGroup):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, Pending
 from gnnkit.engine.background import Background
 from gnnkit.engine.codec import Codec
 from gnnkit.engine.dropout import derive
@@ -54,11 +55,11 @@ class Wire:
 class Transfer:
     """Rows of one exchange between ranks, as one rank sends and receives them.
 
-    `now`, `later` and `signal` are collective: all ranks of the exchange call the same
-    ones in the same order. Counts of a receiver are those of the sender.
+    `now`, `start`, `later` and `signal` are collective: all ranks of the exchange call
+    the same ones in the same order. Counts of a receiver are those of the sender.
     """
 
-    rows: Tensor  # [sum(send), ...] by receiver, contiguous
+    rows: Tensor  # [sum(send), ...] by receiver, contiguous. With `index`: any rows
     send: Sequence[int]  # rows for each rank, this one included
     recv: Sequence[int]  # rows from each rank, this one included
     exchange: Exchange
@@ -68,6 +69,7 @@ class Transfer:
     wire: Wire
     ids: Tensor | None = None  # [sum(send)] int64 global ids of nodes. None: numbers, not whole rows
     codec: Codec | None = None  # None: rows travel as they are
+    index: Tensor | None = None  # [sum(send)] int64: rows[index] travel, by receiver. None: `rows` do
 
     @property
     def rank(self) -> int:
@@ -75,10 +77,14 @@ class Transfer:
         return self.wire.comm.rank
 
     def others(self) -> Transfer:
-        """Returns the part that goes to, and comes from, other ranks."""
+        """Returns the part between this rank and the others, without `index`."""
+        if self.index is None and not self.send[self.rank]:
+            return self
         send, recv = self._counts(own=0)
         ids = None if self.ids is None else _without(self.ids, self._sent)
-        return self.part(_without(self.rows, self._sent), send, recv, ids)
+        if self.index is None:
+            return self.part(_without(self.rows, self._sent), send, recv, ids)
+        return self.part(self.rows[_without(self.index, self._sent)], send, recv, ids)
 
     def part(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], ids: Tensor | None) -> Transfer:
         """Returns the same exchange with other rows.
@@ -89,12 +95,13 @@ class Transfer:
             recv: Number of rows from each rank, which that rank also knows.
             ids: [sum(send)] global ids, or None.
         """
-        return replace(self, rows=rows, send=send, recv=recv, ids=ids)
+        return replace(self, rows=rows, send=send, recv=recv, ids=ids, index=None)
 
     def with_own(self, received: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
         """Puts this rank's own current rows between the other ranks'."""
         first = self._received.start
-        return torch.cat([received[:first], self.rows[self._sent], received[first:]])
+        own = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
+        return torch.cat([received[:first], own, received[first:]])
 
     def without_own(self, received: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
         """Leaves this rank's own rows out of what it received."""
@@ -102,20 +109,27 @@ class Transfer:
 
     def now(self) -> Tensor:  # [sum(recv), ...]
         """Exchanges the rows, and waits for them."""
-        if self._is_coded and self.send[self.rank]:
-            return self.with_own(self.others().now())
+        return self.start().wait()
+
+    def start(self) -> Pending:
+        """Begins the exchange. The rows stay unchanged until the exchange has ended.
+
+        The time of waiting counts as exchange, and so does the time of beginning.
+        """
         self._count()
         with self.wire.tally.timed():
-            return self._carry(self.wire.comm)
+            return _Timed(self._begin(self.wire.comm), self.wire.tally)
 
     def later(self) -> Future[Tensor]:
         """Exchanges the rows of other ranks in the background.
 
-        `wait` returns them. A rank's own rows do not travel.
+        `wait` returns them. A rank's own rows do not travel. The rows are copied.
         """
         others = self.others()
+        if others is self:
+            others = replace(self, rows=self.rows.clone())
         others._count()
-        return self.wire.background.submit(others._carry)
+        return self.wire.background.submit(lambda comm: others._begin(comm).wait())
 
     def wait(self, rows: Future[Tensor]) -> Tensor:  # [sum(recv)] less own rows, ...
         """Waits for the rows of an exchange in the background, and counts the time."""
@@ -164,13 +178,18 @@ class Transfer:
             num_bytes = [rows * self._row_bytes(w) for rows, w in self._blocks(self.send, arriving=False)]
         self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, sent, received, num_bytes)
 
-    def _carry(self, comm: Communicator) -> Tensor:  # [sum(recv), ...]
+    def _begin(self, comm: Communicator) -> Pending:
         if not self._is_coded:
-            return comm.all_to_all(self.rows, self.send, self.recv)
-        sent, arriving = self._blocks(self.send, arriving=False), self._blocks(self.recv, arriving=True)
+            return comm.start(self.rows, self.send, self.recv, index=self.index)
+        others = self.others()
+        sent, arriving = others._blocks(others.send, arriving=False), others._blocks(others.recv, arriving=True)
         counts = [[rows * self._row_bytes(width) for rows, width in blocks] for blocks in (sent, arriving)]
-        data = comm.all_to_all(self._encoded(sent), *counts)
-        return self._decoded(data, arriving).view(sum(self.recv), *self.rows.shape[1:])
+
+        def read(data: Tensor) -> Tensor:
+            rows = others._decoded(data, arriving).view(sum(others.recv), *self.rows.shape[1:])
+            return self.with_own(rows) if self.send[self.rank] else rows
+
+        return _Read(comm.start(others._encoded(sent), *counts), read)
 
     def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
         """Returns rows and width of the block for, or from, each rank.
@@ -216,6 +235,41 @@ class Transfer:
             numbers.append((self.codec.decode(rows, width, dtype) if coded else rows.clone().view(dtype)).reshape(-1))
             byte += n * size
         return torch.cat(numbers)
+
+
+class _Read(Pending):
+    """An exchange whose bytes are made into rows."""
+
+    def __init__(self, pending: Pending, read: Callable[[Tensor], Tensor]) -> None:
+        """Keeps the parts.
+
+        Args:
+            pending: The exchange of bytes.
+            read: Makes new rows of the bytes.
+        """
+        self._pending, self._read = pending, read
+
+    def wait(self) -> Tensor:
+        with self._pending.borrow() as data:
+            return self._read(data)
+
+
+class _Timed(Pending):
+    """An exchange that counts the time of waiting."""
+
+    def __init__(self, pending: Pending, tally: Tally) -> None:
+        self._pending, self._tally = pending, tally
+
+    def wait(self) -> Tensor:
+        with self._tally.timed():
+            return self._pending.wait()
+
+    @contextmanager
+    def borrow(self) -> Iterator[Tensor]:
+        with ExitStack() as stack:
+            with self._tally.timed():
+                rows = stack.enter_context(self._pending.borrow())
+            yield rows
 
 
 def _without(rows: Tensor, part: slice) -> Tensor:

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox
+from gnnkit.comm import Communicator, DeadlineExceeded, Mailbox, Pending
 from gnnkit.comm.frames import DTYPES
 
 PATIENCE = 10.0  # seconds for a letter that has been put
@@ -16,6 +16,7 @@ PATIENCE = 10.0  # seconds for a letter that has been put
 def check_communicator(comm: Communicator) -> None:
     """Raises `AssertionError` for the first broken promise. Collective over `comm`."""
     _check_all_to_all(comm)
+    _check_start(comm)
     _check_sums(comm)
     _check_bits(comm)
     _check_mailbox(comm)
@@ -25,6 +26,7 @@ def check_communicator(comm: Communicator) -> None:
         "split numbers ranks in the order given"
     )
     _check_all_to_all(part)
+    _check_start(part)
     _check_sums(part)
     _check_mailbox(part)
 
@@ -39,6 +41,48 @@ def _check_all_to_all(comm: Communicator) -> None:
     assert torch.equal(received, torch.cat(expected)), "all_to_all delivers the parts in the order of their senders"
     nothing = comm.all_to_all(torch.empty(0, 4, device=comm.device), [0] * comm.world_size, [0] * comm.world_size)
     assert nothing.shape == (0, 4), "all_to_all of nothing keeps the shape of rows"
+
+
+def _check_start(comm: Communicator) -> None:
+    """Checks exchanges that begin now and end later, of few rows and of many."""
+    for num_rows, lends in itertools.product((0, 2, 900), (False, True)):
+        pending = [_begin(comm, num_rows, turn) for turn in range(3)]
+        received = []
+        for turn, exchange in enumerate(pending):
+            if lends:
+                with exchange.borrow() as rows:
+                    assert rows.is_contiguous(), "borrow lends rows that are contiguous"
+                    received.append(rows.cpu().clone())
+            else:
+                received.append(exchange.wait())
+            message = f"{'borrow' if lends else 'wait'} delivers the rows of its own exchange by sender"
+            assert torch.equal(received[-1].cpu(), _expected(comm, num_rows, turn)), message
+        _begin(comm, num_rows, 3).wait()
+        kept = all(torch.equal(rows.cpu(), _expected(comm, num_rows, turn)) for turn, rows in enumerate(received))
+        assert kept, "rows that wait has returned stay as they are"
+
+
+def _begin(comm: Communicator, num_rows: int, turn: int) -> Pending:
+    """Begins an exchange in which each rank sends rows to all ranks but the next."""
+    sent = [0 if peer == (comm.rank + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
+    received = [0 if comm.rank == (peer + 1) % comm.world_size else num_rows for peer in range(comm.world_size)]
+    source = (10.0 * comm.rank + torch.arange(5.0)[:, None].expand(5, 4)).to(comm.device)
+    index = torch.arange(sum(sent), device=comm.device) + turn
+    if turn == 1:
+        return comm.start(source[index % 5], sent, received)
+    return comm.start(source, sent, received, index=index % 5)
+
+
+def _expected(comm: Communicator, num_rows: int, turn: int) -> Tensor:
+    """Returns the rows that arrive in an exchange of `_begin`."""
+    parts = [torch.empty(0, 4)]
+    for peer in range(comm.world_size):
+        left_out = (peer + 1) % comm.world_size
+        if comm.rank != left_out:
+            before = num_rows * (comm.rank - (left_out < comm.rank))
+            numbers = (torch.arange(before, before + num_rows) + turn) % 5
+            parts.append((10.0 * peer + numbers)[:, None].expand(num_rows, 4))
+    return torch.cat(parts)
 
 
 def _check_sums(comm: Communicator) -> None:

@@ -1,0 +1,152 @@
+"""Which ranks of a group run on one host, and connections between these ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnnkit.comm import frames
+
+Gather = Callable[[bytes], list[bytes]]  # this rank's bytes -> those of all ranks. Collective, equal lengths
+RECORD = 256  # bytes that a rank tells the others
+MEETING = 10.0  # seconds, at most, until the others have connected
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """The other ranks of a group, as one of the ranks reaches them."""
+
+    links: dict[int, socket.socket]  # to the ranks of this host, by rank
+    far: tuple[int, ...]  # ranks of other hosts
+
+
+def meet(rank: int, world_size: int, gather: Gather, timeout: float, *, able: bool) -> Neighbours | None:
+    """Connects each pair of ranks on one host by a socket that keeps messages apart.
+
+    Collective. A socket of this kind has an abstract name, so it reaches the ranks of
+    one kernel and one network namespace, and no file is left behind. Each rank gives
+    the others a random token of its own, which keeps strangers out.
+
+    Args:
+        rank: This rank.
+        world_size: Number of ranks in the group.
+        gather: Tells all ranks the bytes of each.
+        timeout: Deadline in seconds.
+        able: Whether this rank can use the connections. Else it counts as far.
+
+    Returns:
+        None on all ranks if no two share a host, or if a connection fails.
+    """
+    token, links = secrets.token_hex(16), dict[int, socket.socket]()
+    with contextlib.ExitStack() as stack:
+        here: dict[str, Any] = {"host": f"rank {rank}"}  # shared with nobody
+        listener = _listen(world_size) if able else None
+        if listener is not None:
+            stack.enter_context(listener)
+            here = {"host": host(), "name": listener.getsockname().hex(), "token": token}
+        there = [json.loads(each) for each in gather(json.dumps(here).encode().ljust(RECORD))]
+        hosts = [each["host"] for each in there]
+        if len(set(hosts)) == world_size:
+            return None
+        near = [peer for peer in range(world_size) if hosts[peer] == hosts[rank] and peer != rank]
+        with contextlib.suppress(OSError):
+            if listener is not None:
+                _connect(links, rank, near, listener, there, time.monotonic() + min(timeout, MEETING))
+    if min(gather(bytes([len(links) == len(near)]))) == b"\0":
+        for link in links.values():
+            link.close()
+        return None
+    return Neighbours(links, tuple(peer for peer in range(world_size) if hosts[peer] != hosts[rank]))
+
+
+def host() -> str:
+    """Names what ranks that reach each other have in common."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino} {os.geteuid()}"
+
+
+def _listen(world_size: int) -> socket.socket | None:
+    """Opens a listening socket, None where the system has no such sockets."""
+    if sys.platform != "linux":
+        return None
+    listener = None
+    try:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind("")  # the system chooses an abstract name
+        listener.listen(world_size + 128)
+        host()
+    except OSError:
+        if listener is not None:
+            listener.close()
+        return None
+    return listener
+
+
+def _connect(
+    links: dict[int, socket.socket],
+    rank: int,
+    near: Sequence[int],
+    listener: socket.socket,
+    there: Sequence[Mapping[str, Any]],
+    deadline: float,
+) -> None:
+    """Connects to the ranks below, and waits for the ranks above to connect.
+
+    Args:
+        links: Takes the sockets by rank, none of which blocks.
+        rank: This rank.
+        near: The other ranks of this host.
+        listener: Listening socket of this rank.
+        there: Name and token of each rank's listener.
+        deadline: Monotonic seconds.
+    """
+    met = dict[int, socket.socket]()
+    for peer in near:
+        if peer < rank:
+            met[peer] = link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            link.settimeout(_left(deadline))
+            link.connect(bytes.fromhex(there[peer]["name"]))
+            if _user(link) != os.geteuid():
+                raise PermissionError("a stranger listens")
+            link.send(frames.hello(there[peer]["token"], rank))
+    while len(met) < len(near):
+        listener.settimeout(_left(deadline))
+        connection, _ = listener.accept()
+        connection.settimeout(_left(deadline))
+        caller = _caller(connection, there[rank]["token"])
+        if caller is None or caller <= rank or caller not in near or caller in met:
+            connection.close()
+        else:
+            met[caller] = connection
+    for link in met.values():
+        link.setblocking(False)
+    links.update(met)
+
+
+def _caller(connection: socket.socket, token: str) -> int | None:
+    """Returns the rank at the other end, None for a stranger."""
+    if _user(connection) != os.geteuid():
+        return None
+    with contextlib.suppress(ValueError):
+        return frames.read_hello(connection.recv(frames.MAX_HELLO)[frames.PREFIX.size :], token)
+    return None
+
+
+def _user(link: socket.socket) -> int:
+    """Returns the user at the other end, as the kernel says."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.01)

@@ -1,0 +1,429 @@
+"""Rows between ranks of one host, through memory that sender and receiver map.
+
+A sender gathers rows straight into a buffer of its own, and tells the receiver the
+place by a message. The receiver copies the rows, or reads them in place, and says when
+it is done. Few rows travel in the message itself.
+
+Messages go over sockets. So a rank that waits sleeps, and the end of a peer wakes the
+rank at once. A message is also what orders writes and reads of the memory, on every
+processor. Buffers are files in memory without a name, which no killed process leaves
+behind.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import math
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from gnnkit.comm import frames, host
+from gnnkit.comm.mailbox import DeadlineExceeded, PeerLost
+from gnnkit.comm.pending import Pending
+
+INLINE = 2**13  # bytes for one peer that travel in the message, at most
+SLOTS = 2  # buffers that peers may still read while the next rows are written
+KEPT = 2**30  # bytes of a buffer that is used again, at most
+LEAST = 2**20  # bytes of a buffer. Pages that are not written take no memory
+ALIGNED = 64  # bytes between the places of two peers' rows in a buffer
+_HEADER = struct.Struct("=BIQQQQ")  # kind, buffer, number of the exchange, offset, bytes of rows, of the buffer
+_ROWS, _PLACE, _RELEASE, _GOODBYE = range(4)  # kinds of messages
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parcel:
+    """Rows that have arrived from one peer."""
+
+    data: Tensor  # [num_bytes] uint8
+    buffer: int | None = None  # of the sender. None: the rows came in the message
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """A peer, and what has arrived from the peer."""
+
+    name: str
+    rank: int  # in the run
+    socket: socket.socket
+    arrived: dict[int, _Parcel] = field(default_factory=dict)  # by number of the exchange
+    buffers: dict[int, Tensor] = field(default_factory=dict)  # of the peer, as mapped here
+    says_goodbye: bool = False
+    ended: bool = False
+
+    def lost(self, me: str) -> PeerLost:
+        """Makes the error of a rank that needs the peer."""
+        why = "has closed its communicator" if self.says_goodbye else "has ended"
+        return PeerLost(f"{me}: lost its peer {self.name}, which {why}", self.rank)
+
+
+@dataclass(slots=True, eq=False)
+class _Buffer:
+    """Memory of this rank for the rows of one exchange after another."""
+
+    number: int
+    fd: int = -1
+    memory: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))  # [capacity]
+    mapped: set[int] = field(default_factory=set)  # peers that have mapped the memory
+    readers: set[int] = field(default_factory=set)  # peers that have not yet read their rows
+
+    def grow(self, size: int) -> None:
+        """Takes new memory of at least `size` bytes in the place of the old."""
+        self.drop()
+        capacity = max(LEAST, 1 << (size - 1).bit_length())
+        self.fd = os.memfd_create("gnnkit rows", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, capacity)
+        self.memory = _map(self.fd, capacity)
+
+    def drop(self) -> None:
+        """Gives the memory back, as soon as no peer maps it either."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd, self.memory = -1, torch.empty(0, dtype=torch.uint8)
+        self.mapped.clear()
+
+
+class SharedMemory:
+    """Exchanges with the ranks of this host, among the ranks of a group."""
+
+    def __init__(self, rank: int, ranks: Sequence[int], others: host.Neighbours, timeout: float) -> None:
+        """Keeps the parts.
+
+        Args:
+            rank: This rank in the group.
+            ranks: Rank in the run of each rank of the group.
+            others: The other ranks of the group.
+            timeout: Deadline in seconds of everything that waits for peers.
+        """
+        self.rank, self.far = rank, others.far
+        self._name, self._timeout = f"rank {ranks[rank]}", timeout
+        self._links = {
+            peer: _Link(f"rank {ranks[peer]}", ranks[peer], others.links[peer])
+            for peer in [*range(rank + 1, len(ranks)), *range(rank)]  # no rank is everyone's first
+            if peer in others.links
+        }
+        self._by_fd = {link.socket.fileno(): peer for peer, link in self._links.items()}
+        self._poll = select.poll()
+        for fd in self._by_fd:
+            self._poll.register(fd, select.POLLIN)
+        self._buffers: list[_Buffer] = []
+        self._number = 0  # of exchanges begun
+        self._open: set[int] = set()  # numbers of the exchanges that this rank has begun and not ended
+        self._message = bytearray(_HEADER.size + INLINE)
+
+    @classmethod
+    def open(cls, rank: int, ranks: Sequence[int], gather: host.Gather, timeout: float) -> SharedMemory | None:
+        """Connects the ranks of a group. Collective.
+
+        Returns None on all ranks where no two of them share a host, or where the system
+        lacks something that is needed.
+
+        Args:
+            rank: This rank in the group.
+            ranks: Rank in the run of each rank of the group.
+            gather: Tells all ranks of the group the bytes of each.
+            timeout: Deadline in seconds of everything that waits for peers.
+        """
+        others = host.meet(rank, len(ranks), gather, timeout, able=_can_map())
+        return None if others is None else cls(rank, ranks, others, timeout)
+
+    def start(
+        self,
+        rows: Tensor,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        index: Tensor | None,
+        far: Pending | None,
+    ) -> Pending:
+        """Sends the rows for the ranks of this host.
+
+        Args:
+            rows: The rows, by receiver if there is no `index`.
+            send_counts: Number of rows for each rank of the group.
+            recv_counts: Number of rows from each rank of the group.
+            index: [sum(send_counts)] int64. None: `rows` are sent as they are.
+            far: The exchange with the ranks `far`. None: there are none.
+        """
+        self._number += 1
+        rows = rows.detach()
+        size = rows.element_size() * math.prod(rows.shape[1:])
+        firsts = list(accumulate(send_counts, initial=0))
+        sizes = {peer: send_counts[peer] * size for peer in self._links if send_counts[peer] * size}
+        large = [peer for peer, num_bytes in sizes.items() if num_bytes > INLINE]
+        buffer = self._free_buffer(sum(_aligned(sizes[peer]) for peer in large)) if large else None
+        if buffer is not None:
+            buffer.readers.update(large)  # all at once: one may have read while others' rows are written
+        offset = 0
+        for peer, num_bytes in sizes.items():
+            part = slice(firsts[peer], firsts[peer + 1])
+            if num_bytes <= INLINE:
+                header = _HEADER.pack(_ROWS, 0, self._number, 0, num_bytes, 0)
+                self._send(peer, [header, frames.bytes_of(_taken(rows, index, part).contiguous())])
+            elif buffer is not None:
+                place = buffer.memory[offset : offset + num_bytes].view(rows.dtype)
+                _take(rows, index, part, place.view(send_counts[peer], *rows.shape[1:]))
+                self._hand_out(buffer, peer, offset, num_bytes)
+                offset += _aligned(num_bytes)
+        own = _taken(rows, index, slice(firsts[self.rank], firsts[self.rank + 1]))
+        self._open.add(self._number)
+        sizes = {peer: recv_counts[peer] * size for peer in self._links if recv_counts[peer] * size}
+        return _Exchange(self, self._number, sizes, own, recv_counts, far)
+
+    def arrivals(self, number: int, sizes: dict[int, int]) -> Iterator[tuple[int, _Parcel]]:
+        """Gives what peers have sent in one exchange, whoever comes first.
+
+        Args:
+            number: Number of the exchange.
+            sizes: Bytes from each peer that sends any.
+        """
+        assert number in self._open, "an exchange ends once"
+        missing, deadline = set(sizes), time.monotonic() + self._timeout
+        while missing:
+            ready = [peer for peer in missing if number in self._links[peer].arrived]
+            for peer in ready:
+                parcel = self._links[peer].arrived.pop(number)
+                if len(parcel.data) != sizes[peer]:
+                    raise RuntimeError(
+                        f"{self._name} expects {sizes[peer]} bytes of {self._links[peer].name}, "
+                        f"which has sent {len(parcel.data)}: counts of sender and receiver differ"
+                    )
+                missing.remove(peer)
+                yield peer, parcel
+            if not ready:
+                self._listen(missing, deadline)
+
+    def release(self, peer: int, parcel: _Parcel) -> None:
+        """Tells the sender that its rows are read."""
+        if parcel.buffer is None:
+            return
+        buffers = self._links[peer].buffers
+        if len(buffers[parcel.buffer]) > KEPT:
+            del buffers[parcel.buffer]
+        with contextlib.suppress(PeerLost):  # has all that it needs
+            self._send(peer, [_HEADER.pack(_RELEASE, parcel.buffer, 0, 0, 0, 0)])
+
+    def end(self, number: int) -> None:
+        """Notes that this rank has ended one of its exchanges."""
+        self._open.remove(number)
+
+    def close(self) -> None:
+        """Tells the peers that nothing follows, and lets go of sockets and memory."""
+        for link in self._links.values():
+            with contextlib.suppress(OSError):
+                link.socket.send(_HEADER.pack(_GOODBYE, 0, 0, 0, 0, 0))
+            link.socket.close()
+            link.buffers.clear()
+        for buffer in self._buffers:
+            buffer.drop()
+
+    def _free_buffer(self, size: int) -> _Buffer:
+        """Returns a buffer that no peer reads, of at least `size` bytes.
+
+        Waits only while peers read `SLOTS` buffers of exchanges that this rank has
+        ended. All ranks end the same exchanges in the same order, so the last of them
+        never waits here.
+        """
+        deadline = time.monotonic() + self._timeout
+        self._hear()
+        while sum(bool(buffer.readers) for buffer in self._buffers) >= SLOTS + len(self._open):
+            self._listen(set().union(*(buffer.readers for buffer in self._buffers)), deadline)
+        free = [buffer for buffer in self._buffers if not buffer.readers]
+        if not free:
+            free = [_Buffer(len(self._buffers))]
+            self._buffers += free
+        fitting = [buffer for buffer in free if len(buffer.memory) >= size]
+        if fitting:
+            return min(fitting, key=lambda buffer: len(buffer.memory))
+        largest = max(free, key=lambda buffer: len(buffer.memory))
+        largest.grow(size)
+        return largest
+
+    def _hand_out(self, buffer: _Buffer, peer: int, offset: int, num_bytes: int) -> None:
+        """Tells a peer the place of its rows, and at first use the file in memory."""
+        capacity = len(buffer.memory)
+        fds = [] if peer in buffer.mapped else [buffer.fd]
+        buffer.mapped.add(peer)
+        self._send(peer, [_HEADER.pack(_PLACE, buffer.number, self._number, offset, num_bytes, capacity)], fds)
+
+    def _send(self, peer: int, parts: Sequence[bytes | memoryview], fds: Sequence[int] = ()) -> None:
+        """Sends one message. While there is no room, takes in what peers send."""
+        link, deadline = self._links[peer], time.monotonic() + self._timeout
+        files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        while True:
+            try:
+                link.socket.sendmsg(parts, files)
+                return
+            except BlockingIOError:
+                self._poll.modify(link.socket, select.POLLIN | select.POLLOUT)
+                try:
+                    self._listen({peer}, deadline)
+                finally:
+                    self._poll.modify(link.socket, select.POLLIN)
+            except ConnectionError:
+                self._hear()
+                raise link.lost(self._name) from None
+
+    def _hear(self, seconds: float = 0.0) -> bool:
+        """Takes in what peers have sent. Waits for a message, at most `seconds`.
+
+        Returns whether there was news. Raises `PeerLost` for a peer that has ended
+        without a goodbye.
+        """
+        news = self._poll.poll(seconds * 1000)
+        for fd, _ in news:
+            link = self._links[self._by_fd[fd]]
+            self._read(self._by_fd[fd], link)
+            if link.ended:
+                self._poll.unregister(fd)
+        for link in self._links.values():
+            if link.ended and not link.says_goodbye:
+                raise link.lost(self._name)
+        return bool(news)
+
+    def _listen(self, peers: Collection[int], deadline: float) -> None:
+        """Waits for news.
+
+        Args:
+            peers: The peers that this rank waits for.
+            deadline: Monotonic seconds.
+        """
+        for peer in peers:
+            if self._links[peer].ended:
+                raise self._links[peer].lost(self._name)
+        if not self._hear(min(max(deadline - time.monotonic(), 0.0), 3600.0)) and time.monotonic() >= deadline:
+            names = ", ".join(self._links[peer].name for peer in sorted(peers))
+            raise DeadlineExceeded(f"{self._name}: timed out after {self._timeout:g} s waiting for {names}")
+
+    def _read(self, peer: int, link: _Link) -> None:
+        """Takes in all messages that a peer has sent, and perhaps its end."""
+        room = socket.CMSG_SPACE(array.array("i").itemsize)
+        while not link.ended:
+            try:
+                size, files, _, _ = link.socket.recvmsg_into([self._message], room, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # the peer is gone, and what it has sent is still there
+            link.ended = not size
+            if size:
+                self._take_in(peer, link, size, [array.array("i", data)[0] for _, _, data in files])
+
+    def _take_in(self, peer: int, link: _Link, size: int, fds: list[int]) -> None:
+        kind, number, exchange, offset, num_bytes, capacity = _HEADER.unpack_from(self._message)
+        for fd in fds:
+            link.buffers[number] = _map(fd, capacity)
+            os.close(fd)
+        if kind == _ROWS:
+            data = torch.frombuffer(self._message[_HEADER.size : size], dtype=torch.uint8)
+            link.arrived[exchange] = _Parcel(data)
+        elif kind == _PLACE:
+            link.arrived[exchange] = _Parcel(link.buffers[number][offset : offset + num_bytes], number)
+        elif kind == _RELEASE:
+            buffer = self._buffers[number]
+            buffer.readers.remove(peer)
+            if not buffer.readers and len(buffer.memory) > KEPT:
+                buffer.drop()
+        else:
+            link.says_goodbye = True
+
+
+class _Exchange(Pending):
+    """An exchange that has begun, with ranks of this host and perhaps of others."""
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        number: int,
+        sizes: dict[int, int],
+        own: Tensor,
+        recv_counts: Sequence[int],
+        far: Pending | None,
+    ) -> None:
+        """Keeps the parts.
+
+        Args:
+            memory: The ranks of this host.
+            number: Number of the exchange.
+            sizes: Bytes from each rank of this host that sends any.
+            own: [recv_counts[rank], ...] rows of this rank for itself.
+            recv_counts: Number of rows from each rank of the group.
+            far: The exchange with the ranks of other hosts. None: there are none.
+        """
+        self._memory, self._number, self._sizes, self._own, self._far = memory, number, sizes, own, far
+        self._firsts = list(accumulate(recv_counts, initial=0))
+
+    def wait(self) -> Tensor:
+        rows, memory = self._own.new_empty((self._firsts[-1], *self._own.shape[1:])), self._memory
+        self._part(rows, memory.rank).copy_(self._own)
+        for peer, parcel in memory.arrivals(self._number, self._sizes):
+            part = self._part(rows, peer)
+            part.view(-1).view(torch.uint8).copy_(parcel.data)
+            memory.release(peer, parcel)
+        if self._far is not None:
+            places = [self._part(rows, peer) for peer in memory.far]
+            received = torch.split(self._far.wait(), list(map(len, places)))
+            for place, part in zip(places, received, strict=True):
+                place.copy_(part)
+        memory.end(self._number)
+        return rows
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[Tensor]:
+        if len(self._own) or self._far is not None or len(self._sizes) != 1:
+            yield self.wait()
+            return
+        ((peer, parcel),) = self._memory.arrivals(self._number, self._sizes)
+        self._memory.end(self._number)
+        try:
+            yield parcel.data.view(self._own.dtype).view(self._firsts[-1], *self._own.shape[1:])
+        finally:
+            self._memory.release(peer, parcel)
+
+    def _part(self, rows: Tensor, rank: int) -> Tensor:
+        return rows[self._firsts[rank] : self._firsts[rank + 1]]
+
+
+def _taken(rows: Tensor, index: Tensor | None, part: slice) -> Tensor:
+    """Returns the rows of one part: rows[part], or rows[index[part]]."""
+    return rows[part] if index is None else rows.index_select(0, index[part])
+
+
+def _take(rows: Tensor, index: Tensor | None, part: slice, out: Tensor) -> None:
+    """Writes the rows of one part to `out`."""
+    if index is None:
+        out.copy_(rows[part])
+    else:
+        torch.index_select(rows, 0, index[part], out=out)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNED) * ALIGNED
+
+
+def _map(fd: int, size: int) -> Tensor:  # [size] uint8
+    """Maps a file. Unlike Python's `mmap`, holds no file descriptor."""
+    return torch.from_file(f"/proc/self/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
+
+
+def _can_map() -> bool:
+    """Says whether this system has files in memory that `_map` can map."""
+    if sys.platform != "linux":
+        return False
+    buffer = _Buffer(0)
+    try:
+        buffer.grow(1)
+    except (AttributeError, OSError, RuntimeError):
+        return False
+    finally:
+        buffer.drop()
+    return True

@@ -1,0 +1,114 @@
+"""A transfer begins now and ends later, counted as one exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnkit.comm import Communicator, Pending
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Bfloat16, Codec, Packed, Transfer
+from gnnkit.engine.tally import Exchange, Tally
+from gnnkit.engine.wire import Wire
+from tests.comm.processes import run_gloo
+
+RANKS, WIDTH = 3, 40
+CODECS: list[Codec | None] = [None, Bfloat16(), Packed(4)]
+
+
+def transfer_of(comm: Communicator, codec: Codec | None, *, own: bool, indexed: bool, dtype: torch.dtype) -> Transfer:
+    """Makes a transfer. Rank s sends rank r s + 2r rows, and perhaps keeps rows."""
+
+    def count(sender: int, receiver: int) -> int:
+        return sender + 2 * receiver if own or sender != receiver else 0
+
+    send = [count(comm.rank, peer) for peer in range(RANKS)]
+    recv = [count(peer, comm.rank) for peer in range(RANKS)]
+    source = torch.randn(20, WIDTH, generator=torch.Generator().manual_seed(comm.rank), dtype=torch.float64).to(dtype)
+    ids = torch.arange(sum(send)) * 3 % 20
+    wire, exchange = Wire(comm, range(RANKS), Tally()), Exchange("gather", 0, WIDTH)
+    transfer = Transfer(source[ids], send, recv, exchange, 0, False, 7, wire, ids, codec)
+    return dataclasses.replace(transfer, rows=source, index=ids) if indexed else transfer
+
+
+def counted(transfer: Transfer) -> tuple[Any, ...]:
+    tally = transfer.wire.tally
+    return dict(tally.words), dict(tally.messages), tally.bytes_sent
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["no own rows", "own rows"])
+@pytest.mark.parametrize("codec", CODECS, ids=["plain", "bf16", "4 bits"])
+def test_every_way_to_move_rows_gives_the_same_rows_and_counts(codec: Codec | None, own: bool) -> None:
+    def on_rank(comm: Communicator) -> list[Tensor]:
+        found, counts = [], []
+        for indexed in (False, True):
+            for how in ("now", "wait", "borrow", "later"):
+                transfer = transfer_of(comm, codec, own=own, indexed=indexed, dtype=torch.float32)
+                if how == "now":
+                    rows = transfer.now()
+                elif how == "wait":
+                    rows = transfer.start().wait()
+                elif how == "borrow":
+                    with transfer.start().borrow() as lent:
+                        rows = lent.clone()
+                else:
+                    rows = transfer.with_own(transfer.wait(transfer.later()))
+                found.append(rows)
+                counts.append(counted(transfer))
+                transfer.wire.close()
+        assert all(each == counts[0] for each in counts)
+        assert all(torch.equal(each, found[0]) for each in found)
+        size = 4 * WIDTH if codec is None else codec.row_bytes(WIDTH)
+        sent = sum(n for peer, n in enumerate(transfer.send) if peer != comm.rank)
+        assert counts[0][2] == sent * size
+        return found[:1]
+
+    by_rank = [rows for (rows,) in run_gloo(on_rank, RANKS)]
+    assert all(torch.equal(each, rows) for each, (rows,) in zip(by_rank, Threads.run(on_rank, RANKS), strict=True))
+    if codec is None:
+        moved = Threads.run(lambda comm: transfer_of(comm, None, own=own, indexed=False, dtype=torch.float32), RANKS)
+        parts = [torch.split(transfer.rows, list(transfer.send)) for transfer in moved]
+        assert all(torch.equal(rows, torch.cat([p[rank] for p in parts])) for rank, rows in enumerate(by_rank))
+
+
+def test_rows_in_the_background_are_those_of_the_call() -> None:
+    def on_rank(comm: Communicator) -> None:
+        transfer = transfer_of(comm, None, own=False, indexed=False, dtype=torch.float64)
+        expected = transfer.now()
+        coming = transfer.later()
+        transfer.rows.zero_()
+        assert torch.equal(transfer.wait(coming), expected)
+        transfer.wire.close()
+
+    run_gloo(on_rank, RANKS)
+
+
+@pytest.mark.parametrize("lends", [False, True])
+def test_only_beginning_and_waiting_count_as_exchange(lends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    class Slow(Pending):
+        def wait(self) -> Tensor:
+            clock[0] += 10
+            return torch.zeros(0)
+
+    class Alone(Threads):
+        def start(self, *arguments: Any, **keys: Any) -> Pending:
+            clock[0] += 1
+            return Slow()
+
+    monkeypatch.setattr("gnnkit.engine.tally.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    wire = Wire(Alone.connect(0, 1, device=torch.device("cpu"), timeout=1), [0], Tally())
+    exchange = Transfer(torch.zeros(0), [0], [0], Exchange("gather", 0, 1), 0, False, 7, wire).start()
+    clock[0] += 100  # computes
+    if lends:
+        with exchange.borrow():
+            clock[0] += 1000  # reads the rows
+    else:
+        exchange.wait()
+    assert wire.tally.seconds == 11
