@@ -1,0 +1,132 @@
+"""Epochs of gnnkit, as the only rank of `strategy=vertex_centric` computes them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from epochs import Epochs
+from steps import LR, Clock, Step, serve_steps
+from torch.profiler import ProfilerActivity, profile
+
+from gnnkit import _core, config, settings
+from gnnkit.comm import Communicator
+from gnnkit.comm.process import Gloo
+from gnnkit.jobs.job import Job
+from gnnkit.jobs.train import make_module
+from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.training.module import TrainingModule
+
+NEEDS = Needs(trains=True, graph=False, reference=False)
+OWN = [f"trainer.lr={LR}", "trainer.optimizer=adam", "trainer.weight_decay=0", "model.dropout=0"]
+CORE = tuple(value for value in vars(_core).values() if isinstance(value, type))
+DENSE = tuple(f"aten::{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "mkldnn_linear"))
+MICRO = 1e-6
+
+
+@functools.cache
+def alone() -> Communicator:
+    """Connects this process as the only rank."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1]), "GNNKIT_LOCAL": "1"}
+    os.environ.update(address)
+    return Gloo.connect(0, 1, device=torch.device("cpu"), timeout=60.0, listener=listener)
+
+
+def module_of(job: Epochs) -> TrainingModule:
+    """Prepares the graph, and makes what the rank trains."""
+    one = ["strategy=vertex_centric", "workers=1", f"threads={job.case.threads}", "comm=gloo"]
+    settled = settings.settle(config.compose([*one, *OWN, *job.overrides]))
+
+    def prepared() -> tuple[Any, Prepared]:
+        folder = tempfile.TemporaryDirectory()
+        return folder, Prepared(**prepare(settled, NEEDS, Path(folder.name)))
+
+    folder, facts = job.case.cached("prepared", prepared)
+    ours = Job(settled, Path(folder.name), facts)
+    return make_module(ours, ours.strategy(), ours.worker(alone()))
+
+
+def step_of(module: TrainingModule) -> Step:
+    """Makes the step of an epoch, without Lightning's loop around the step."""
+    optimizer = module.configure_optimizers()
+
+    def step(number: int, clock: Clock) -> None:
+        with clock("rest"):
+            (batch,) = module.strategy.batches(number)
+        with clock("forward"):
+            loss = module.training_step(batch, 0)
+        with clock("backward"):
+            loss.backward()
+        with clock("rest"):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def epoch_of(job: Epochs) -> Step:
+    return step_of(module_of(job))
+
+
+class CoreClock:
+    """Adds up the seconds in methods of the core's classes, which aggregate."""
+
+    def __init__(self) -> None:
+        self.seconds = self._begin = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measures in its body, in this thread. Backward passes on CPUs are in it."""
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _see(self, frame: FrameType, event: str, function: Any) -> None:
+        if not event.startswith("c_") or not isinstance(getattr(function, "__self__", None), CORE):
+            return
+        if event == "c_call":
+            self._begin = time.perf_counter()
+        else:
+            self.seconds += time.perf_counter() - self._begin
+
+
+def shares_of(job: Epochs) -> Step:
+    """Makes epochs whose seconds are those of dense products, aggregation, and so on."""
+    module = module_of(job)
+    step, tally = step_of(module), module.strategy.tally
+
+    def profiled(number: int, clock: Clock) -> None:
+        core, exchanged = CoreClock(), tally.seconds
+        with profile(activities=[ProfilerActivity.CPU]) as profiler, core.running():
+            begin = time.perf_counter()
+            step(number, Clock())
+            seconds = time.perf_counter() - begin
+        events = [event for event in profiler.key_averages() if event.key.startswith(DENSE)]
+        parts = {
+            "dense": MICRO * sum(event.self_cpu_time_total for event in events),
+            "aggregation": core.seconds,
+            "exchange": tally.seconds - exchanged,
+        }
+        clock.seconds = {**parts, "other": seconds - sum(parts.values())}
+
+    return profiled
+
+
+if os.environ.get("STEP_ALLOCATOR") == "ranks":
+    keep_freed_memory()
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+serve_steps({"epoch": epoch_of, "shares": shares_of}, f"gnnkit, torch {torch.__version__}", Epochs.of)
