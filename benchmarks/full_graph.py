@@ -1,7 +1,7 @@
 """An epoch of full-graph training beside DGL and PyG, and the parts of its time.
 
-    uv run --extra pyg python benchmarks/full_graph.py --dgl ENV/bin/python --data DATA.npz
-    uv run --extra pyg python benchmarks/full_graph.py --nodes 2e4 --edges 4e5 --threads 1
+    uv run python benchmarks/full_graph.py --dgl ENV/bin/python --data DATA.npz
+    uv run python benchmarks/full_graph.py --nodes 2e4 --edges 4e5 --threads 1
     uv run python benchmarks/full_graph.py --jobs
 
 GCN, GraphSAGE with the mean, GIN with one hidden layer in each perceptron, and GAT with
@@ -13,9 +13,9 @@ DGL's environment is the one that `benchmarks/step.py` names. PyG is of this
 environment. Each contender is a process. `gnnkit` computes what the only rank of
 `strategy=vertex_centric` computes, on the same allocator, without Lightning's loop.
 `tuned` sets the allocator by environment. Epochs go by turns, and the fastest one of
-each counts. The ratio is to gnnkit. The shares are of an epoch of gnnkit with a
-profiler: products of dense matrices in torch, the core's aggregation, the exchange, and
-all else.
+each counts. The ratio is to gnnkit. The shares are of an epoch of gnnkit whose calls
+are watched: products of dense matrices in torch, the core's aggregation, the exchange,
+and all else.
 
 `--jobs` runs whole jobs on `sbm` instead. `drawn` has ids at random and contiguous
 parts. `metis` has ids in METIS's order and METIS's parts. Words are those that the

@@ -8,8 +8,6 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import torch
 from epochs import Epochs
 from steps import LR, Clock, Step, serve_steps
-from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit import _core, config, settings
 from gnnkit.comm import Communicator
@@ -31,8 +29,7 @@ from gnnkit.training.module import TrainingModule
 NEEDS = Needs(trains=True, graph=False, reference=False)
 OWN = [f"trainer.lr={LR}", "trainer.optimizer=adam", "trainer.weight_decay=0", "model.dropout=0"]
 CORE = tuple(value for value in vars(_core).values() if isinstance(value, type))
-DENSE = tuple(f"aten::{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "mkldnn_linear"))
-MICRO = 1e-6
+DENSE = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear", "mkldnn_linear", "_addmm_activation")
 
 
 @functools.cache
@@ -80,20 +77,33 @@ def epoch_of(job: Epochs) -> Step:
     return step_of(module_of(job))
 
 
+class DenseClock(TorchDispatchMode):
+    """Adds up the seconds in torch's products of dense matrices, of both passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        begin = time.perf_counter()
+        out = function(*args, **(kwargs or {}))
+        if function.overloadpacket.__name__ in DENSE:
+            self.seconds += time.perf_counter() - begin
+        return out
+
+
 class CoreClock:
     """Adds up the seconds in methods of the core's classes, which aggregate."""
 
     def __init__(self) -> None:
         self.seconds = self._begin = 0.0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Measures in its body, in this thread. Backward passes on CPUs are in it."""
-        sys.setprofile(self._see)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
+    def __enter__(self) -> CoreClock:
+        sys.setprofile(self._see)  # of this thread, where backward passes on CPUs run too
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
 
     def _see(self, frame: FrameType, event: str, function: Any) -> None:
         if not event.startswith("c_") or not isinstance(getattr(function, "__self__", None), CORE):
@@ -109,21 +119,16 @@ def shares_of(job: Epochs) -> Step:
     module = module_of(job)
     step, tally = step_of(module), module.strategy.tally
 
-    def profiled(number: int, clock: Clock) -> None:
-        core, exchanged = CoreClock(), tally.seconds
-        with profile(activities=[ProfilerActivity.CPU]) as profiler, core.running():
+    def watched(number: int, clock: Clock) -> None:
+        exchanged = tally.seconds
+        with DenseClock() as dense, CoreClock() as core:
             begin = time.perf_counter()
             step(number, Clock())
             seconds = time.perf_counter() - begin
-        events = [event for event in profiler.key_averages() if event.key.startswith(DENSE)]
-        parts = {
-            "dense": MICRO * sum(event.self_cpu_time_total for event in events),
-            "aggregation": core.seconds,
-            "exchange": tally.seconds - exchanged,
-        }
+        parts = {"dense": dense.seconds, "aggregation": core.seconds, "exchange": tally.seconds - exchanged}
         clock.seconds = {**parts, "other": seconds - sum(parts.values())}
 
-    return profiled
+    return watched
 
 
 if os.environ.get("STEP_ALLOCATOR") == "ranks":
