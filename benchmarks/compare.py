@@ -23,14 +23,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 HERE = Path(__file__).parent
 BASELINE = HERE / "baseline.json"
-TOLERANCE = 1.4  # honest ratios moved by up to a fifth on a machine with seven times more work than cores
 ATTEMPTS = 3
 PYTEST = [
     sys.executable,
@@ -52,6 +51,8 @@ class Time:
 
     ours: float
     reference: float
+    tolerance: float  # of the ratio, over the baseline's
+    any_cpu: bool  # whether the baseline is that of any kind of machine
 
     @property
     def ratio(self) -> float:
@@ -60,7 +61,7 @@ class Time:
 
     def least(self, other: Time) -> Time:
         """Of two measurements."""
-        return Time(min(self.ours, other.ours), min(self.reference, other.reference))
+        return replace(self, ours=min(self.ours, other.ours), reference=min(self.reference, other.reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,15 @@ def measure(*options: str) -> Report:
 
 def read(report: Mapping[str, Any]) -> Report:
     """What pytest-benchmark wrote."""
-    tests = {test["fullname"]: (test["stats"]["min"], test["extra_info"]["reference"]) for test in report["benchmarks"]}
-    return Report(report["machine_info"]["kind"], {name: Time(*times) for name, times in tests.items()})
+    times = {test["fullname"]: Time(test["stats"]["min"], **test["extra_info"]) for test in report["benchmarks"]}
+    return Report(report["machine_info"]["kind"], times)
 
 
 def verdict(time: Time, baseline: float | None) -> str:
     """`ok`, `slower` or `new`."""
     if baseline is None:
         return "new"
-    return "slower" if time.ratio > TOLERANCE * baseline else "ok"
+    return "slower" if time.ratio > time.tolerance * baseline else "ok"
 
 
 def failures(times: Mapping[str, Time], baseline: Mapping[str, float]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit import _core, config, settings
 from gnnkit.comm import Communicator
-from gnnkit.comm.process import Gloo
+from gnnkit.comm.threads import Threads
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.allocator import keep_freed_memory
@@ -32,18 +31,9 @@ CORE = tuple(value for value in vars(_core).values() if isinstance(value, type))
 DENSE = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear", "mkldnn_linear", "_addmm_activation")
 
 
-@functools.cache
-def alone() -> Communicator:
-    """Connects this process as the only rank."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1]), "GNNKIT_LOCAL": "1"}
-    os.environ.update(address)
-    return Gloo.connect(0, 1, device=torch.device("cpu"), timeout=60.0, listener=listener)
-
-
-def module_of(job: Epochs) -> TrainingModule:
+def module_of(comm: Communicator, job: Epochs) -> TrainingModule:
     """Prepares the graph, and makes what the rank trains."""
-    one = ["strategy=vertex_centric", "workers=1", f"threads={job.case.threads}", "comm=gloo"]
+    one = ["strategy=vertex_centric", "workers=1", f"threads={job.case.threads}"]
     settled = settings.settle(config.compose([*one, *OWN, *job.overrides]))
 
     def prepared() -> tuple[Any, Prepared]:
@@ -52,7 +42,7 @@ def module_of(job: Epochs) -> TrainingModule:
 
     folder, facts = job.case.cached("prepared", prepared)
     ours = Job(settled, Path(folder.name), facts)
-    return make_module(ours, ours.strategy(), ours.worker(alone()))
+    return make_module(ours, ours.strategy(), ours.worker(comm))
 
 
 def step_of(module: TrainingModule) -> Step:
@@ -73,8 +63,8 @@ def step_of(module: TrainingModule) -> Step:
     return step
 
 
-def epoch_of(job: Epochs) -> Step:
-    return step_of(module_of(job))
+def epoch_of(comm: Communicator, job: Epochs) -> Step:
+    return step_of(module_of(comm, job))
 
 
 class DenseClock(TorchDispatchMode):
@@ -114,9 +104,9 @@ class CoreClock:
             self.seconds += time.perf_counter() - self._begin
 
 
-def shares_of(job: Epochs) -> Step:
+def shares_of(comm: Communicator, job: Epochs) -> Step:
     """Makes epochs whose seconds are those of dense products, aggregation, and so on."""
-    module = module_of(job)
+    module = module_of(comm, job)
     step, tally = step_of(module), module.strategy.tally
 
     def watched(number: int, clock: Clock) -> None:
@@ -131,7 +121,11 @@ def shares_of(job: Epochs) -> Step:
     return watched
 
 
+def serve(comm: Communicator) -> None:
+    makers = {"epoch": functools.partial(epoch_of, comm), "shares": functools.partial(shares_of, comm)}
+    serve_steps(makers, f"gnnkit, torch {torch.__version__}", Epochs.of)
+
+
 if os.environ.get("STEP_ALLOCATOR") == "ranks":
     keep_freed_memory()
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-serve_steps({"epoch": epoch_of, "shares": shares_of}, f"gnnkit, torch {torch.__version__}", Epochs.of)
+Threads.run(serve, 1, timeout=60.0)
