@@ -105,7 +105,7 @@ class CoreClock:
 
 
 def shares_of(comm: Communicator, job: Epochs) -> Step:
-    """Makes epochs whose seconds are those of dense products, aggregation, and so on."""
+    """Makes epochs whose clock has the seconds of each share."""
     module = module_of(comm, job)
     step, tally = step_of(module), module.strategy.tally
 

@@ -42,6 +42,4 @@ def epoch_of(job: Epochs) -> Step:
 
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-serve_steps(
-    {"epoch": epoch_of}, f"torch_geometric {torch_geometric.__version__}, torch {torch.__version__}", Epochs.of
-)
+serve_steps({"epoch": epoch_of}, f"torch_geometric {torch_geometric.__version__}, torch {torch.__version__}", Epochs.of)

@@ -45,7 +45,8 @@ class Epochs:
     def edges(self) -> tuple[Tensor, Tensor]:  # [num_nodes + 1], [num_edges] sources of each node's in-edges
         """Returns the graph that the model reads."""
         kind = "looped_" if self.model in LOOPED else ""
-        return tuple(torch.from_numpy(self.case.load(kind + name, np.int64)) for name in ("indptr", "indices"))  # type: ignore[return-value]
+        indptr, indices = (torch.from_numpy(self.case.load(kind + name, np.int64)) for name in ("indptr", "indices"))
+        return indptr, indices
 
     def mlp(self, before: int, after: int) -> nn.Module:
         """Makes the perceptron of a layer of gin."""

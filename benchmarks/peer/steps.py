@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,7 +61,7 @@ Maker = Callable[[Job], Step]
 def serve_steps(
     makers: Mapping[str, Callable[[J], Step]],
     versions: str,
-    read: Callable[[Mapping[str, Any]], J] = Job.of,  # type: ignore[assignment]
+    read: Callable[[Mapping[str, Any]], J] = Job.of,
 ) -> None:
     """Says what it offers, then answers requests until stdin ends.
 
