@@ -2,11 +2,15 @@
 
 Compares the ratios with `baseline.json`.
 
-A pair is our kernel and a fixed reference (conftest.py). The ratio is the least CPU
-time of ours over the least of the reference, so the machine's clock and other processes
-count for little. A pair that looks slower is measured again. Exit code 1 if a pair is
-slower than its baseline by more than the tolerance, or has
-none. To add a pair: write a test that calls `against`, then `--update -k its_name`.
+A pair is our kernel or epoch and a fixed reference (conftest.py). The ratio is the
+least CPU time of ours over the least of the reference, so the machine's clock and other
+processes count for little. A pair that looks slower is measured again. Exit code 1 if a
+pair is slower than its baseline by more than the tolerance, or has none. To add a pair:
+write a test that calls `against`, then `--update -k its_name`. Kernels are also counted
+in instructions (instructions.py), which need no repetition.
+
+On another kind of machine than the baseline's, ratios of kernels are not judged, but an
+epoch's ratio to its own kernels is, and on the same architecture the instructions.
 
     uv run python benchmarks/compare.py                 # compare
     uv run python benchmarks/compare.py --update        # write baseline.json anew
@@ -23,14 +27,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import instructions
+
 HERE = Path(__file__).parent
 BASELINE = HERE / "baseline.json"
-TOLERANCE = 1.4  # honest ratios moved by up to a fifth on a machine with seven times more work than cores
 ATTEMPTS = 3
 PYTEST = [
     sys.executable,
@@ -47,11 +52,33 @@ CPU_TIME = "--benchmark-timer=time.process_time"
 
 
 @dataclass(frozen=True, slots=True)
+class Baseline:
+    """What `baseline.json` holds, written at the commit that last changed a speed."""
+
+    machine: str = ""  # kind of machine of the ratios
+    ratios: Mapping[str, float] = field(default_factory=dict)  # by pair
+    instructions: Mapping[str, int] = field(default_factory=dict)  # by model
+
+    @classmethod
+    def load(cls) -> Baseline:
+        return cls(**json.loads(BASELINE.read_text())) if BASELINE.exists() else cls()
+
+    def save(self) -> None:
+        BASELINE.write_text(json.dumps(asdict(self), indent=1))
+
+    def counts_on(self, machine: str) -> bool:
+        """Whether instructions are those of this kind of machine."""
+        return self.machine.partition(" ")[0] == machine.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Time:
     """The least seconds of a pair's two sides."""
 
     ours: float
     reference: float
+    tolerance: float  # of the ratio, over the baseline's
+    any_cpu: bool  # whether the baseline is that of any kind of machine
 
     @property
     def ratio(self) -> float:
@@ -60,7 +87,7 @@ class Time:
 
     def least(self, other: Time) -> Time:
         """Of two measurements."""
-        return Time(min(self.ours, other.ours), min(self.reference, other.reference))
+        return replace(self, ours=min(self.ours, other.ours), reference=min(self.reference, other.reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +117,15 @@ def measure(*options: str) -> Report:
 
 def read(report: Mapping[str, Any]) -> Report:
     """What pytest-benchmark wrote."""
-    tests = {test["fullname"]: (test["stats"]["min"], test["extra_info"]["reference"]) for test in report["benchmarks"]}
-    return Report(report["machine_info"]["kind"], {name: Time(*times) for name, times in tests.items()})
+    times = {test["fullname"]: Time(test["stats"]["min"], **test["extra_info"]) for test in report["benchmarks"]}
+    return Report(report["machine_info"]["kind"], times)
 
 
 def verdict(time: Time, baseline: float | None) -> str:
     """`ok`, `slower` or `new`."""
     if baseline is None:
         return "new"
-    return "slower" if time.ratio > TOLERANCE * baseline else "ok"
+    return "slower" if time.ratio > time.tolerance * baseline else "ok"
 
 
 def failures(times: Mapping[str, Time], baseline: Mapping[str, float]) -> list[str]:
@@ -131,42 +158,76 @@ def gate(selection: str, baseline: Mapping[str, float]) -> Report:
     return report
 
 
-def update(selection: str, baseline: dict[str, float]) -> int:
-    """Measures as often as the gate may, and writes the ratios."""
+def update(selection: str, baseline: Baseline) -> int:
+    """Measures as often as the gate may, and writes ratios and counts."""
     reports = [measure(CPU_TIME, "-m", "not full", "-k", selection, "benchmarks") for _ in range(ATTEMPTS)]
     report = functools.reduce(Report.least, reports)
     ratios = {name: round(time.ratio, 4) for name, time in report.times.items()}
-    kept = baseline if selection else {}
-    BASELINE.write_text(
-        json.dumps({"machine": report.machine, "ratios": dict(sorted((kept | ratios).items()))}, indent=1)
-    )
-    print(table(report.times, baseline))
+    kept = baseline.ratios if selection else {}
+    counts = counted(selection) or baseline.instructions
+    Baseline(report.machine, dict(sorted((kept | ratios).items())), counts).save()
+    print(table(report.times, baseline.ratios))
     return 0
 
 
-def compare(selection: str, machine: str, baseline: Mapping[str, float]) -> int:
-    """Prints the table. Returns 1 if a pair fails.
+def counted(selection: str, repeat: int = 1) -> dict[str, int]:
+    """Counts the instructions of epochs, where the selection names epochs or nothing.
 
-    Ratios mean little on another kind of machine than the baseline's.
+    Args:
+        selection: As in pytest.
+        repeat: Does the kernels so many times.
     """
-    report = gate(selection, baseline)
-    print(table(report.times, baseline))
-    if report.machine != machine:
-        print(f"The baseline is of {machine}, this is {report.machine}: not judged.")
-        return 0
-    bad = failures(report.times, baseline)
-    for name in bad:
-        print(f"{verdict(report.times[name], baseline.get(name))}: {name}")
-    return 1 if bad else 0
+    return instructions.count(repeat) if selection in ("", "epoch") else {}
 
 
-def self_test(selection: str, baseline: Mapping[str, float]) -> int:
-    """Does our part of every pair twice: 1 if the gate lets any of them pass."""
+def too_many(counts: Mapping[str, int], baseline: Mapping[str, int]) -> list[str]:
+    """Models with more instructions than the baseline allows, or without a baseline."""
+    return [name for name, count in counts.items() if count > instructions.TOLERANCE * baseline.get(name, 0)]
+
+
+def print_counts(counts: Mapping[str, int], baseline: Mapping[str, int]) -> None:
+    """Prints a line for each model."""
+    for name, count in counts.items():
+        change = f"{count / baseline[name] - 1:+.1%}" if name in baseline else "new"
+        print(f"kernels of an epoch of {name}: {count / 1e6:.3f} million instructions, {change}")
+
+
+def compare(selection: str, baseline: Baseline) -> int:
+    """Prints the tables. Returns 1 if a pair or a count fails.
+
+    Most ratios mean little on another kind of machine than the baseline's.
+    """
+    report = gate(selection, baseline.ratios)
+    print(table(report.times, baseline.ratios))
+    counts, judged = counted(selection), report.times
+    if too_many(counts, baseline.instructions):
+        again = counted(selection)
+        counts = {name: min(count, again[name]) for name, count in counts.items()}
+    print_counts(counts, baseline.instructions)
+    if not counts and selection in ("", "epoch"):
+        print("Instructions are not counted: there is no valgrind.")
+    if report.machine != baseline.machine:
+        print(f"The baseline is of {baseline.machine}, this is {report.machine}: most pairs are not judged.")
+        judged = {name: time for name, time in judged.items() if time.any_cpu}
+    slower = failures(judged, baseline.ratios)
+    for name in slower:
+        print(f"{verdict(report.times[name], baseline.ratios.get(name))}: {name}")
+    many = too_many(counts, baseline.instructions) if baseline.counts_on(report.machine) else []
+    for name in many:
+        print(f"slower: kernels of {name}, by instructions")
+    return 1 if slower or many else 0
+
+
+def self_test(selection: str, baseline: Baseline) -> int:
+    """Does our part of everything twice: 1 if the gate lets any of them pass."""
     report = measure(CPU_TIME, "--repeat=2", "-m", "not full", "-k", selection, "benchmarks")
-    print(table(report.times, baseline))
-    missed = set(report.times) - set(failures(report.times, baseline))
-    print(f"{len(report.times) - len(missed)} of {len(report.times)} planted slowdowns found")
-    return 1 if missed else 0
+    print(table(report.times, baseline.ratios))
+    counts = counted(selection, repeat=2)
+    print_counts(counts, baseline.instructions)
+    found = len(failures(report.times, baseline.ratios)) + len(too_many(counts, baseline.instructions))
+    planted = len(report.times) + len(counts)
+    print(f"{found} of {planted} planted slowdowns found")
+    return 1 if found < planted else 0
 
 
 def main() -> int:
@@ -179,12 +240,10 @@ def main() -> int:
     if options.full:
         print(table(measure("-m", "full", "-k", options.k, "benchmarks").times, {}))
         return 0
-    stored = json.loads(BASELINE.read_text()) if BASELINE.exists() else {"machine": "", "ratios": {}}
+    baseline = Baseline.load()
     if options.update:
-        return update(options.k, stored["ratios"])
-    if options.self_test:
-        return self_test(options.k, stored["ratios"])
-    return compare(options.k, stored["machine"], stored["ratios"])
+        return update(options.k, baseline)
+    return self_test(options.k, baseline) if options.self_test else compare(options.k, baseline)
 
 
 if __name__ == "__main__":

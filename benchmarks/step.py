@@ -32,6 +32,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,29 +75,59 @@ CONTENDERS = [
 ]
 
 
+def start(
+    stack: ExitStack, contenders: Sequence[Contender], pythons: Mapping[str, str], kind: str, threads: int
+) -> dict[str, peers.Peer]:
+    """Starts a process for each contender, which ends with the stack.
+
+    Args:
+        stack: Ends the processes.
+        contenders: Who is measured.
+        pythons: The interpreter of each program.
+        kind: First word of the programs' files.
+        threads: Threads of each process.
+    """
+    started = {}
+    for each in contenders:
+        environment = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
+        command = [pythons[each.program], str(HERE / f"{kind}_{each.program}_peer.py")]
+        peer = peers.Peer(command, environment | each.environment)
+        stack.callback(peer.process.wait)
+        stack.callback(peer.process.stdin.close)
+        started[each.label] = peer
+    return started
+
+
+def by_turns(
+    contenders: Sequence[Contender], started: Mapping[str, peers.Peer], rounds: int, steps: int, **request: Any
+) -> dict[str, dict[str, float]]:
+    """Returns the seconds of each part of every contender's fastest step, by label.
+
+    Args:
+        contenders: Who is measured.
+        started: Their processes.
+        rounds: Turns of each contender.
+        steps: Steps of a turn.
+        **request: What is measured.
+    """
+    best: dict[str, dict[str, float]] = {}
+    for turn in range(rounds):
+        for each in contenders:
+            answer = started[each.label].ask(method=each.method, first=turn * steps + 2, count=steps, **request)
+            fastest = min(answer["parts"], key=lambda parts: sum(parts.values()))
+            if each.label not in best or sum(fastest.values()) < sum(best[each.label].values()):
+                best[each.label] = fastest
+    return best
+
+
 def measure(options: argparse.Namespace, folder: Path, threads: int, case: dict[str, Any]) -> None:
     """Prints the fastest step of each contender."""
     pythons = {"gnnkit": sys.executable, "dgl": options.dgl}
     contenders = [each for each in CONTENDERS if pythons[each.program] and options.only in each.label]
-    best: dict[str, dict[str, float]] = {}
+    request = {"folder": str(folder), "threads": threads, "dropout": options.dropout, **case}
     with ExitStack() as stack:
-        started = {}
-        for each in contenders:
-            environment = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
-            command = [pythons[each.program], str(HERE / f"step_{each.program}_peer.py")]
-            peer = peers.Peer(command, environment | each.environment)
-            stack.callback(peer.process.wait)
-            stack.callback(peer.process.stdin.close)
-            started[each.label] = peer
-        for turn in range(options.rounds):
-            for each in contenders:
-                request = {"folder": str(folder), "threads": threads, "dropout": options.dropout, **case}
-                answer = started[each.label].ask(
-                    method=each.method, first=turn * options.steps + 2, count=options.steps, **request
-                )
-                fastest = min(answer["parts"], key=lambda parts: sum(parts.values()))
-                if each.label not in best or sum(fastest.values()) < sum(best[each.label].values()):
-                    best[each.label] = fastest
+        started = start(stack, contenders, pythons, "step", threads)
+        best = by_turns(contenders, started, options.rounds, options.steps, **request)
     totals = {label: sum(parts.values()) for label, parts in best.items()}
     ours = [totals[each.label] for each in CONTENDERS[:2] if each.label in totals]
     for label, parts in best.items():

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-MODULES = ("link", "runs", "peers", "stragglers", "variants", "strategies")
+MODULES = ("link", "runs", "peers", "step", "instructions", "stragglers", "variants", "strategies")
 COMMANDS = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 
 

@@ -34,6 +34,11 @@ class Case:
     fanouts: tuple[int, ...]  # from the seeds outward
     threads: int
 
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Case:
+        """Reads a request."""
+        return cls(Path(request["folder"]), tuple(request.get("fanouts", ())), request["threads"])
+
     def load(self, name: str, dtype: type | None = None) -> Any:
         """Loads an array, kept while requests name this graph.
 
@@ -78,7 +83,7 @@ def serve(makers: Mapping[str, Maker], versions: str) -> None:
     print(json.dumps({"methods": list(makers), "versions": versions}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        case = Case(Path(request["folder"]), tuple(request["fanouts"]), request["threads"])
+        case = Case.of(request)
         batches = makers[request["method"]](case)(request["first"])
         for _ in range(WARM_UP):
             next(batches)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from serve import Case
@@ -23,6 +23,11 @@ class Job:
     case: Case
     hidden: int
     dropout: float
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Job:
+        """Reads a request."""
+        return cls(Case.of(request), request["hidden"], request["dropout"])
 
     @property
     def widths(self) -> list[int]:
@@ -48,24 +53,35 @@ class Clock:
         self.seconds[part] += time.perf_counter() - begin
 
 
+J = TypeVar("J")
 Step = Callable[[int, Clock], None]  # of the number of a batch
 Maker = Callable[[Job], Step]
 
 
-def serve_steps(makers: Mapping[str, Maker], versions: str) -> None:
-    """Says what it offers, then answers requests until stdin ends."""
+def serve_steps(
+    makers: Mapping[str, Callable[[J], Step]],
+    versions: str,
+    read: Callable[[Mapping[str, Any]], J] = Job.of,
+) -> None:
+    """Says what it offers, then answers requests until stdin ends.
+
+    Args:
+        makers: Make the step of a job, by name.
+        versions: Of the libraries.
+        read: Reads the job of a request. Jobs that are equal go on with one model.
+    """
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps({"methods": list(makers), "versions": versions}), file=answers, flush=True)
-    made: dict[str, Step] = {}  # a model and its optimiser go on in the next round
+    made: dict[tuple[str, J], Step] = {}  # a model and its optimiser go on in the next round
     for line in sys.stdin:
         request = json.loads(line)
-        case = Case(Path(request["folder"]), tuple(request["fanouts"]), request["threads"])
-        name, first = request["method"], request["first"]
-        if name not in made:
-            made[name] = makers[name](Job(case, request["hidden"], request["dropout"]))
+        name, first, job = request["method"], request["first"], read(request)
+        if (name, job) not in made:
+            made.clear()  # before the next model takes memory
+            made[name, job] = makers[name](job)
             first -= WARM_UP
         clocks = []
         for number in range(first, request["first"] + request["count"]):
             clocks.append(Clock())
-            made[name](number, clocks[-1])
+            made[name, job](number, clocks[-1])
         print(json.dumps({"parts": [clock.seconds for clock in clocks[-request["count"] :]]}), file=answers, flush=True)

@@ -1,0 +1,248 @@
+"""An epoch of full-graph training beside DGL and PyG, and the parts of its time.
+
+    uv run python benchmarks/full_graph.py --dgl ENV/bin/python --data DATA.npz
+    uv run python benchmarks/full_graph.py --nodes 2e4 --edges 4e5 --threads 1
+    uv run python benchmarks/full_graph.py --jobs
+
+GCN, GraphSAGE with the mean, GIN with one hidden layer in each perceptron, and GAT with
+8 heads: 3 layers, 128 columns after each but the last, Adam, no dropout. The loss reads
+all training nodes. `rmat` and `sbm` are drawn, with 128 random features a node and 16
+classes. `--data` adds graphs that dataset=npz reads.
+
+DGL's environment is the one that `benchmarks/step.py` names. PyG is of this
+environment. Each contender is a process. `gnnkit` computes what the only rank of
+`strategy=vertex_centric` computes, on the same allocator, without Lightning's loop.
+`tuned` sets the allocator by environment. Epochs go by turns, and the fastest one of
+each counts. The ratio is to gnnkit. The shares are of an epoch of gnnkit whose calls
+are watched: products of dense matrices in torch, the core's aggregation, the exchange,
+and all else.
+
+`--jobs` runs whole jobs on `sbm` instead. `drawn` has ids at random and contiguous
+parts. `metis` has ids in METIS's order and METIS's parts. Words are those that the
+busiest rank receives in an epoch, and bytes those that it sends. The last table has the
+model of CAGNET (Tripathy et al., SC 2020), 2 layers on 2 ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from step import MILLISECONDS, OURS, TUNED, Contender, by_turns, start
+
+from gnnkit.dataset.npz import Npz
+from gnnkit.dataset.synthetic import Synthetic
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.partition.loops import AddedLoops, looped
+
+WIDTH, NUM_CLASSES, HIDDEN, HEADS, NUM_LAYERS = 128, 16, 128, 8, 3
+MODELS = ("gcn", "sage", "gin", "gat")
+KINDS = ("rmat", "sbm")
+CONTENDERS = [
+    Contender("gnnkit", "gnnkit", "epoch", OURS),
+    Contender("DGL", "dgl", "epoch"),
+    Contender("DGL, tuned", "dgl", "epoch", TUNED),
+    Contender("PyG", "pyg", "epoch"),
+    Contender("PyG, tuned", "pyg", "epoch", TUNED),
+]
+TIMES = ("forward", "backward", "rest")
+SHARES = ("dense", "aggregation", "exchange", "other")
+MASKS = {"train_mask": Split.TRAIN, "val_mask": Split.VAL, "test_mask": Split.TEST}
+
+
+def drawn(kind: str, options: argparse.Namespace) -> Graph:
+    """Makes a graph with ids in no order."""
+    num_edges = int(options.edges) // 2  # without the reverse ones
+    return Synthetic(kind, int(options.nodes), num_edges, num_classes=NUM_CLASSES, width=WIDTH, in_block=0.9).load()
+
+
+def write(folder: Path, graph: Graph) -> None:
+    """Writes the arrays that peers read, and `graph.npz` for gnnkit."""
+    folder.mkdir(parents=True)
+    rows = np.flatnonzero(~looped(graph.csc))
+    loops = AddedLoops.to(rows, np.diff(graph.csc.indptr))
+    arrays = {
+        "indptr": graph.csc.indptr,
+        "indices": graph.csc.indices,
+        "looped_indptr": loops.indptr,
+        "looped_indices": loops.insert(graph.csc.indices, rows),
+        "features": graph.features,
+        "labels": np.asarray(graph.labels, np.int64),
+        "train": np.flatnonzero(graph.split == Split.TRAIN),
+    }
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    write_npz(folder / "graph.npz", graph)
+
+
+def write_npz(path: Path, graph: Graph) -> None:
+    """Writes a graph as dataset=npz reads graphs."""
+    masks = {name: graph.split == part for name, part in MASKS.items()}
+    csc = graph.csc
+    np.savez(path, indptr=csc.indptr, indices=csc.indices, x=graph.features, y=graph.labels, **masks)
+
+
+def in_metis_order(graph: Graph, num_parts: int) -> Graph:
+    """Numbers the nodes by METIS's parts."""
+    from gnnkit_metis import Metis
+
+    order = np.argsort(Metis().assign_nodes(graph, num_parts), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(graph.num_nodes)
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    csc = CSC.from_edges(place[graph.csc.indices], place[dst], graph.num_nodes)
+    return Graph(csc, graph.features[order], graph.labels[order], graph.split[order])
+
+
+def overrides(model: str, num_layers: int = NUM_LAYERS) -> list[str]:
+    """Returns the keys of a model."""
+    width = [f"model.hidden={HIDDEN}"]
+    if model == "gat":
+        width = [f"model.hidden={HIDDEN // HEADS}", f"model.heads={HEADS}", "model.out_heads=1"]
+    return [f"model={model}", f"model.num_layers={num_layers}", "model.dropout=0", *width]
+
+
+def compare(options: argparse.Namespace, name: str, folder: Path, threads: int) -> None:
+    """Prints the epochs of every contender on one graph."""
+    pythons = {"gnnkit": sys.executable, "dgl": options.dgl, "pyg": options.pyg}
+    contenders = [each for each in CONTENDERS if pythons[each.program] and options.only in each.label]
+    contenders = contenders if CONTENDERS[0] in contenders else [CONTENDERS[0], *contenders]
+    with ExitStack() as stack:
+        started = start(stack, contenders, pythons, "epoch", threads)
+        versions = "; ".join(dict.fromkeys(peer.versions for peer in started.values()))
+        print(f"\n{name}, {threads} threads, milliseconds; {versions}")
+        print(f"  {'':22} {'epoch':>9} " + " ".join(f"{part:>9}" for part in TIMES) + f" {'ratio':>8}")
+        for model in options.models:
+            request = {
+                "folder": str(folder),
+                "threads": threads,
+                "model": model,
+                "hidden": HIDDEN,
+                "heads": HEADS,
+                "num_layers": NUM_LAYERS,
+                "overrides": [f"dataset.root={folder}/graph.npz", "dataset=npz", *overrides(model)],
+            }
+            best = by_turns(contenders, started, options.rounds, options.epochs, **request)
+            ours = sum(best[CONTENDERS[0].label].values())
+            for label, parts in best.items():
+                total = sum(parts.values())
+                columns = " ".join(f"{MILLISECONDS * parts[part]:9.2f}" for part in TIMES)
+                print(f"  {model:5} {label:16} {MILLISECONDS * total:9.2f} {columns} {total / ours:7.2f}x", flush=True)
+            answer = started[CONTENDERS[0].label].ask(method="shares", first=2, count=options.epochs, **request)
+            print(f"  {model:5} {'shares':16} {spelt(answer['parts'])}", flush=True)
+
+
+def spelt(epochs: Sequence[Mapping[str, float]]) -> str:
+    """Returns the shares of the fastest epoch."""
+    parts = min(epochs, key=lambda parts: sum(parts.values()))
+    total = sum(parts.values())
+    return ", ".join(f"{name} {parts[name] / total:.1%}" for name in SHARES)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of a job."""
+
+    seconds: float  # of an epoch, median without the first
+    exchange: float  # seconds of an epoch, as above, of the rank that exchanges longest
+    words: int  # that the busiest rank receives in an epoch
+    num_bytes: int  # that the busiest rank sends in an epoch
+
+    def __str__(self) -> str:
+        return f"{self.seconds:9.3f} {self.exchange:9.3f} {self.words / 1e6:9.3f} {self.num_bytes / 1e6:9.3f}"
+
+
+def run_job(options: argparse.Namespace, data: Path, partition: str, workers: int, *keys: str) -> Measured:
+    """Runs a whole job, and prints a line.
+
+    Args:
+        options: Of the command line.
+        data: The .npz file.
+        partition: contiguous or metis.
+        workers: Number of ranks.
+        *keys: The model's and other keys.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *("strategy=vertex_centric", f"workers={workers}", f"partition={partition}", f"output={folder}/run"),
+            *("dataset=npz", f"dataset.root={data}", f"trainer.max_epochs={options.job_epochs}"),
+            *(f"trainer.check_val_every_n_epoch={options.job_epochs}", "trainer.checkpoint=false"),
+            *("trainer.progress_bar=false", *keys),
+        ]
+        subprocess.run([sys.executable, "-m", "gnnkit", *command], check=True, stdout=subprocess.DEVNULL)
+        result = json.loads((Path(folder) / "run/result.json").read_text())
+        states = map(json.loads, (Path(folder) / "run/workers.jsonl").read_text().splitlines())
+        longest: dict[int, float] = defaultdict(float)
+        for state in states:
+            longest[state["epoch"]] = max(longest[state["epoch"]], state["seconds_exchange"])
+    exchange = statistics.median(list(longest.values())[1:] or longest.values())
+    words = result["words_gathered"] + result["words_reduced"] + result["words_sliced"]
+    return Measured(result["seconds_per_epoch"], exchange, words, result["bytes_sent"])
+
+
+def run_jobs(options: argparse.Namespace, folder: Path) -> None:
+    """Prints what a second rank gains, and the words of CAGNET's model."""
+    graph = drawn("sbm", options)
+    write_npz(folder / "drawn.npz", graph)
+    write_npz(folder / "metis.npz", in_metis_order(graph, 2))
+    head = f"{'seconds':>9} {'exchange':>9} {'Mwords':>9} {'MB':>9}"
+    print(f"\njobs on sbm, {graph.num_nodes:,} nodes, {graph.num_edges:,} edges; an epoch\n  {'':36} {head}")
+    for model in options.models:
+        for order, partition in (("drawn", "contiguous"), ("metis", "metis")):
+            seconds = {}
+            for workers, threads in ((1, 1), (2, 1), (1, 2)):
+                keys = (*overrides(model), f"threads={threads}")
+                measured = run_job(options, folder / f"{order}.npz", partition, workers, *keys)
+                seconds[workers, threads] = measured.seconds
+                print(f"  {model:5} {order:6} {workers} ranks of {threads} threads {measured}", flush=True)
+            print(
+                f"  {model:5} {order:6} 1 -> 2 ranks: {seconds[1, 1] / seconds[2, 1]:.2f}x, 2 ranks against 2 threads: "
+                f"{seconds[1, 2] / seconds[2, 1]:.2f}x",
+                flush=True,
+            )
+    measured = run_job(options, folder / "metis.npz", "metis", 2, *overrides("gcn", 2), "threads=1")
+    print(f"\nCAGNET's model, metis, 2 ranks\n  {'':36} {head}\n  {'':36} {measured}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dgl", metavar="PYTHON")
+    parser.add_argument("--pyg", metavar="PYTHON", default=sys.executable, help="default: this one. '': without PyG")
+    parser.add_argument("--nodes", type=float, default=2e5)
+    parser.add_argument("--edges", type=float, default=4e6, help="both directions")
+    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS, help="graphs that are drawn")
+    parser.add_argument("--data", nargs="*", type=Path, default=[], help="further graphs, as .npz files")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=1, help="of a round")
+    parser.add_argument("--only", default="", metavar="TEXT", help="peers whose name has it")
+    parser.add_argument("--jobs", action="store_true", help="whole jobs instead")
+    parser.add_argument("--job-epochs", type=int, default=8)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if options.jobs:
+            run_jobs(options, folder)
+            return
+        graphs: dict[str, Any] = {kind: lambda kind=kind: drawn(kind, options) for kind in options.kinds}
+        graphs |= {path.stem: lambda path=path: Npz(str(path)).load() for path in options.data}
+        for name, make in graphs.items():
+            write(folder / name, make())
+            for threads in options.threads:
+                compare(options, name, folder / name, threads)
+
+
+if __name__ == "__main__":
+    main()
