@@ -5,5 +5,6 @@ from gnnkit.comm.mailbox import DeadlineExceeded as DeadlineExceeded
 from gnnkit.comm.mailbox import Letter as Letter
 from gnnkit.comm.mailbox import Mailbox as Mailbox
 from gnnkit.comm.mailbox import PeerLost as PeerLost
+from gnnkit.comm.pending import Arrived as Arrived
 from gnnkit.comm.pending import Pending as Pending
 from gnnkit.comm.survivors import Survivors as Survivors

@@ -336,16 +336,18 @@ class _Sum(Function):
         ctx.own = 0.0 if own is None else float(own)
         if own is not None:
             ctx.save_for_backward(x)
-        coming = engine.sources.start_to_holders(x.index_select(0, engine.sources.sent), layer)
+        coming = engine.sources.start_spread(x, layer)
         z = near.kernels.sum_beside(x, near_by) if beside else near.kernels.sum(x, near_by, own=ctx.own)
         if engine.targets.idle:
-            far.kernels.add_sum(coming(), far_by, z)
+            with coming.borrow() as halo:
+                far.kernels.add_sum(halo, far_by, z)
             return z
-        partial, halo = quarters.near_partial.edges.kernels.sum(x, near_partial_by), coming()
+        partial, halo = quarters.near_partial.edges.kernels.sum(x, near_partial_by), coming.wait()
         quarters.far_partial.edges.kernels.add_sum(halo, far_partial_by, partial)
         arriving = engine.targets.start_to_owners(partial, layer)
         far.kernels.add_sum(halo, far_by, z)
-        engine.targets.arrivals.add_sum(arriving(), ONE, z)
+        with arriving.borrow() as sums:
+            engine.targets.arrivals.add_sum(sums, ONE, z)
         return z
 
     @staticmethod
@@ -374,12 +376,13 @@ class _Sum(Function):
             arriving = engine.sources.start_to_owners(halo, layer)
             out = back()
         else:
-            coming = engine.targets.start_to_holders(grad[:, :width].index_select(0, engine.targets.sent), layer)
-            out, partial = back(), coming()
+            coming = engine.targets.start_spread(grad[:, :width], layer)
+            out, partial = back(), coming.wait()
             quarters.far_partial.edges.transposed.add_sum(partial, far_partial_by, halo)
             arriving = engine.sources.start_to_owners(halo, layer)
             quarters.near_partial.edges.transposed.add_sum(partial, near_partial_by, out)
-        engine.sources.arrivals.add_sum(arriving(), ONE, out)
+        with arriving.borrow() as gradients:
+            engine.sources.arrivals.add_sum(gradients, ONE, out)
         return out, own, None, None, None, None
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Arrived, Communicator, Pending
 from gnnkit.engine.kernels import EdgeKernels
-from gnnkit.engine.schedule import Arriving, Passes
+from gnnkit.engine.schedule import Passes
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.engine.wire import Wire
 from gnnkit.graph import CSC, Ids
@@ -39,21 +39,31 @@ class Peers:
         self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
     ) -> Tensor:
         """Does what `start` does, and waits."""
-        return self.start(rows, send, recv, exchange, ids)()
+        return self.start(rows, send, recv, exchange, ids).wait()
 
     def start(
-        self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
-    ) -> Arriving:
+        self,
+        rows: Tensor,
+        send: list[int],
+        recv: list[int],
+        exchange: Exchange,
+        ids: Tensor | None = None,
+        index: Tensor | None = None,
+    ) -> Pending:
         """Begins to send rows. The result waits for those of the current pass.
 
         Args:
-            rows: [sum(send), ...] by receiver.
+            rows: [sum(send), ...] by receiver. With `index`: any rows.
             send: Number of rows for each peer.
             recv: Number of rows from each peer.
             exchange: Kind and layer, for counting.
             ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
+            index: [sum(send)] int64, rows[index] travel. None: `rows` do.
+
+        Returns:
+            [sum(recv), ...]
         """
-        return self.passes.start(self.wire, rows, send, recv, exchange, ids)
+        return self.passes.start(self.wire, rows, send, recv, exchange, ids, index)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +162,11 @@ class Route:
 
     def spread_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
         """Does what `spread` does, without autograd."""
-        return self.to_holders(x.index_select(0, self.sent), layer)
+        return self.start_spread(x, layer).wait()
+
+    def start_spread(self, x: Tensor, layer: int) -> Pending:
+        """Begins `spread_rows`."""
+        return self._start_to_holders(x, layer, self.sent)
 
     def collect_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
         """Does what `collect` does, without autograd."""
@@ -160,29 +174,28 @@ class Route:
 
     def to_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, ...] -> [num_arrivals, ...]
         """Brings the holders' rows to the owners, not added up, without autograd."""
-        return self.start_to_owners(z, layer)()
+        return self.start_to_owners(z, layer).wait()
 
-    def start_to_owners(self, z: Tensor, layer: int) -> Arriving:
-        """Begins `to_owners`. The result waits for the rows."""
+    def start_to_owners(self, z: Tensor, layer: int) -> Pending:
+        """Begins `to_owners`."""
         kind: Literal["reduce", "gather_back"] = "reduce" if self.kind == "reduce" else "gather_back"
         exchange = Exchange(kind, layer, math.prod(z.shape[1:]))
         z = z.contiguous()
         if self.idle:
-            return lambda: z
+            return Arrived(z)
         return self.plane.start(z, self.held_counts, self.owned_counts, exchange, self.held_ids)
 
     def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
         """Sends each arrival back, without autograd."""
-        return self.start_to_holders(arrivals, layer)()
+        return self._start_to_holders(arrivals, layer, None).wait()
 
-    def start_to_holders(self, arrivals: Tensor, layer: int) -> Arriving:
-        """Begins `to_holders`. The result waits for the rows."""
+    def _start_to_holders(self, rows: Tensor, layer: int, index: Tensor | None) -> Pending:
         kind: Literal["gather", "reduce_back"] = "gather" if self.kind == "gather" else "reduce_back"
-        exchange = Exchange(kind, layer, math.prod(arrivals.shape[1:]))
-        arrivals = arrivals.contiguous()
+        exchange = Exchange(kind, layer, math.prod(rows.shape[1:]))
+        rows = rows.contiguous()
         if self.idle:
-            return lambda: arrivals
-        return self.plane.start(arrivals, self.owned_counts, self.held_counts, exchange, self.sent_ids)
+            return Arrived(rows if index is None else rows.index_select(0, index))
+        return self.plane.start(rows, self.owned_counts, self.held_counts, exchange, self.sent_ids, index)
 
     def values(self, values: Tensor) -> Tensor:  # [num_owned] -> [num_rows]
         """Brings the owners' values to the holders, exact and not counted."""

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils.module_tracker import ModuleTracker
 
+from gnnkit.comm import Arrived, Pending
 from gnnkit.engine.codec import Codec
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.tally import Exchange
 from gnnkit.engine.wire import Transfer, Wire
 
 Operation = Literal["sum", "mean", "max", "weighted sum", "messages", "scores", "softmax", "halo"]
-Arriving = Callable[[], Tensor]  # waits for rows
 _tracker = ModuleTracker()
 
 
@@ -133,16 +133,18 @@ class Passes:
         recv: Sequence[int],
         exchange: Exchange,
         ids: Tensor | None,
-    ) -> Arriving:
+        index: Tensor | None = None,
+    ) -> Pending:
         """Begins an exchange. Collective.
 
         Args:
             wire: The ranks of the exchange.
-            rows: [sum(send), ...] by receiver.
+            rows: [sum(send), ...] by receiver. With `index`: any rows.
             send: Number of rows for each rank.
             recv: Number of rows from each rank.
             exchange: Kind and layer, for counting.
             ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
+            index: [sum(send)] int64, rows[index] travel. None: `rows` do.
 
         Returns:
             Waits for the rows [sum(recv), ...], as the current pass has them.
@@ -151,9 +153,11 @@ class Passes:
         number = self._next(backward)
         key = derive(current.key, int(backward), number)
         codec = None if self._plain else current.codec
+        if current.schedule is None:
+            return Transfer(rows, send, recv, exchange, number, backward, key, wire, ids, codec, index).start()
+        rows = rows if index is None else rows.index_select(0, index)
         transfer = Transfer(rows, send, recv, exchange, number, backward, key, wire, ids, codec)
-        rows = transfer.now() if current.schedule is None else current.schedule.receive(transfer, current)
-        return lambda: rows
+        return Arrived(current.schedule.receive(transfer, current))
 
     def keep(self, compute: Callable[[], Tensor]) -> Tensor:
         """Returns `compute()`, exact, or an earlier result if the schedule says so."""
