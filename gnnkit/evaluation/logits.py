@@ -85,7 +85,7 @@ class ShardEvaluation(Evaluation):
         engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
         with engine.tally.paused():
-            logits: Tensor = model(self._inputs.rows(self.worker.owned), adjacencies)
+            logits: Tensor = model(self._inputs.input_rows(self.worker.owned, model), adjacencies)
         return logits
 
 
@@ -118,7 +118,7 @@ class ChunkEvaluation(Evaluation):
 
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        features: FeatureStore = self._bounded(self._graph.features)
+        features: FeatureStore = self._bounded(np.asarray(self._graph.features))
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
@@ -217,13 +217,14 @@ class _BoundedTable(TableFeatures):
 
     def __init__(self, table: Floats, dtype: torch.dtype, device: torch.device, memory: float) -> None:
         super().__init__(table, None, dtype, device)
+        self._file = table
         self._piece = max(int(memory) // (2 * FAULT_AROUND), 1) if table.nbytes > memory else 2**62  # rows
 
     def rows(self, ids: Ids) -> Tensor:
         parts = []
         for start in range(0, max(len(ids), 1), self._piece):
             parts.append(super().rows(ids[start : start + self._piece]))
-            forget_pages(self._table)
+            forget_pages(self._file)
         return torch.cat(parts)
 
 
