@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[Any]  # of nodes: int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
 
 _ELEMENTS = 1 << 22  # numbers of dense rows that are looked at together
+_MAX_COLUMNS = 2**31 - 1  # of sparse features
 _MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labels
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
 
@@ -194,17 +195,19 @@ class SparseFeatures:
     `np.asarray(features)`.
 
     The constructor sorts the columns of each row. Raises `UserError` for a column that
-    stands twice in a row, and for numbers beyond float32.
+    stands twice in a row, for 2^31 columns or more, and for numbers beyond float32.
     """
 
     csr: CSC  # rows are destinations, columns are sources. Has weights
 
     def __post_init__(self) -> None:
+        if self.csr.num_sources > _MAX_COLUMNS:
+            raise UserError(f"features of shape {self.shape} have more than {_MAX_COLUMNS} columns")
         csr = _by_column(self.csr)
         if csr.weight is None:
             csr = replace(csr, weight=np.ones(csr.num_edges, np.float32))
         elif csr.weight.itemsize > 4:  # float32 is checked by CSC
-            checks.check_finite("features", csr.weight, bound=checks.FLOAT32_MAX)
+            checks.check_finite("values", csr.weight, bound=checks.FLOAT32_MAX)
         _set(self, csr=csr)
 
     @classmethod

@@ -130,7 +130,7 @@ def _memory(
 
 
 def _features(graph: Graph, model: nn.Module | Program, quality: Quality, itemsize: int) -> _Ranks:
-    """Returns the bytes of each rank's input rows. Sparse ones count after dropout too."""
+    """Returns the bytes of each rank's input rows, and of sparse ones after dropout."""
     features, owned = graph.features, quality.traffic.num_owned
     if not reads_sparse_rows(graph, model):
         return np.asarray(owned * features.shape[1] * itemsize)
