@@ -42,7 +42,7 @@ def make_graph() -> Graph:
     """Has nodes without features, columns of zeros, and weights of edges."""
     rng, n = np.random.default_rng(3), 31
     src, dst = rng.integers(0, n, (2, 4 * n))
-    features = rng.standard_normal((n, WIDTH)) * (rng.random((n, WIDTH)) < 0.08)
+    features = np.where(rng.random((n, WIDTH)) < 0.08, rng.standard_normal((n, WIDTH)), 0)
     features[::5], features[:, ::7] = 0, 0
     split = np.where(np.arange(n) < 0.6 * n, Split.TRAIN, Split.TEST).astype(np.int8)
     csc = CSC.from_edges(src, dst, n, rng.random(4 * n) + 0.5)
