@@ -546,7 +546,13 @@ def test_sparse_features_are_the_dense_ones(shape: tuple[int, int]) -> None:
     assert (sparse.shape, len(sparse), sparse.dtype) == (shape, shape[0], dense.dtype)
     np.testing.assert_array_equal(sparse, dense)
     assert sparse.csr.num_edges == np.count_nonzero(dense)
-    for rows in (slice(None), slice(2, 7, 2), np.arange(shape[0])[::-1], np.arange(shape[0]) % 2 == 0, np.zeros(0, int)):
+    for rows in (
+        slice(None),
+        slice(2, 7, 2),
+        np.arange(shape[0])[::-1],
+        np.arange(shape[0]) % 2 == 0,
+        np.zeros(0, int),
+    ):
         np.testing.assert_array_equal(sparse[rows], dense[rows])
 
 
