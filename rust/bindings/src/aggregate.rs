@@ -108,7 +108,12 @@ impl Aggregator {
     ) -> PyResult<()> {
         let dropout = Dropout::new(key_of("key", key)?, real("p", p)?).map_err(user_error)?;
         let ids = Ids::new("ids", ids)?;
-        by_type!("values", values, [f32, f64], drop_stored(&self.0, dropout, &ids, values, out, threads))
+        by_type!(
+            "values",
+            values,
+            [f32, f64],
+            drop_stored(&self.0, dropout, &ids, values, out, threads)
+        )
     }
 
     #[pyo3(signature = (x, grad, out, threads=None))]

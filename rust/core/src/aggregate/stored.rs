@@ -59,7 +59,11 @@ mod tests {
             let held = |row: usize, column: usize| row != 1 && !column.is_multiple_of(row % 4 + 2);
             let (mut indptr, mut columns) = (vec![0], vec![]);
             for row in 0..num_rows {
-                columns.extend((0..width).filter(|&column| held(row, column)).map(|column| column as i32));
+                columns.extend(
+                    (0..width)
+                        .filter(|&column| held(row, column))
+                        .map(|column| column as i32),
+                );
                 indptr.push(columns.len() as i64);
             }
             let rows = Aggregator::new(Csc::new(&indptr, &columns, width).unwrap()).unwrap();
