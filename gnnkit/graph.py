@@ -216,18 +216,15 @@ class SparseFeatures:
         if isinstance(features, SparseFeatures):
             return features
         step = max(_ELEMENTS // max(features.shape[1], 1), 1)
-        found = [np.nonzero(features[start : start + step]) for start in range(0, len(features), step)]
-        counts = [np.bincount(rows, minlength=min(step, len(features) - n * step)) for n, (rows, _) in enumerate(found)]
-        columns = [columns.astype(np.int32) for _, columns in found]
-        values = [features[n * step : (n + 1) * step][place] for n, place in enumerate(found)]
-        return cls(
-            CSC(
-                np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([*counts, np.zeros(0, np.int64)]))]),
-                np.concatenate([*columns, np.zeros(0, np.int32)]),
-                np.concatenate([*values, np.zeros(0, features.dtype)]),
-                num_sources=features.shape[1],
-            )
-        )
+        counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, features.dtype)]
+        for start in range(0, len(features), step):
+            some = features[start : start + step]
+            row, column = np.nonzero(some)
+            counts.append(np.bincount(row, minlength=len(some)))
+            columns.append(column.astype(np.int32))
+            values.append(some[row, column])
+        indptr, indices = np.concatenate(counts).cumsum(), np.concatenate(columns)
+        return cls(CSC(indptr, indices, np.concatenate(values), num_sources=features.shape[1]))
 
     @property
     def values(self) -> Floats:  # [num_stored]
@@ -693,7 +690,12 @@ def _rows(features: object) -> Features:
 
 
 def _by_column(csr: CSC) -> CSC:
-    """Sorts the columns of each row. Raises `UserError` for one that stands twice."""
+    """Sorts the columns of each row, as int32.
+
+    Raises `UserError` for a column that stands twice.
+    """
+    if csr.indices.dtype != np.int32:
+        csr = replace(csr, indices=csr.indices.astype(np.int32))
     if _unsorted(csr).any():
         order = np.lexsort((csr.indices, np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))))
         csr = replace(csr, indices=csr.indices[order], weight=_take(csr.weight, order))

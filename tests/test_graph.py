@@ -561,6 +561,7 @@ def test_sparse_features_sort_their_columns_and_refuse_two_numbers_for_one() -> 
     sparse = SparseFeatures(CSC(indptr, columns, np.arange(1.0, 6), num_sources=5))
     np.testing.assert_array_equal(sparse, [[0] * 5, [2, 0, 3, 0, 1], [5, 4, 0, 0, 0]])
     np.testing.assert_array_equal(sparse.csr.indices, [0, 2, 4, 0, 1])
+    assert sparse.csr.indices.dtype == np.int32
     np.testing.assert_array_equal(SparseFeatures(CSC(indptr, columns, num_sources=5)).values, 1)
     with pytest.raises(UserError, match="features: row 1 has column 2 twice"):
         SparseFeatures(CSC(indptr, np.array([2, 0, 2, 1, 0]), num_sources=5))

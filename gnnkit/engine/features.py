@@ -71,19 +71,15 @@ class TableFeatures(FeatureStore):
         self.width = table.shape[1]
         if nodes is None:
             self.table = table = np.asarray(table)
-        self._last: tuple[Ids, SparseRows] | None = None  # what was asked for last, as the same rows are for evaluation
+        self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
         self._table, self._nodes, self._dtype, self._device = table, nodes, dtype, device
 
     def rows(self, ids: Ids) -> Tensor:
         return torch.tensor(np.asarray(self._table[self._places(ids)]), dtype=self._dtype, device=self._device)
 
     def input_rows(self, ids: Ids, model: object) -> Rows:
-        # Products of sparse rows are native.
-        if not (
-            isinstance(self._table, SparseFeatures)
-            and getattr(model, "reads_sparse", False)
-            and self._device.type == "cpu"
-        ):
+        native = self._device.type == "cpu"  # as products of sparse rows are
+        if not (native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)):
             return self.rows(ids)
         if self._last is None or not np.array_equal(self._last[0], ids):
             self._last = ids, SparseRows.of(self._table[self._places(ids)], self._dtype)
