@@ -250,6 +250,21 @@ class Aggregator:
             destination: [num_destinations], the factors of the original's sources.
         """
 
+    def drop_stored(self, values: _Floats, ids: _Ids, p: float, key: int, out: _Floats, threads: int = 1) -> None:
+        """Writes what `dropout` makes of numbers that are stored without the zeros.
+
+        Edge e = u -> v is the number `values[e]` in column u of row v. The row's id is
+        `ids[v]`.
+
+        Args:
+            values: [num_edges] float32 or float64.
+            ids: [num_destinations] ids of the rows.
+            p: Probability of 0, in steps of 2^-16.
+            key: 0 to 2^64 - 1.
+            out: [num_edges]
+            threads: Threads that compute.
+        """
+
     def edge_dot(self, x: _Floats, grad: _Floats, out: _Floats, threads: int = 1) -> None:
         """Computes out[e, h] = x[u, h] . grad[v, h] for edges e = u -> v.
 

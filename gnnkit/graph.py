@@ -1,8 +1,9 @@
-"""The values that all other parts pass on: CSC, Graph, Block and MiniBatch."""
+"""The values that all other parts pass on: CSC, features, Graph, Block, MiniBatch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -20,6 +21,8 @@ Ids = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[Any]  # of nodes: int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
 
+_ELEMENTS = 1 << 22  # numbers of dense rows that are looked at together
+_MAX_COLUMNS = 2**31 - 1  # of sparse features
 _MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labels
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
 
@@ -183,6 +186,119 @@ class CSC:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SparseFeatures:
+    """Rows of features that are mostly 0, of which only the other numbers are kept.
+
+    Row v has `csr.weight[i]` in column `csr.indices[i]`, for each i in
+    `csr.indptr[v]:csr.indptr[v + 1]`. All other numbers are 0. Has the shape and type
+    of the dense rows, gives rows by `features[ids]`, and becomes dense by
+    `np.asarray(features)`.
+
+    The constructor sorts the columns of each row. Raises `UserError` for a column that
+    stands twice in a row, for 2^31 columns or more, and for numbers beyond float32.
+    """
+
+    csr: CSC  # rows are destinations, columns are sources. Has weights
+
+    def __post_init__(self) -> None:
+        if self.csr.num_sources > _MAX_COLUMNS:
+            raise UserError(f"features of shape {self.shape} have more than {_MAX_COLUMNS} columns")
+        csr = _by_column(self.csr)
+        if csr.weight is None:
+            csr = replace(csr, weight=np.ones(csr.num_edges, np.float32))
+        elif csr.weight.itemsize > 4:  # float32 is checked by CSC
+            checks.check_finite("values", csr.weight, bound=checks.FLOAT32_MAX)
+        _set(self, csr=csr)
+
+    @classmethod
+    def of(cls, features: Features) -> SparseFeatures:
+        """Keeps the numbers of dense rows that are not 0."""
+        if isinstance(features, SparseFeatures):
+            return features
+        step = max(_ELEMENTS // max(features.shape[1], 1), 1)
+        counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, features.dtype)]
+        for start in range(0, len(features), step):
+            some = features[start : start + step]
+            row, column = np.nonzero(some)
+            counts.append(np.bincount(row, minlength=len(some)))
+            columns.append(column.astype(np.int32))
+            values.append(some[row, column])
+        indptr, indices = np.concatenate(counts).cumsum(), np.concatenate(columns)
+        return cls(CSC(indptr, indices, np.concatenate(values), num_sources=features.shape[1]))
+
+    @property
+    def values(self) -> Floats:  # [num_stored]
+        assert self.csr.weight is not None
+        return self.csr.weight
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows, and width."""
+        return self.csr.num_nodes, self.csr.num_sources
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    @property
+    def share(self) -> float:
+        """The share of the numbers that are kept, 0 to 1."""
+        return self.csr.num_edges / max(math.prod(self.shape), 1)
+
+    def __len__(self) -> int:
+        return self.csr.num_nodes
+
+    def __getitem__(self, rows: Any) -> SparseFeatures:
+        """Takes rows, by ids, a mask or a slice."""
+        csr, chosen = self.csr, np.arange(len(self))[rows]
+        degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        kept = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
+        return SparseFeatures(CSC(indptr, csr.indices[kept], self.values[kept], csr.num_sources))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
+        """Returns the dense rows. Raises `UserError` for more than memory holds."""
+        try:
+            dense = np.zeros(self.shape, self.dtype if dtype is None else dtype)
+        except (ValueError, MemoryError) as error:  # more than an address or more than the machine holds
+            raise UserError(f"features of shape {self.shape} need more memory than there is") from error
+        dense[np.repeat(np.arange(len(self)), np.diff(self.csr.indptr)), self.csr.indices] = self.values
+        return dense
+
+    def row_normalize(self) -> SparseFeatures:
+        """Divides each row by the sum of absolute values."""
+        csr, magnitudes = self.csr, np.abs(self.values)
+        row = np.repeat(np.arange(len(self)), np.diff(csr.indptr))
+        sums = np.bincount(row, magnitudes, len(self)).astype(self.dtype)
+        return SparseFeatures(replace(csr, weight=self.values / np.where(sums == 0, 1, sums)[row]))
+
+
+Features = Floats | SparseFeatures  # of nodes: [num_nodes, width]
+
+
+def feature_arrays(features: Features) -> dict[str, Array]:
+    """Returns the arrays that stand for features in a folder, by name."""
+    if not isinstance(features, SparseFeatures):
+        return {"features": features}
+    csr = features.csr
+    return {
+        "feature_indptr": csr.indptr,
+        "feature_columns": csr.indices,
+        "feature_values": features.values,
+        "feature_width": np.array([csr.num_sources]),
+    }
+
+
+def read_features(arrays: Mapping[str, Array]) -> Features:
+    """Returns the features of `feature_arrays`. Raises KeyError if one is missing."""
+    if "feature_width" not in arrays:
+        return arrays["features"]
+    width = whole("feature_width", arrays["feature_width"].item(), 0)
+    indptr, columns, values = (arrays[f"feature_{name}"] for name in ("indptr", "columns", "values"))
+    return SparseFeatures(CSC(indptr, columns, values, width))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A graph with features, labels and splits of nodes, and features of edges.
 
@@ -207,7 +323,7 @@ class Graph:
     """
 
     csc: CSC
-    features: Floats  # [num_nodes, width] finite
+    features: Features  # [num_nodes, width] finite
     labels: Labels  # classes, sets of classes, or numbers, as `Graph` describes
     split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`. Nodes in use have a label
     edge_features: Floats | None = None  # [num_edges, edge_width] finite
@@ -228,7 +344,7 @@ class Graph:
         _check_labelled(labels, split)
         _set(
             self,
-            features=_features("features", self.features, n),
+            features=_node_features(self.features, n),
             labels=labels,
             split=split,
             edge_features=_optional("edge_features", self.edge_features, self.num_edges),
@@ -259,7 +375,7 @@ class Graph:
         dst: npt.ArrayLike,  # [num_edges]
         num_nodes: int | None = None,
         *,
-        features: npt.ArrayLike | None = None,  # [num_nodes, width]
+        features: npt.ArrayLike | SparseFeatures | None = None,  # [num_nodes, width]
         labels: npt.ArrayLike | None = None,  # [num_nodes, ...]
         split: npt.ArrayLike | None = None,  # [num_nodes]
         weight: npt.ArrayLike | None = None,  # [num_edges]
@@ -292,7 +408,7 @@ class Graph:
         csc, positions = _sort(src, dst, num_nodes, num_nodes, True, threads)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
-            features=np.empty((num_nodes, 0), np.float32) if features is None else checks.array("features", features),
+            features=np.empty((num_nodes, 0), np.float32) if features is None else _rows(features),
             labels=np.full(num_nodes, -1) if labels is None else checks.array("labels", labels),
             split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
             edge_features=_take(edge_features, positions),
@@ -348,7 +464,7 @@ class Graph:
             names = meta["class_names"]
             return cls(
                 csc,
-                arrays["features"],
+                read_features(arrays),
                 arrays["labels"],
                 arrays["split"],
                 arrays.get("edge_features"),
@@ -372,7 +488,7 @@ class Graph:
             "indptr": self.csc.indptr,
             "indices": self.csc.indices,
             "weight": self.csc.weight,
-            "features": self.features,
+            **feature_arrays(self.features),
             "labels": self.labels,
             "split": self.split,
             "edge_features": self.edge_features,
@@ -422,6 +538,8 @@ class Graph:
 
         Rows of zeros stay.
         """
+        if isinstance(self.features, SparseFeatures):
+            return replace(self, features=self.features.row_normalize())
         result = np.abs(self.features)
         sums = result.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.promote_types(result.dtype, np.float32))
         np.divide(self.features, np.where(sums == 0, 1, sums), out=result)
@@ -459,7 +577,7 @@ class MiniBatch:
         return self.blocks[0].src_nodes if self.blocks else self.seeds
 
 
-def _set(value: CSC | Graph, **fields: object) -> None:
+def _set(value: CSC | SparseFeatures | Graph, **fields: object) -> None:
     """Fills in checked fields of a frozen value, in the constructor."""
     for name, array in fields.items():
         object.__setattr__(value, name, array)
@@ -481,8 +599,8 @@ def _threads(threads: int | None) -> int | None:
 def _count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
     """Returns the number of rows of features, or one more than the largest id."""
     if features is not None:
-        rows = checks.array("features", features)
-        return len(rows) if rows.ndim else 0
+        rows = _rows(features)
+        return len(rows) if rows.shape else 0
     name, ids = max((("src", src), ("dst", dst)), key=lambda named: int(named[1].max(initial=-1)))
     largest = int(ids.max(initial=-1))
     if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * len(src)):
@@ -557,6 +675,43 @@ def _named_splits(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num
 def _features(name: str, values: object, num_rows: int) -> Floats:
     """Reads rows of numbers that float32 can hold."""
     return checks.floats(name, values, (num_rows, None), bound=checks.FLOAT32_MAX)
+
+
+def _node_features(features: Features, num_nodes: int) -> Features:
+    if not isinstance(features, SparseFeatures):
+        return _features("features", features, num_nodes)
+    if len(features) != num_nodes:
+        raise UserError(f"features has shape {list(features.shape)}, expected [{num_nodes}, any]")
+    return features
+
+
+def _rows(features: object) -> Features:
+    return features if isinstance(features, SparseFeatures) else checks.array("features", features)
+
+
+def _by_column(csr: CSC) -> CSC:
+    """Sorts the columns of each row, as int32.
+
+    Raises `UserError` for a column that stands twice.
+    """
+    if csr.indices.dtype != np.int32:
+        csr = replace(csr, indices=csr.indices.astype(np.int32))
+    if _unsorted(csr).any():
+        order = np.lexsort((csr.indices, np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))))
+        csr = replace(csr, indices=csr.indices[order], weight=_take(csr.weight, order))
+    bad = np.flatnonzero(_unsorted(csr))
+    if len(bad):
+        row = np.searchsorted(csr.indptr, bad[0], side="right") - 1
+        raise UserError(f"features: row {row} has column {csr.indices[bad[0]]} twice")
+    return csr
+
+
+def _unsorted(csr: CSC) -> npt.NDArray[np.bool_]:  # [num_edges]
+    """Says which entries of a row are not below the next one."""
+    wrong = np.diff(csr.indices, append=csr.num_sources) <= 0
+    ends = csr.indptr[1:] - 1
+    wrong[ends[ends >= 0]] = False
+    return wrong
 
 
 def _optional(name: str, values: object | None, num_rows: int) -> Floats | None:

@@ -20,6 +20,7 @@ WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 SCHEDULES = ("cosine", "linear")
 PRECISIONS = (32, 64, "bf16-mixed")
 INPUTS = ("features", "degree", "learned")
+INPUT_ROWS = ("auto", "dense", "sparse")
 DEFAULT_WORKERS = 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
@@ -27,7 +28,19 @@ DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
-_KEYS = (*SECTIONS, "inputs", "embedding", "workers", "threads", "seed", "job", "output", "checkpoint", "write")
+_KEYS = (
+    *SECTIONS,
+    "inputs",
+    "input_rows",
+    "embedding",
+    "workers",
+    "threads",
+    "seed",
+    "job",
+    "output",
+    "checkpoint",
+    "write",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,7 @@ class Settings:
 
     job: str
     inputs: str  # one of INPUTS
+    input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
     embedding: int | None  # numbers of a learned row. None: rows are not learned
     seed: int
     workers: int
@@ -195,6 +209,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     return Settings(
         job=one_of("job", config["job"], JOBS),
         inputs=one_of("inputs", config["inputs"], INPUTS),
+        input_rows=_input_rows(config["inputs"], config["input_rows"]),
         embedding=_embedding(config["inputs"], config["embedding"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
         workers=workers,
@@ -215,6 +230,14 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         composed=config,
         notes=notes,
     )
+
+
+def _input_rows(inputs: str, rows: object) -> str:
+    """Returns how features are kept. Raises `UserError` where none are."""
+    given: str = one_of("input_rows", rows, INPUT_ROWS)
+    if given != "auto" and inputs != "features":
+        raise UserError(f"input_rows={given} must be auto: only inputs=features reads the key, and inputs={inputs}")
+    return given
 
 
 def _embedding(inputs: str, width: object) -> int | None:

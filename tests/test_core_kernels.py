@@ -312,6 +312,16 @@ READ_ONLY.setflags(write=False)
         (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 2)), destination=np.zeros(0)), "destination has 0 entries"),
         (lambda a: a.sum(np.zeros((1, 2)), np.zeros((1, 4)), width=3), "x has 2 columns, 3 are asked for"),
         (lambda a: a.sum(np.zeros((1, 4)), np.zeros((1, 2)), width=3), "out has 2 columns, 3 are asked for"),
+        (
+            lambda a: a.drop_stored(np.zeros(2), np.zeros(1, int), 0.5, 1, np.zeros(1)),
+            "values has 2 entries, expected 1",
+        ),
+        (lambda a: a.drop_stored(np.zeros(1), np.zeros(3, int), 0.5, 1, np.zeros(1)), "ids has 3 entries, expected 1"),
+        (lambda a: a.drop_stored(np.zeros(1), np.zeros(1, int), 2, 1, np.zeros(1)), "p = 2 is not a probability"),
+        (
+            lambda a: a.transpose().drop_stored(np.zeros(1), np.zeros(1, int), 0.5, 1, np.zeros(1)),
+            "drop_stored of values needs the original aggregator",
+        ),
         (lambda a: a.transpose().edge_dot(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1)), "transposed aggregator"),
         (lambda a: a.max(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 1), np.int64)), "arg has 1 entries"),
         (lambda a: a.max(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros((1, 2), np.int32)), "arg: must be a NumPy array"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, Split
 
 Edges = tuple[int, list[tuple[int, int]]]  # number of nodes, (source, destination)
 
@@ -528,3 +528,65 @@ def test_positions_of_edges_are_checked() -> None:
         replace(graph, edge_positions=np.array([0, 1]))
     with pytest.raises(UserError, match=r"edge_positions\[0\] = -1 is out of range"):
         replace(graph, edge_positions=np.array([-1], np.int32))
+
+
+def bag(num_rows: int = 9, width: int = 6) -> np.ndarray[Any, Any]:
+    """Rows with few numbers, some with none."""
+    rng = np.random.default_rng(num_rows)
+    dense = rng.standard_normal((num_rows, width)).astype(np.float32)
+    dense[rng.random((num_rows, width)) < 0.7] = 0
+    dense[::3] = 0
+    return dense
+
+
+@pytest.mark.parametrize("shape", [(9, 6), (0, 6), (9, 0), (1, 1), (3000, 2000)])
+def test_sparse_features_are_the_dense_ones(shape: tuple[int, int]) -> None:
+    dense = bag(*shape)
+    sparse = SparseFeatures.of(dense)
+    assert (sparse.shape, len(sparse), sparse.dtype) == (shape, shape[0], dense.dtype)
+    np.testing.assert_array_equal(sparse, dense)
+    assert sparse.csr.num_edges == np.count_nonzero(dense)
+    for rows in (
+        slice(None),
+        slice(2, 7, 2),
+        np.arange(shape[0])[::-1],
+        np.arange(shape[0]) % 2 == 0,
+        np.zeros(0, int),
+    ):
+        np.testing.assert_array_equal(sparse[rows], dense[rows])
+
+
+def test_sparse_features_sort_their_columns_and_refuse_two_numbers_for_one() -> None:
+    indptr, columns = np.array([0, 0, 3, 5]), np.array([4, 0, 2, 1, 0])
+    sparse = SparseFeatures(CSC(indptr, columns, np.arange(1.0, 6), num_sources=5))
+    np.testing.assert_array_equal(sparse, [[0] * 5, [2, 0, 3, 0, 1], [5, 4, 0, 0, 0]])
+    np.testing.assert_array_equal(sparse.csr.indices, [0, 2, 4, 0, 1])
+    assert sparse.csr.indices.dtype == np.int32
+    np.testing.assert_array_equal(SparseFeatures(CSC(indptr, columns, num_sources=5)).values, 1)
+    with pytest.raises(UserError, match="features: row 1 has column 2 twice"):
+        SparseFeatures(CSC(indptr, np.array([2, 0, 2, 1, 0]), num_sources=5))
+    with pytest.raises(UserError, match=r"values\[4\] = 1e\+39 is too large for float32"):
+        SparseFeatures(CSC(indptr, columns, np.array([1, 1, 1, 1e39, 1]), num_sources=5))
+    with pytest.raises(UserError, match=r"\(3, 2147483648\) have more than 2147483647 columns"):
+        SparseFeatures(CSC(indptr, columns, num_sources=2**31))
+
+
+def test_a_graph_keeps_sparse_features(tmp_path: Path) -> None:
+    dense, n = bag(), 9
+    csc = CSC.from_edges([0, 1, 5], [1, 2, 6], n)
+    labels, split = np.zeros(n, int), np.zeros(n, np.int8)
+    graph = Graph(csc, SparseFeatures.of(dense), labels, split)
+    graph.save(tmp_path / "graph")
+    assert not (tmp_path / "graph/features.npy").exists()
+    for each in (graph, Graph.load(tmp_path / "graph"), graph.symmetrize()):
+        assert isinstance(each.features, SparseFeatures)
+        np.testing.assert_array_equal(each.features, dense)
+    normalized = Graph(csc, dense, labels, split).row_normalize().features
+    np.testing.assert_allclose(graph.row_normalize().features, normalized, rtol=1e-6)
+    made = Graph.from_edges([0, 1], [1, 2], features=SparseFeatures.of(dense))
+    assert (made.num_nodes, type(made.features)) == (n, SparseFeatures)
+    with pytest.raises(UserError, match=r"features has shape \[9, 6\], expected \[10, any\]"):
+        Graph.from_edges([0, 1], [1, 2], 10, features=SparseFeatures.of(dense))
+    (tmp_path / "graph/feature_values.npy").unlink()
+    with pytest.raises(UserError, match="holds no feature_values"):
+        Graph.load(tmp_path / "graph")

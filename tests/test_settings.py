@@ -147,6 +147,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "workers": [*COUNT, 10**9, "all"],
     "threads": [*COUNT, 10**6, "all"],
     "inputs": ["feature", ""],
+    "input_rows": ["csr", ""],
     "embedding": [*COUNT, 2**70],
     "seed": [-1, 2**63, 1.0, "x"],
     "job": ["trian", ""],

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnkit.checks import FLOAT32_MAX, check_finite, whole
+from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Graph, Split
+from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split
 from gnnkit.storage import Array, check_npy, check_regular
 
 # Errors of zipfile for files that are not, or no longer, zip archives.
@@ -28,7 +28,7 @@ class Npz(Dataset):
     - `indptr`, `indices`: CSR. Row v lists the nodes that v reads from.
     - `weight`: [num_edges], optional.
     - `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
-      features. Without `x_data`, the features are ones.
+      features, kept as `SparseFeatures`. Without `x_data`, the features are ones.
     - `y`: [num_nodes] classes, -1 for none, or another form of `Graph.labels`.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
       `train_masks`, ... [splits, num_nodes].
@@ -121,23 +121,12 @@ class _Fields:
         return self[name]
 
 
-def _features(fields: _Fields, num_nodes: int) -> Floats:
+def _features(fields: _Fields, num_nodes: int) -> Features:
     if "x" in fields:
         return fields["x"]
     shape = fields["x_shape"]
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != num_nodes or shape[1] < 0:
         raise UserError(f"x_shape = {shape.tolist()}, expected ({num_nodes}, width)")
     with blame("x_indptr, x_indices, x_data"):
-        x = CSC(fields["x_indptr"], fields["x_indices"], fields.optional("x_data"), num_sources=int(shape[1]))
-    return _dense(x)
-
-
-def _dense(x: CSC) -> Floats:  # [rows, columns] float32
-    try:
-        dense = np.zeros((x.num_nodes, x.num_sources), np.float32)
-    except (ValueError, MemoryError) as error:  # more than an address or more than the machine holds
-        raise UserError(f"x_shape = ({x.num_nodes}, {x.num_sources}) needs more memory than there is") from error
-    if x.weight is not None:
-        check_finite("x_data", x.weight, bound=FLOAT32_MAX)
-    dense[np.repeat(np.arange(x.num_nodes), np.diff(x.indptr)), x.indices] = 1 if x.weight is None else x.weight
-    return dense
+        data = fields.optional("x_data")
+        return SparseFeatures(CSC(fields["x_indptr"], fields["x_indices"], data, num_sources=int(shape[1])))

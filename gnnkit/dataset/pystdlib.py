@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import sys
@@ -18,7 +19,7 @@ from gnnkit.checks import whole
 from gnnkit.dataset import code_graph
 from gnnkit.dataset.base import Dataset, random_split
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.graph import CSC, Graph, Ids, SparseFeatures
 
 _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 
@@ -141,7 +142,7 @@ def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:
     return np.array([number.get(module, -1) for module in modules], np.int64), names
 
 
-def _bag_of_words(texts: list[list[str]], num_words: int) -> Floats:  # [num_nodes, num_words] float32
+def _bag_of_words(texts: list[list[str]], num_words: int) -> SparseFeatures:  # [num_nodes, num_words] float32
     """Counts the most frequent words in each text, and scales each row to length 1.
 
     Equally frequent words are taken in alphabetical order.
@@ -149,10 +150,12 @@ def _bag_of_words(texts: list[list[str]], num_words: int) -> Floats:  # [num_nod
     totals = Counter(word for text in texts for word in text)
     chosen = sorted(totals, key=lambda word: (-totals[word], word))[:num_words]
     column = {word: number for number, word in enumerate(chosen)}
-    counts = np.zeros((len(texts), num_words), np.float32)
-    for row, text in zip(counts, texts, strict=True):
-        for word in text:
-            if word in column:
-                row[column[word]] += 1
-    counts /= np.maximum(np.linalg.norm(counts, axis=1, keepdims=True), 1)
-    return counts
+    indptr, columns, values = [0], list[int](), list[float]()
+    for text in texts:
+        counts = Counter(column[word] for word in text if word in column)
+        length = max(math.sqrt(sum(count * count for count in counts.values())), 1)
+        columns.extend(counts)
+        values.extend(count / length for count in counts.values())
+        indptr.append(len(columns))
+    csr = CSC(np.array(indptr), np.array(columns, np.int32), np.array(values, np.float32), num_words)
+    return SparseFeatures(csr)

@@ -28,5 +28,7 @@ from gnnkit.engine.sampled import Sampled as Sampled
 from gnnkit.engine.schedule import ForwardPass as ForwardPass
 from gnnkit.engine.schedule import Operation as Operation
 from gnnkit.engine.schedule import Schedule as Schedule
+from gnnkit.engine.sparse_rows import Rows as Rows
+from gnnkit.engine.sparse_rows import SparseRows as SparseRows
 from gnnkit.engine.tally import Tally as Tally
 from gnnkit.engine.wire import Transfer as Transfer

@@ -6,7 +6,7 @@ Computes as `rust/core/src/dropout.rs` does. GPUs use torch's 64-bit integers.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.engine.kernels import as_array
+from gnnkit.engine.sparse_rows import SparseRows
+
+R = TypeVar("R", Tensor, SparseRows)
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -35,19 +38,22 @@ def derive(key: int, *values: int) -> int:
     return key
 
 
-def dropout(x: Tensor, ids: Tensor, p: float, key: int, first: int = 0) -> Tensor:
+def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
     """Zeroes numbers of `x`, and scales the others to the same mean.
 
     A hash of (key, ids[r], first + j) says whether element j of row r stays.
 
     Args:
-        x: [n, f] rows.
+        x: [n, f] rows, dense or sparse. Sparse rows have all columns.
         ids: [n] int64 global id of each row.
         p: Probability in [0, 1) that a number is zeroed.
         key: Key of all draws.
         first: Column of the whole rows at which `x` begins. Default: 0.
     """
-    result: Tensor = _Dropout.apply(x, ids, p, key, first)
+    if isinstance(x, SparseRows):
+        assert first == 0
+        return x.dropout(ids, p, key)
+    result: R = _Dropout.apply(x, ids, p, key, first)
     return result
 
 

@@ -25,6 +25,7 @@ from gnnkit.engine.kernels import ONE, EdgeKernels
 from gnnkit.engine.quarters import Degrees, Kind, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import Passes
+from gnnkit.engine.sparse_rows import Rows
 from gnnkit.engine.tally import Tally
 from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
@@ -62,7 +63,7 @@ class Engine:
         self.targets = Route("reduce", partial, shard.cell_nodes, plane)
         self.edges = HeldEdges(shard.csc, self.device)
         self._degrees: Degrees | None = None
-        self.fixed: Tensor | None = None  # [num_owned, f] input rows that stay as they are
+        self.fixed: Rows | None = None  # [num_owned, f] input rows that stay as they are
         self._kept: dict[tuple[Kind, bool], Tensor] = {}  # sums over these rows
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
@@ -116,7 +117,7 @@ class Engine:
         own = len(self.shard.cell_nodes)
         return z[:own] + route.collect_rows(z[own:], 0)
 
-    def fix(self, x: Tensor) -> None:
+    def fix(self, x: Rows) -> None:
         """Says that `x` [num_owned, f] stays as it is.
 
         Exact training passes make sums over its rows once.
@@ -222,7 +223,7 @@ class Engine:
 
     def _is_fixed(self, x: Tensor) -> bool:
         """Whether the sums over `x` are those of any other exact pass."""
-        if self.fixed is None or not self.passes.exact or x.requires_grad:
+        if not isinstance(self.fixed, Tensor) or not self.passes.exact or x.requires_grad:
             return False
         return x.data_ptr() == self.fixed.data_ptr() and x.shape == self.fixed.shape
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine.kernels import as_array
+from gnnkit.engine.sparse_rows import Rows, SparseRows
 from gnnkit.errors import UserError
-from gnnkit.graph import Floats, Ids
+from gnnkit.graph import Features, Floats, Ids, SparseFeatures
 
 _ROUNDED = 1 << 16  # rows at a time
 
@@ -43,26 +44,49 @@ class FeatureStore(ABC):
     def rows(self, ids: Ids) -> Tensor:  # [num_ids] -> [num_ids, width]
         """Returns the features of nodes, in the worker's type and on its device."""
 
+    def input_rows(self, ids: Ids, model: object) -> Rows:  # [num_ids] -> [num_ids, width]
+        """Returns the rows that a model's first layer reads.
+
+        Sparse, where features are kept so and the model `reads_sparse`.
+
+        Args:
+            ids: [num_ids] nodes.
+            model: The model.
+        """
+        return self.rows(ids)
+
 
 class TableFeatures(FeatureStore):
     """Rows of one array in memory or of a mapped file."""
 
-    def __init__(self, table: Floats, nodes: Ids | None, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, table: Features, nodes: Ids | None, dtype: torch.dtype, device: torch.device) -> None:
         """Keeps the array.
 
         Args:
-            table: [num_rows, width] features.
+            table: [num_rows, width] features, dense or sparse.
             nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
             dtype: Type of the rows handed out.
             device: Device of the rows handed out.
         """
         self.width = table.shape[1]
-        self.table = table if nodes is None else None
+        if nodes is None:
+            self.table = table = np.asarray(table)
+        self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
         self._table, self._nodes, self._dtype, self._device = table, nodes, dtype, device
 
     def rows(self, ids: Ids) -> Tensor:
-        positions = ids if self._nodes is None else self._positions(self._nodes, ids)
-        return torch.tensor(np.asarray(self._table[positions]), dtype=self._dtype, device=self._device)
+        return torch.tensor(np.asarray(self._table[self._places(ids)]), dtype=self._dtype, device=self._device)
+
+    def input_rows(self, ids: Ids, model: object) -> Rows:
+        native = self._device.type == "cpu"  # as products of sparse rows are
+        if not (native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)):
+            return self.rows(ids)
+        if self._last is None or not np.array_equal(self._last[0], ids):
+            self._last = ids, SparseRows.of(self._table[self._places(ids)], self._dtype)
+        return self._last[1]
+
+    def _places(self, ids: Ids) -> Ids:
+        return ids if self._nodes is None else self._positions(self._nodes, ids)
 
     @staticmethod
     def _positions(nodes: Ids, ids: Ids) -> Ids:

@@ -15,6 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gnnkit.comm import Communicator
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
 from gnnkit.engine.engine import Engine
+from gnnkit.engine.sparse_rows import SparseRows
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
 from gnnkit.partition.shard import Shard
@@ -62,15 +63,22 @@ class Trial:
         """Makes one adjacency for each layer."""
         return ShardAdjacency.layers(self.engine, num_layers, 0)
 
-    def forward(self, model: nn.Module, in_features: int) -> tuple[Tensor, int]:
+    def forward(self, model: nn.Module, in_features: int, *, sparse: bool = False) -> tuple[Tensor, int]:
         """Runs the forward pass of a training step.
 
         Returns the logits [owned, num_classes], and the bytes that autograd saves.
+
+        Args:
+            model: The model.
+            in_features: Columns of a node's features.
+            sparse: Whether input rows are sparse. Such rows keep no number here.
         """
-        x = torch.zeros(len(self.engine.nodes), in_features, dtype=self.engine.dtype)
+        shape, dtype = (len(self.engine.nodes), in_features), self.engine.dtype
+        x = SparseRows.zeros(shape, dtype) if sparse else torch.zeros(shape, dtype=dtype)
+        known = [] if isinstance(x, SparseRows) else [x]
         model.train()
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        with SavedTensors([x, *self.engine.held(), *model.parameters(), *model.buffers()]) as saved:
+        with SavedTensors([*known, *self.engine.held(), *model.parameters(), *model.buffers()]) as saved:
             logits: Tensor = model(x, self.adjacencies(num_layers))
         return logits, saved.num_bytes
 
@@ -99,7 +107,7 @@ def exchanges(model: nn.Module, in_features: int, edge_width: int, traffic: Traf
 
 
 def activations(
-    model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int
+    model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int, *, sparse: bool = False
 ) -> Ids:  # [number of Sizes + 1]
     """Counts the bytes that a forward pass keeps for the backward pass.
 
@@ -111,6 +119,7 @@ def activations(
         edge_width: Columns of an edge's features. 0: there are none.
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
+        sparse: Whether input rows are sparse.
 
     Returns:
         Bytes for each row of each of the `Sizes`, in order, then the bytes that do not
@@ -118,7 +127,8 @@ def activations(
     """
 
     def kept(sizes: Sizes) -> int:
-        return Trial(traffic, slice_, edge_width, _dtype(model), sizes).forward(model, in_features)[1]
+        trial = Trial(traffic, slice_, edge_width, _dtype(model), sizes)
+        return trial.forward(model, in_features, sparse=sparse)[1]
 
     some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2)
     base = kept(some)

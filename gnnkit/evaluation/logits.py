@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, ShardAdjacency, TableFeatures
+from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, Rows, ShardAdjacency, TableFeatures
 from gnnkit.graph import Floats, Graph, Ids
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
@@ -85,13 +85,13 @@ class ShardEvaluation(Evaluation):
         engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
         with engine.tally.paused():
-            logits: Tensor = model(self._inputs(engine), adjacencies)
+            logits: Tensor = model(self._inputs(engine, model), adjacencies)
         return logits
 
-    def _inputs(self, engine: Engine) -> Tensor:  # [num_owned, width]
+    def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]
         if self._learned is not None:
-            return self._learned.rows(self.worker.owned)
-        return self.worker.features.rows(self.worker.owned) if engine.fixed is None else engine.fixed
+            return self._learned.input_rows(self.worker.owned, model)
+        return self.worker.features.input_rows(self.worker.owned, model) if engine.fixed is None else engine.fixed
 
 
 class ChunkEvaluation(Evaluation):
@@ -123,7 +123,7 @@ class ChunkEvaluation(Evaluation):
 
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        features: FeatureStore = self._bounded(self._graph.features)
+        features: FeatureStore = self._bounded(np.asarray(self._graph.features))
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
@@ -222,13 +222,14 @@ class _BoundedTable(TableFeatures):
 
     def __init__(self, table: Floats, dtype: torch.dtype, device: torch.device, memory: float) -> None:
         super().__init__(table, None, dtype, device)
+        self._file = table
         self._piece = max(int(memory) // (2 * FAULT_AROUND), 1) if table.nbytes > memory else 2**62  # rows
 
     def rows(self, ids: Ids) -> Tensor:
         parts = []
         for start in range(0, max(len(ids), 1), self._piece):
             parts.append(super().rows(ids[start : start + self._piece]))
-            forget_pages(self._table)
+            forget_pages(self._file)
         return torch.cat(parts)
 
 

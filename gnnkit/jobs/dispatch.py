@@ -189,6 +189,7 @@ def run(
         graph=strategy.reads_graph and source.trains,
         reference=settings.job == "verify",
         features=not strategy.fetches,
+        sparse=inputs.reads_sparse(settings, source, strategy),
         owned_edges=strategy.one_column or strategy.fetches,
     )
     if started is not None:

@@ -22,6 +22,10 @@ def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, 
         raise UserError(
             f"inputs={settings.inputs}: model={source.name} is iterated and learns nothing, leave the key out"
         )
+    if settings.input_rows == "sparse":
+        dense = _dense_readers(settings, source, strategy)
+        if dense:
+            raise UserError(f"input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto")
     if settings.inputs != "learned":
         return
     if settings.job == "plan":
@@ -37,3 +41,22 @@ def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, 
         )
     if sync.on_lost == "continue":
         raise UserError("inputs=learned: the rows of a lost worker would be lost too: use sync.on_lost=stop")
+
+
+def reads_sparse(
+    settings: Settings, source: ModelSource, strategy: ExecutionStrategy | type[ExecutionStrategy]
+) -> bool:
+    """Says whether ranks may keep features without zeros."""
+    return not _dense_readers(settings, source, strategy)
+
+
+def _dense_readers(
+    settings: Settings, source: ModelSource, strategy: ExecutionStrategy | type[ExecutionStrategy]
+) -> list[str]:
+    """Lists the parts of a run that read dense rows."""
+    readers = {
+        f"strategy={settings.strategy.name}": strategy.reads_sparse,
+        f"model={source.name}": source.reads_sparse,
+        f"comm={settings.comm.name}": settings.comm.name != "nccl",  # products of sparse rows are native
+    }
+    return [name for name, sparse in readers.items() if not sparse]

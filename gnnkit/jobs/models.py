@@ -53,6 +53,11 @@ class ModelSource:
         """Whether the model is trained. A program is iterated instead."""
         return not is_iterated(self.choice.load() if self.given is None else self.given)
 
+    @property
+    def reads_sparse(self) -> bool:
+        """Whether layer 0 may get sparse rows, for some widths at least."""
+        return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_sparse", False))
+
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""
         if self.given is None:

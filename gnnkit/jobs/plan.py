@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from gnnkit.engine.sparse_rows import PLACE_BYTES
 from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.jobs.inputs import reads_sparse
 from gnnkit.jobs.job import DTYPES
 from gnnkit.jobs.models import Given, ModelSource, Widths
-from gnnkit.jobs.planned_step import graph_widths, program_step, step_activations, step_volume
+from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
 from gnnkit.leader.cut import load, read
+from gnnkit.leader.inputs import with_kept
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality, measure
@@ -52,6 +55,7 @@ def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, An
         raise UserError(
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )
+    graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, settings.strategy.load()))
     width, edge_width = graph_widths(graph)
     widths = Widths(width, task.num_outputs(graph.num_classes), edge_width)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
@@ -61,7 +65,7 @@ def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, An
         with suppress(UserError):  # the model does not go with that grid
             layouts[name] = layout(settings.trainer, graph, model, other)
     why = _why(settings, layouts)
-    lines = [*describe(graph, settings, quality.partition.grid), *_table(layouts), why]
+    lines = [*describe(graph, settings, quality.partition.grid), *kept, *_table(layouts), why]
     return {"job": "plan", "model": source.name, "why": why, "layouts": layouts, "summary": "\n".join(lines)}
 
 
@@ -113,7 +117,7 @@ def _memory(
     """
     itemsize = DTYPES[trainer.precision].itemsize
     parts = {
-        "features": quality.traffic.num_owned * graph.features.shape[1] * itemsize,
+        "features": _features(graph, model, quality, itemsize),
         "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
     }
     if is_iterated(model):
@@ -123,6 +127,16 @@ def _memory(
     state = sum(parameter.numel() for parameter in model.parameters()) * itemsize * numbers
     activations = step_activations(graph, model.to(DTYPES[trainer.precision]), quality.traffic, sizes)
     return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
+
+
+def _features(graph: Graph, model: nn.Module | Program, quality: Quality, itemsize: int) -> _Ranks:
+    """Returns the bytes of each rank's input rows, and of sparse ones after dropout."""
+    features, owned = graph.features, quality.traffic.num_owned
+    if not reads_sparse_rows(graph, model):
+        return np.asarray(owned * features.shape[1] * itemsize)
+    assert isinstance(features, SparseFeatures)
+    stored = np.bincount(quality.partition.node_rank, np.diff(features.csr.indptr), len(owned)).astype(np.int64)
+    return stored * (PLACE_BYTES + 2 * itemsize) + 8 * (owned + features.shape[1])
 
 
 def _why(settings: Settings, layouts: dict[str, Any]) -> str:

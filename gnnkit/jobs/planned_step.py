@@ -12,7 +12,7 @@ from torch import nn
 from gnnkit.engine.tally import Exchange
 from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
 from gnnkit.engine.volume import Volume, volume
-from gnnkit.graph import Graph, Ids, Split
+from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.model.program import Nodes, Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import Shard, cut_all
@@ -41,6 +41,8 @@ def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> t
 def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Sequence[Sizes]) -> Ids:
     """Counts the bytes that each rank keeps for the backward pass of a step.
 
+    Without the numbers of sparse input rows.
+
     Args:
         graph: The whole graph.
         model: The model, in the precision of training.
@@ -52,7 +54,8 @@ def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Se
     """
     width, edge_width = graph_widths(graph)
     slices = traffic.grid.slices
-    by_slice = [activations(model, width, edge_width, traffic, s) for s in range(slices)]
+    sparse = reads_sparse_rows(graph, model)
+    by_slice = [activations(model, width, edge_width, traffic, s, sparse=sparse) for s in range(slices)]
     return np.array([by_slice[rank % slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
 
 
@@ -110,6 +113,11 @@ def _sizes(shard: Shard) -> Sizes:
         edges=shard.csc.num_edges,
         halo=len(shard.halo),
     )
+
+
+def reads_sparse_rows(graph: Graph, model: nn.Module | Program) -> bool:
+    """Says whether the input rows of a model are sparse."""
+    return isinstance(graph.features, SparseFeatures) and getattr(model, "reads_sparse", False)
 
 
 def graph_widths(graph: Graph) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, assign, describe, shape
-from gnnkit.leader.inputs import with_inputs
+from gnnkit.leader.inputs import with_inputs, with_kept
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -60,6 +60,7 @@ class Needs:
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
+    sparse: bool = False  # whether strategy and model read sparse features
     owned_edges: bool = False  # whether the owner of a node must hold all in-edges
 
     @property
@@ -102,6 +103,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         graph, links = read(settings, graph)
     elif settings.job == "predict":
         graph = with_inputs(graph, settings.inputs)
+    graph, kept = with_kept(graph, settings.input_rows, needs.sparse)
     partition = assign(graph, settings.partition, settings.workers)
     if needs.owned_edges and partition.edge_cell is not None:
         raise UserError(
@@ -112,6 +114,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     target = folder / PREPARED
     make = _share if needs.shares_all else functools.partial(_cut, compares=needs.features)
     prepared = make(settings, graph, partition, target)
+    prepared = replace(prepared, summary="\n".join([prepared.summary, *kept]))
     if needs.graph and not needs.features:
         replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
     if links is not None:
@@ -190,7 +193,7 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
     graph.save(target / "graph")
     if settings.trainer.precision == "bf16-mixed":
-        save_arrays(target / ROUNDED, {"features": round_rows(graph.features)}, {})
+        save_arrays(target / ROUNDED, {"features": round_rows(np.asarray(graph.features))}, {})
     for shard in cut_all(_without_edges(graph), replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)

@@ -69,6 +69,7 @@ class GAT(ConvModel):
     Attends to edge features too where the graph has them.
     """
 
+    reads_sparse = True
     self_loops = True
 
     def __init__(

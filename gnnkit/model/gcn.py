@@ -42,6 +42,7 @@ class GCN(ConvModel):
 
     self_loops = True
     reads_columns = True
+    reads_sparse = True
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
@@ -59,6 +60,7 @@ class GCN(ConvModel):
         super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
+        self.reads_sparse = widths[1] < in_features
         self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
 
     def decayed_parameters(self) -> Iterable[Parameter]:

@@ -7,7 +7,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
@@ -30,7 +29,7 @@ class GINConv(nn.Module):
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         first = self.first.weight[:, adjacency.columns]
         project_first = adjacency.project_first(first.shape[1], first.shape[0])
-        h = F.linear(x, first) if project_first else x
+        h = x @ first.t() if project_first else x
         z = adjacency.aggregate_with_own(h, 1 + self.eps)
         z = adjacency.add_columns(z) + self.bias if project_first else adjacency.product(z, first.t(), self.bias)
         out: Tensor = self.second(z.relu())
@@ -62,6 +61,7 @@ class GIN(ConvModel):
     """
 
     reads_columns = True
+    reads_sparse = True
 
     def __init__(
         self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
@@ -78,6 +78,7 @@ class GIN(ConvModel):
         """
         super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
+        self.reads_sparse = self.reads_sparse and hidden < in_features
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
 
@@ -89,7 +90,7 @@ class GIN(ConvModel):
 class GINE(GIN):
     """GIN whose messages carry edge features (Hu et al., ICLR 2020)."""
 
-    reads_columns = False  # messages pass a ReLU before the sum
+    reads_columns = reads_sparse = False  # messages pass a ReLU before the sum
 
     def __init__(
         self,

@@ -46,10 +46,10 @@ class SAGEConv(nn.Module):
             return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
         x = adjacency.dropout(x, p, training=True)
         if mean:
-            z = adjacency.aggregate(F.linear(x, neighbor), reduce="mean")
+            z = adjacency.aggregate(x @ neighbor.t(), reduce="mean")
         else:
             z = F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
-        return adjacency.add_columns(F.linear(x[: adjacency.num_dst], own) + z) + self.own.bias
+        return adjacency.add_columns(x[: adjacency.num_dst] @ own.t() + z) + self.own.bias
 
 
 class GraphSAGE(ConvModel):
@@ -58,6 +58,8 @@ class GraphSAGE(ConvModel):
     Aggregates by mean or maximum. Serves graphs whose nodes differ from their
     neighbours, and nodes never seen in training.
     """
+
+    reads_sparse = True
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class GraphSAGE(ConvModel):
         one_of("model.aggregator", aggregator, ("mean", "max"))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.reads_columns = aggregator == "mean"
+        self.reads_sparse = aggregator == "mean" and widths[1] < in_features
         self.convs = nn.ModuleList(SAGEConv(a, b, aggregator) for a, b in pairwise(widths))
         self.convs[0].dropout = self.dropout  # type: ignore[assignment]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.graph import CSC, Floats, Graph, Ids, Labels, labelled
+from gnnkit.graph import CSC, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
@@ -43,7 +43,7 @@ class Shard:
     in_degree: Floats  # [num_cell_nodes] float64 degree in the whole graph: sum of weights, or number of edges
     out_degree: Floats  # [num_cell_nodes] float64
     looped: npt.NDArray[np.bool_]  # [num_cell_nodes] has a loop, whichever cell holds it
-    features: Floats  # [num_owned, width]
+    features: Features  # [num_owned, width]
     labels: Labels  # [num_owned, ...] as `Graph.labels`
     split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
     edge_features: Floats | None  # [num_held_edges, edge_width]
@@ -111,7 +111,7 @@ class Shard:
     def save(self, folder: Path) -> None:
         """Writes one `.npy` per array into `folder`, whole or not at all."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {name: getattr(self.csc, name) for name in _CSC_ARRAYS}
+        arrays |= {name: getattr(self.csc, name) for name in _CSC_ARRAYS} | feature_arrays(self.features)
         scalars = {name: getattr(self, name) for name in _SCALARS}
         save_arrays(folder, arrays, {**scalars, "grid": asdict(self.grid)})
 
@@ -125,12 +125,13 @@ class Shard:
         num_sources = len(arrays["cell_nodes"]) + len(arrays["halo"])
         csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"), num_sources)
         rest: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-        return cls(**{name: meta[name] for name in _SCALARS}, **rest, grid=Grid(**meta["grid"]), csc=csc)
+        rest |= {"features": read_features(arrays), "grid": Grid(**meta["grid"]), "csc": csc}
+        return cls(**{name: meta[name] for name in _SCALARS}, **rest)
 
 
 _SCALARS = ("rank", "num_nodes", "num_edges", "num_classes")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
-_ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc"))
+_ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc", "features"))
 
 
 def cut(graph: Graph, partition: Partition, rank: int) -> Shard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from gnnkit.checks import array
@@ -45,7 +46,7 @@ class Tables:
 
 
 def _tables(graph: Graph) -> Tables:
-    return Tables(graph.features, graph.labels, graph.edge_features, graph.csc.weight, graph.edge_positions)
+    return Tables(np.asarray(graph.features), graph.labels, graph.edge_features, graph.csc.weight, graph.edge_positions)
 
 
 def _table(name: str, values: object, num_nodes: int) -> npt.NDArray[Any]:

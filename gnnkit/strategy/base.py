@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, TableFeatures, Tally
+from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, Rows, TableFeatures, Tally
 from gnnkit.engine.features import Bits
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
@@ -127,7 +127,7 @@ Update = Literal["synchronise", "own", "accumulate", "average", "correct"]
 class Batch:
     """The rows and edges that one rank computes with in one step."""
 
-    x: Tensor  # [num_src, width] input rows
+    x: Rows  # [num_src, width] input rows, sparse for a model that `reads_sparse` only
     adjacencies: Sequence[Adjacency]  # one for each layer of the model
     rows: Tensor  # [k] int64, the output rows that the loss reads, or [k, 2] pairs of rows
     labels: Tensor  # [k, ...] labels of these rows, in the form of `Graph.labels`. Of pairs 1 or 0, floating
@@ -210,6 +210,7 @@ class ExecutionStrategy(ABC):
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
+    reads_sparse: ClassVar[bool] = False  # True: features of shards may be sparse, reads rows by `input_rows`
     fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"

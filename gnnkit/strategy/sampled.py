@@ -78,7 +78,7 @@ class SampledBatches:
         self._source = _Nodes(
             Loader(
                 self.graph.csc,
-                weighing_sums(worker.sampler).with_features(self.graph.features),
+                weighing_sums(worker.sampler).with_features(np.asarray(self.graph.features)),
                 np.flatnonzero(self.graph.split == Split.TRAIN),
                 batch_size,
                 features=_table(worker) if self.gathers else None,

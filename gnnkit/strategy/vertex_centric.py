@@ -35,6 +35,7 @@ class VertexCentric(ExecutionStrategy):
     """
 
     full_graph = True
+    reads_sparse = True
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class VertexCentric(ExecutionStrategy):
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight
-        self.nodes, self.x = shard.owned, worker.features.rows(shard.owned)
+        self.nodes, self.x = shard.owned, worker.features.input_rows(shard.owned, model)
         self.engine.fix(self.x)
         self.supervision = Supervision.of(worker, self.engine, self.num_layers)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.engine import Engine, ShardAdjacency, SparseRows
+from gnnkit.graph import SparseFeatures
 from gnnkit.model.program import Program
 from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
@@ -24,7 +25,7 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
 
     The model has an integer `num_layers` and returns logits [num_dst, num_classes].
     Logits and gradients equal one rank's on every grid, in training (noise included)
-    and not.
+    and not. A model that `reads_sparse` computes the same from sparse rows.
 
     Args:
         make: Makes the model from (in_features, num_classes).
@@ -39,14 +40,17 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
         model.train(training)
         expected = _answer(model, ONE)
         assert expected.logits.shape[1] == CLASSES, f"{expected.logits.shape[1]} logits a node for {CLASSES} classes"
-        for grid in grids:
+        cases = [(grid, False, f"on {grid} against one rank") for grid in grids]
+        if getattr(model, "reads_sparse", False):
+            cases.append((ONE, True, "from sparse rows against dense ones"))
+        for grid, sparse, where in cases:
             mode = "in training" if training else "in evaluation"
-            found = _answer(model, grid)
-            assert_close(found.logits, expected.logits, f"logits on {grid} against one rank, {mode}")
+            found = _answer(model, grid, sparse=sparse)
+            assert_close(found.logits, expected.logits, f"logits {where}, {mode}")
             for (name, _), one, other in zip(
                 model.named_parameters(), found.gradients, expected.gradients, strict=True
             ):
-                assert_close(one, other, f"gradient of {name} on {grid} against one rank, {mode}")
+                assert_close(one, other, f"gradient of {name} {where}, {mode}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,14 +59,15 @@ class _Answer:
     gradients: list[Tensor]  # summed over ranks
 
 
-def _answer(model: nn.Module, grid: Grid) -> _Answer:
+def _answer(model: nn.Module, grid: Grid, *, sparse: bool = False) -> _Answer:
     graph = check_graph()
 
     def work(worker: Worker) -> tuple[Tensor, Tensor, list[Tensor]]:
         own, nodes = copy.deepcopy(model), owned(worker)
         shard = worker.shard.with_self_loops() if getattr(own, "self_loops", False) else worker.shard
         layers = ShardAdjacency.layers(Engine(shard, worker.comm, worker.dtype), own.num_layers, KEY)  # type: ignore[arg-type]
-        logits = own(torch.tensor(shard.features, dtype=worker.dtype), layers)
+        x = torch.tensor(shard.features, dtype=worker.dtype)
+        logits = own(SparseRows.of(SparseFeatures.of(x.numpy()), x.dtype) if sparse else x, layers)
         assert logits.shape[0] == len(nodes), f"{logits.shape[0]} rows of logits for {len(nodes)} owned nodes"
         (logits * (nodes[:, None] + 1).sin()).sum().backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]

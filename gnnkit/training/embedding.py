@@ -48,6 +48,7 @@ class Embedding:
             batch: The batch from the last `fill`.
             like: The optimiser of the model.
         """
+        assert isinstance(batch.x, Tensor)
         gradient = torch.zeros_like(batch.x) if batch.x.grad is None else batch.x.grad
         with self._tally.timed():
             self.rows.owned.grad = self.rows.collect(self._asked, gradient)

@@ -258,7 +258,7 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
     Returns the number of calls of modules up to there, and the place. Both are 0 where
     all numbers are finite.
     """
-    if not bool(torch.isfinite(batch.x).all()):
+    if not bool(batch.x.isfinite().all()):
         return 0, _INPUT
     calls: list[int] = []  # place of each call whose output is not finite, else 0
 

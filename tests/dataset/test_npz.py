@@ -47,7 +47,7 @@ def test_planetoid_graphs_have_their_published_sizes(
     assert (graph.num_nodes, graph.num_edges, graph.features.shape[1]) == (nodes, edges, width)
     assert graph.num_classes == classes
     assert [(graph.split == split).sum() for split in (Split.TRAIN, Split.VAL, Split.TEST)] == [20 * classes, 500, 1000]
-    sums = graph.features.sum(axis=1)
+    sums = np.asarray(graph.features).sum(axis=1)
     np.testing.assert_allclose(sums[sums > 0], 1, rtol=1e-5)
     assert graph.symmetrize().num_edges == edges
 
@@ -83,15 +83,16 @@ def test_weights_and_dense_features_are_read_and_directed_graphs_symmetrized(tmp
         ({"indptr": np.array([0, 2, 1, 2])}, r"indptr\[2\] = 1 is below"),
         ({"x_indices": np.array([0, 4, 1])}, r"x_indptr, x_indices, x_data: indices\[1\] = 4 is out of range"),
         ({"x_data": np.array([1, np.nan, 1])}, r"x_data: weight\[1\] = nan is not finite"),
+        ({"x_indices": np.array([3, 3, 1])}, r"x_data: features: row 0 has column 3 twice"),
         ({"x_shape": np.array([4, 4])}, r"x_shape = \[4, 4\], expected \(3, width\)"),
-        ({"x_shape": np.array([3, 2**62])}, r"x_shape = \(3, 4611686018427387904\) needs more memory"),
+        ({"x_shape": np.array([3, 2**62])}, r"\(3, 4611686018427387904\) have more than 2147483647 columns"),
         ({"y": np.array([0, 1, -7])}, r"labels\[2\] = -7 is out of range"),
         ({"y": np.array([0, 1])}, "labels has 2 entries, expected 3"),
         ({"train_mask": np.array([1, 0, 0])}, "train mask has dtype int64"),
         ({"train_mask": np.array([True, True, False])}, "node 1 is in more than one of"),
         ({"train_mask": np.array([False, False, True])}, r"split\[2\] = 1 \(TRAIN\), but labels\[2\] = -1"),
         ({"y": np.array([print] * 3)}, "y holds Python objects"),
-        ({"x_data": np.array([1, 1e39, 1])}, r"x_data\[1\] = 1e\+39 is too large for float32"),
+        ({"x_data": np.array([1, 1e39, 1])}, r"x_data: values\[1\] = 1e\+39 is too large for float32"),
         ({"x": np.full((3, 1), 1e39)}, r"features\[0, 0\] = 1e\+39 is too large for float32"),
         ({"train_mask": np.array(True)}, r"train mask has dtype bool, shape \[\]"),
         ({"indptr": np.array(3)}, r"indptr has shape \[\], expected one dimension"),

@@ -92,7 +92,7 @@ def test_the_second_load_comes_from_the_cache_and_is_equal(root: Path, capfd: py
     assert capfd.readouterr().err == ""
     assert same(first, second)
     (folder,) = (root.parent / "cache" / "gnnkit").iterdir()
-    assert isinstance(Graph.load(folder).features.base.base, np.memmap)
+    assert isinstance(Graph.load(folder).features.values.base.base, np.memmap)
 
 
 def test_changed_sources_and_options_are_parsed_anew(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_without_xdg_the_cache_is_under_home(root: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(root.parent / "home"))
     small(root).load()
-    assert list((root.parent / "home").rglob("gnnkit/pystdlib-*/features.npy"))
+    assert list((root.parent / "home").rglob("gnnkit/pystdlib-*/feature_values.npy"))
 
 
 def test_a_python_without_sources_is_told_of_another_data_set(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use gnnkit_core::{Bf16, Csc, Dropout, Error, Float, Number};
 use numpy::Element;
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, Slice, count, flag, real, refuse};
+use crate::arg::{Arg, Ids, Slice, count, flag, key as key_of, real, refuse};
 use crate::array::{Input, Item, Output, by_type, same_rows, width};
 use crate::graph::num_threads;
 use crate::user_error;
@@ -110,6 +110,26 @@ impl Aggregator {
             grad,
             [f32, f64, Bf16],
             sum_beside_backward(&self.0, grad, out, factors, threads)
+        )
+    }
+
+    #[pyo3(signature = (values, ids, p, key, out, threads=None))]
+    fn drop_stored(
+        &self,
+        values: Arg<'_, '_>,
+        ids: Arg<'_, '_>,
+        p: Arg<'_, '_>,
+        key: Arg<'_, '_>,
+        out: Arg<'_, '_>,
+        threads: Option<Arg<'_, '_>>,
+    ) -> PyResult<()> {
+        let dropout = Dropout::new(key_of("key", key)?, real("p", p)?).map_err(user_error)?;
+        let ids = Ids::new("ids", ids)?;
+        by_type!(
+            "values",
+            values,
+            [f32, f64],
+            drop_stored(&self.0, dropout, &ids, values, out, threads)
         )
     }
 
@@ -282,6 +302,25 @@ fn sum_beside_backward<T: Item>(
     let (how, grad, out) = (factors.how()?, T::of(grad.as_slice()?), T::of_mut(out.as_slice()?));
     py.detach(|| edges.sum_beside_backward(columns, how, grad, out, threads))
         .map_err(user_error)
+}
+
+fn drop_stored<T: Number + Float + Element>(
+    edges: &gnnkit_core::Aggregator,
+    dropout: Dropout,
+    ids: &Ids<'_>,
+    values: Arg<'_, '_>,
+    out: Arg<'_, '_>,
+    threads: Option<Arg<'_, '_>>,
+) -> PyResult<()> {
+    let threads = num_threads(threads, 1)?;
+    let (py, values, mut out) = (
+        values.py(),
+        Input::<T>::new("values", values)?,
+        Output::<T>::new("out", out)?,
+    );
+    out.apart_from(&values)?;
+    let (values, out) = (values.as_slice()?, out.as_slice()?);
+    with_ids!(*ids, ids => py.detach(|| edges.drop_stored(dropout, ids, values, out, threads))).map_err(user_error)
 }
 
 /// Checks that rows of `wide` have twice the columns of `narrow`.

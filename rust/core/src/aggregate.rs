@@ -16,6 +16,7 @@ use crate::{Error, Float, Number, pool};
 mod dot;
 mod reduce;
 mod rows;
+mod stored;
 
 use dot::EdgeDot;
 use reduce::{Apart, Beside, BesideKept, InOrder, Max, OfSource, Placed, Rest, Sum, Unit};

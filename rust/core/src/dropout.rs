@@ -164,6 +164,18 @@ impl Dropout {
         Ok(())
     }
 
+    pub(crate) fn key(self) -> u64 {
+        self.key
+    }
+
+    /// The element in a column of the row with this stream, kept and scaled, or 0.
+    #[inline(always)]
+    pub(crate) fn element<T: Number>(self, stream: &Stream, column: usize, x: T) -> T {
+        let lane = (stream.word((column / LANES) as u64) >> (16 * (column % LANES))) as u16;
+        let dropped = u32::from(lane) < self.threshold;
+        select_unpredictable(dropped, T::ZERO, T::nearest(x.wide() * self.scale()))
+    }
+
     /// The factor of kept elements. Infinite where none is kept, and never used then.
     pub(crate) fn scale<W: Float>(self) -> W {
         W::of(f64::from(LANE_VALUES) / f64::from(LANE_VALUES - self.threshold))

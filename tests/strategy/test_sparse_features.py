@@ -1,0 +1,106 @@
+"""Sparse features: full-graph training equals that on dense features."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import SparseRows
+from gnnkit.graph import CSC, Graph, SparseFeatures, Split
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.sync.all_reduce import AllReduce
+from tests.sync.training import parameters, train
+
+WIDTH, CLASSES = 66, 3
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": GAT,
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=2),
+}
+SPARSE = ("gcn", "sage", "gat", "gin")  # models that multiply before they aggregate
+GRIDS = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
+
+
+def make_graph() -> Graph:
+    """Has nodes without features, columns of zeros, and weights of edges."""
+    rng, n = np.random.default_rng(3), 31
+    src, dst = rng.integers(0, n, (2, 4 * n))
+    features = np.where(rng.random((n, WIDTH)) < 0.08, rng.standard_normal((n, WIDTH)), 0)
+    features[::5], features[:, ::7] = 0, 0
+    split = np.where(np.arange(n) < 0.6 * n, Split.TRAIN, Split.TEST).astype(np.int8)
+    csc = CSC.from_edges(src, dst, n, rng.random(4 * n) + 0.5)
+    return Graph(csc, features, rng.integers(0, CLASSES, n), split, rng.standard_normal((4 * n, 2)))
+
+
+def shards_on(grid: Grid, graph: Graph) -> list[Shard]:
+    """Cuts the graph. With three ranks or more, rank 1 owns no node."""
+    ranks = [rank for rank in range(grid.world_size) if rank != 1 or grid.world_size < 3]
+    owner = np.array(ranks, np.int32)[np.arange(graph.num_nodes) * 5 % len(ranks)]
+    return list(cut_all(graph, Partition(owner, None, grid)))
+
+
+def outcome(model: nn.Module, grid: Grid, graph: Graph) -> list[tuple[Tensor, Tensor, bool]]:
+    """Trains, and returns each rank's parameters and logits, and if rows are sparse."""
+    shards = shards_on(grid, graph)
+
+    def on_rank(comm: Communicator) -> tuple[Tensor, Tensor, bool]:
+        own = copy.deepcopy(model)
+        module, strategy, _ = train(shards, AllReduce, own, comm, epochs=3)
+        logits = torch.zeros(graph.num_nodes, CLASSES, dtype=torch.float64)
+        logits[torch.from_numpy(shards[comm.rank].owned)] = module.evaluation.logits(own)  # type: ignore[union-attr, operator]
+        return parameters(own), comm.all_reduce(logits), isinstance(strategy.x, SparseRows)
+
+    return Threads.run(on_rank, grid.world_size, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("name", MODELS)
+def test_any_grid_equals_one_process_on_dense_features(name: str, dropout: float) -> None:
+    graph = make_graph()
+    kept = replace(graph, features=SparseFeatures.of(graph.features))
+    torch.manual_seed(1)
+    model = MODELS[name](WIDTH, CLASSES, hidden=4, dropout=dropout).double()
+    ((expected, logits, sparse),) = outcome(model, Grid(1, 1, 1), graph)
+    assert not sparse
+    assert not torch.equal(expected, parameters(model))
+    for shape in GRIDS:
+        for found in outcome(model, Grid(*shape), kept):
+            assert found[2] == (name in SPARSE)
+            torch.testing.assert_close(found[0], expected, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(found[1], logits, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_first_layer_that_aggregates_before_its_product_reads_dense_rows(name: str) -> None:
+    wide = MODELS[name](4, CLASSES, hidden=4)
+    assert wide.reads_sparse == (name == "gat")  # which never does
+    assert MODELS[name](5, CLASSES, hidden=4).reads_sparse
+
+
+def test_shards_of_sparse_features_are_saved_and_loaded(tmp_path: object) -> None:
+    graph = make_graph()
+    for shard in shards_on(Grid(2, 2, 1), replace(graph, features=SparseFeatures.of(graph.features))):
+        folder = tmp_path / str(shard.rank)  # type: ignore[operator]
+        shard.save(folder)
+        assert not (folder / "features.npy").exists()
+        loaded = Shard.load(folder).features
+        assert isinstance(loaded, SparseFeatures)
+        np.testing.assert_array_equal(loaded, graph.features[shard.owned])
