@@ -9,7 +9,7 @@ from gnnkit.graph import Graph
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import assign, describe
-from gnnkit.leader.cut import load
+from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
 from gnnkit.partition.quality import measure
 from gnnkit.settings import Settings

@@ -19,7 +19,7 @@ from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, assign, describe, shape
-from gnnkit.leader.inputs import with_inputs
+from gnnkit.leader.inputs import load, with_inputs
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -66,12 +66,6 @@ class Needs:
     def shares_all(self) -> bool:
         """Whether ranks read the copy alone. Shards then only say who owns what."""
         return self.graph and self.features
-
-
-def load(settings: Settings, graph: Graph | None = None) -> Graph:
-    """The given graph, or the graph of the configured data set."""
-    loaded: Graph = settings.dataset.create().load() if graph is None else graph
-    return loaded
 
 
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:

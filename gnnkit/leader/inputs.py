@@ -1,4 +1,4 @@
-"""The input rows of nodes, as the key `inputs` says."""
+"""The graph of a run, and the input rows of nodes as the key `inputs` says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Graph
+from gnnkit.settings import Settings
+
+
+def load(settings: Settings, graph: Graph | None = None) -> Graph:
+    """The given graph, or the graph of the configured data set."""
+    loaded: Graph = settings.dataset.create().load() if graph is None else graph
+    return loaded
 
 
 def with_inputs(graph: Graph, inputs: str) -> Graph:
