@@ -27,7 +27,19 @@ DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
-_KEYS = (*SECTIONS, "inputs", "embedding", "workers", "threads", "seed", "job", "output", "cache", "checkpoint", "write")
+_KEYS = (
+    *SECTIONS,
+    "inputs",
+    "embedding",
+    "workers",
+    "threads",
+    "seed",
+    "job",
+    "output",
+    "cache",
+    "checkpoint",
+    "write",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,8 @@ def _work(job: str, trains: bool) -> RankWork:
 
         return run_program
     if job == "train":
+        import torch.utils.tensorboard  # noqa: F401 - the leader's logger would import it after the fork
+
         from gnnkit.jobs.train import train
 
         return train

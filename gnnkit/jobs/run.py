@@ -41,7 +41,9 @@ def run_ranks(
     """
     try:
         patience = Patience.of(settings.timeout)
-        prepared = Prepared(**run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work))
+        prepared = Prepared(
+            **run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work)
+        )
         say(prepared.summary)
         return Result(settings.job, _start(find_work(), Job(settings, folder, prepared, model)))
     finally:

@@ -102,6 +102,10 @@ def disable(function: Callable[..., Any] | None = None, recursive: bool = True, 
     return call
 
 
+def _hamming(*arguments: Any) -> Any:
+    return load(SIGNALS).windows.hamming(*arguments)
+
+
 class _Part:
     """A submodule of a stand-in, which knows one function."""
 
@@ -121,7 +125,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
         "utils": _Part(COMPILER, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
         "trace_rules": _Part(COMPILER, "trace_rules", clear_lru_cache=lambda: None),
     },
-    SIGNALS: {"hamming": lambda *arguments: load(SIGNALS).windows.hamming(*arguments)},
+    SIGNALS: {"hamming": _hamming},
 }
 
 

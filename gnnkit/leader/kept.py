@@ -180,7 +180,7 @@ def content(value: Any) -> str:
                 add(getattr(value, each.name))
         elif isinstance(value, np.ndarray):
             digest.update(f"{value.dtype.str}{value.shape}".encode())
-            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         else:
             digest.update(f"{value!r};".encode())
 

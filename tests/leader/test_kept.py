@@ -24,6 +24,7 @@ from gnnkit.leader import cut, kept
 from gnnkit.leader.cut import PREPARED, Needs, prepare
 from gnnkit.leader.kept import Kept, content, kept_partition
 from gnnkit.settings import Settings, settle
+from gnnkit.storage import save_arrays
 from tests.jobs.test_train import small_graph
 
 OWNERS = Needs(trains=True, graph=False, reference=False)
@@ -61,7 +62,9 @@ def chosen(folder: Path, *keys: str) -> Settings:
 @functools.cache
 def _settled(folder: Path, keys: tuple[str, ...]) -> Settings:
     defaults = {"strategy": "vertex_centric", "workers": "4", "partition": "2d", "cache": str(folder / "cache")}
-    return settle(compose([f"{key}={value}" for key, value in (defaults | dict(k.split("=", 1) for k in keys)).items()]))
+    return settle(
+        compose([f"{key}={value}" for key, value in (defaults | dict(k.split("=", 1) for k in keys)).items()])
+    )
 
 
 def entries(folder: Path, kind: str = "") -> list[Path]:
@@ -71,7 +74,8 @@ def entries(folder: Path, kind: str = "") -> list[Path]:
 def plain(facts: dict[str, Any]) -> dict[str, Any]:
     """Leaves out the lines on the cache."""
     lines = [line for line in facts["summary"].splitlines() if "kept" not in line]
-    return json.loads(json.dumps({**facts, "summary": lines}))
+    read: dict[str, Any] = json.loads(json.dumps({**facts, "summary": lines}))
+    return read
 
 
 def changed(graph: Graph, name: str) -> Graph:
@@ -81,7 +85,8 @@ def changed(graph: Graph, name: str) -> Graph:
         return replace(graph, csc=replace(graph.csc, weight=weight))
     array = np.array(getattr(graph, name))
     array.flat[-1] = 1 + array.flat[-1] if name == "features" else (array.flat[-1] % 2) + 1
-    return replace(graph, **{name: array})
+    values: dict[str, Any] = {name: array}
+    return replace(graph, **values)
 
 
 @pytest.mark.usefixtures("worthwhile")
@@ -95,7 +100,9 @@ def test_a_second_run_gets_the_same_files(prepared: Prepare, needs: Needs, tmp_p
     assert plain(cold[0]) == plain(first[0]) == plain(second[0])
     assert "made by an earlier run" not in first[0]["summary"]
     notes = second[0]["summary"].splitlines()[-2:]
-    assert notes == [f"{kind}: made by an earlier run, kept in {tmp_path / 'cache'}" for kind in ("partition", "shards")]
+    assert notes == [
+        f"{kind}: made by an earlier run, kept in {tmp_path / 'cache'}" for kind in ("partition", "shards")
+    ]
     assert len(entries(tmp_path)) == 2
 
 
@@ -157,7 +164,7 @@ def test_a_partition_of_a_folder_is_read_anew_when_the_folder_changes(prepared: 
     graph, stored = small_graph(), tmp_path / "stored"
     for owner in (0, 3):
         arrays = {"node_rank": np.full(graph.num_nodes, owner, np.int32)}
-        kept.save_arrays(stored, arrays, {"grid": {"rows": 2, "cols": 2, "slices": 1}})
+        save_arrays(stored, arrays, {"grid": {"rows": 2, "cols": 2, "slices": 1}})
         facts, files = prepared(graph, "partition=stored", "partition.grid=2d", f"partition.path={stored}")
         assert "earlier" not in facts["summary"]
         assert len(files[f"{PREPARED}/{owner}/owned.npy"]) > len(files[f"{PREPARED}/1/owned.npy"])
@@ -271,7 +278,7 @@ def test_an_entry_that_is_too_large_is_not_kept(
 @pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_a_run_with_kept_shards_trains_the_same_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    keys = {"workers": 2, "threads": 1, "cache": str(tmp_path / "cache"), "trainer": {"max_epochs": 2}}
+    keys: dict[str, Any] = {"workers": 2, "threads": 1, "cache": str(tmp_path / "cache"), "trainer": {"max_epochs": 2}}
     for name in ("cold", "warm"):
         gnnkit.train(small_graph(), strategy="vertex_centric", folder=tmp_path / name, **keys)
         assert ("shards: made by an earlier run" in capfd.readouterr().out) == (name == "warm")
