@@ -1,6 +1,6 @@
 """Stand-ins for large modules that Lightning imports and a run does not use.
 
-torch's compiler (with SymPy) and SciPy's signals take more than half of the time to
+torch's compiler (with SymPy), SciPy's signals and Triton take most of the time to
 import Lightning. A stand-in knows the few names that Lightning, torch's optimisers and
 DDP ask for. Any other name, and any submodule, brings the module itself. So a model
 that is compiled works as ever, and starts later.
@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-COMPILER, SIGNALS = "torch._dynamo", "scipy.signal"
+COMPILER, FLOPS, SIGNALS = "torch._dynamo", "torch.utils.flop_counter", "scipy.signal"
 _loading = threading.RLock()
 _imported: dict[str, ModuleType] = {}  # modules that have come in the place of stand-ins
 
@@ -102,6 +102,10 @@ def disable(function: Callable[..., Any] | None = None, recursive: bool = True, 
     return call
 
 
+def _flop_counter(*arguments: Any, **named: Any) -> Any:
+    return load(FLOPS).FlopCounterMode(*arguments, **named)
+
+
 def _hamming(*arguments: Any) -> Any:
     return load(SIGNALS).windows.hamming(*arguments)
 
@@ -125,6 +129,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
         "utils": _Part(COMPILER, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
         "trace_rules": _Part(COMPILER, "trace_rules", clear_lru_cache=lambda: None),
     },
+    FLOPS: {"FlopCounterMode": _flop_counter},  # imports Triton
     SIGNALS: {"hamming": _hamming},
 }
 
