@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
@@ -190,6 +191,14 @@ def test_work_beside_a_child_is_done_once_while_the_child_works(tmp_path: Path) 
     assert calls == [1]
     with pytest.raises(UserError, match=r"^model\.hidden=0 must be positive$"):
         run_in_child(refuse, beside=beside)
+
+
+def test_a_child_collects_garbage_whatever_the_launcher_does() -> None:
+    gc.disable()
+    try:
+        assert run_in_child(gc.isenabled) is True
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("ends", ["an error", "SIGTERM"])
