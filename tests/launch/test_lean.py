@@ -73,6 +73,13 @@ assert not isinstance(sys.modules["scipy.signal"], lean.StandIn)
 from scipy.signal.windows import hamming
 assert scipy.signal.windows.hamming is hamming
 """,
+    "operations are counted": """
+from torch.utils.flop_counter import FlopCounterMode
+assert isinstance(sys.modules["torch.utils.flop_counter"], lean.StandIn)
+with FlopCounterMode(display=False) as counter:
+    model(x)
+assert counter.get_total_flops() == 2 * 2 * 3 * 3
+""",
     "a name that nobody has is an error": """
 try:
     torch._dynamo.no_such_name
