@@ -42,7 +42,10 @@ def program() -> NoReturn:
 
     Leaves at once, because ending torch and Lightning in order takes a second.
     """
+    from gnnkit.launch.lean import leave_out_unused
+
     _open_closed_streams()
+    leave_out_unused()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -38,6 +38,7 @@ _KEYS = (
     "seed",
     "job",
     "output",
+    "cache",
     "checkpoint",
     "write",
 )
@@ -65,6 +66,14 @@ class Choice:
     kind: str
     name: str
     arguments: Mapping[str, Any]
+
+    @property
+    def origin(self) -> str:
+        """Where the plugin comes from, or Python for a given graph or model."""
+        if self.name not in plugins.names(self.kind):
+            return "Python"
+        point = plugins.find(self.kind, self.name)
+        return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value
 
     def load(self) -> type[Any]:
         """Imports the plugin's class."""
@@ -167,6 +176,7 @@ class Settings:
     workers: int
     threads: int  # of each rank
     output: str | None  # the run folder
+    cache: Path | None  # where partitions and shards are kept. None: nowhere
     checkpoint: str | None  # of jobs in TRAINED: the folder of the run that has trained
     write: tuple[str, ...]  # of WRITTEN
     dataset: Choice
@@ -215,6 +225,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         workers=workers,
         threads=_count("threads", config, MAX_THREADS),
         output=_path("output", config["output"]),
+        cache=_cache(config["cache"]),
         checkpoint=_checkpoint(config["job"], config["checkpoint"]),
         write=_written(config["write"]),
         dataset=_choice("dataset", config),
@@ -321,6 +332,19 @@ def _path(name: str, value: object) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return value
     raise UserError(f"{name}={shown(value)} must be a path or null")
+
+
+def _cache(value: object) -> Path | None:
+    from gnnkit.storage import cache_folder
+
+    if value == "auto":
+        base = cache_folder()
+        return None if base is None else base / "shards"
+    if value is False or value is None:
+        return None
+    if isinstance(value, str) and value:
+        return Path(value).expanduser().absolute()
+    raise UserError(f"cache={shown(value)} must be auto, false or a folder")
 
 
 def _checkpoint(job: str, value: object) -> str | None:

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -171,6 +172,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def cache_folder() -> Path | None:
+    """Finds this platform's cache folder. Returns None for a user without a home."""
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "gnnkit"
+    home = Path(os.path.expanduser("~"))  # Path.home raises where there is none
+    if not home.is_absolute():
+        return None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData/Local") / "gnnkit/Cache"
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "gnnkit"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """
     if any(item.path.parent.name in RUNS for item in session.items):
         import torch.utils.tensorboard  # noqa: F401
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps what tests cache out of the user's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -251,6 +251,21 @@ def test_a_configuration_is_composed_without_torch() -> None:
     assert not loaded & {"torch", "numpy", "lightning"}
 
 
+@pytest.mark.parametrize(
+    ("job", "without"),
+    [("partition", ["torch"]), pytest.param("plan", ["lightning", "torch._dynamo"], marks=pytest.mark.slow)],
+)
+def test_a_job_without_training_runs_without(job: str, without: list[str], tmp_path: Path) -> None:
+    code = f"""
+for name in {without}:
+    sys.modules[name] = None  # an import fails, in the forked process too
+from gnnkit.__main__ import main
+keys = ["workers=2", "dataset=synthetic", "dataset.num_nodes=50", "dataset.num_edges=99", "cache=false"]
+assert main(["strategy=vertex_centric", "job={job}", "output={tmp_path}/run", *keys]) == 0
+"""
+    modules_after(code)
+
+
 @pytest.mark.parametrize("module", ["graph", "dataset", "partition", "sampler"])
 def test_the_lower_rooms_serve_any_framework(module: str) -> None:
     assert "torch" not in modules_after(f"import gnnkit.{module}")

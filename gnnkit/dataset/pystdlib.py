@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import platform
 import sys
 import sysconfig
@@ -20,6 +19,7 @@ from gnnkit.dataset import code_graph
 from gnnkit.dataset.base import Dataset, random_split
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, SparseFeatures
+from gnnkit.storage import cache_folder
 
 _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
 
@@ -77,7 +77,7 @@ class PyStdlib(Dataset):
 
         Warns of a cache that cannot be used.
         """
-        cache = _cache_folder()
+        cache = cache_folder()
         folder = cache and cache / f"pystdlib-{platform.python_version()}-{self._hash(sources)}"
         try:
             if folder and folder.is_dir():
@@ -121,18 +121,6 @@ def _read_sources(root: Path) -> dict[str, bytes]:
         if not _LEFT_OUT.intersection(parts) and all(part.isidentifier() for part in parts):
             sources[".".join(parts)] = path.read_bytes()
     return sources
-
-
-def _cache_folder() -> Path | None:
-    """Finds this platform's cache folder. Returns None for a user without a home."""
-    if folder := os.environ.get("XDG_CACHE_HOME"):
-        return Path(folder) / "gnnkit"
-    home = Path(os.path.expanduser("~"))  # Path.home raises where there is none
-    if not home.is_absolute():
-        return None
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData/Local") / "gnnkit/Cache"
-    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "gnnkit"
 
 
 def _classes(modules: list[str], min_size: int) -> tuple[Ids, list[str]]:

@@ -1,56 +1,43 @@
 """The code of each job.
 
-Imports torch and Lightning, once, before ranks are forked.
+Imports torch where a job needs torch, and Lightning where a job trains. Both are
+imported once, before ranks are forked, and Lightning while the data are prepared.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from gnnkit import config
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
-from gnnkit.jobs import inputs, iterate, lost, outputs, predict, train, verify
-from gnnkit.jobs.job import RankWork
-from gnnkit.jobs.join import join
-from gnnkit.jobs.models import Given, ModelSource, Widths
-from gnnkit.jobs.partition import partition
-from gnnkit.jobs.plan import plan
-from gnnkit.jobs.run import run_ranks
-from gnnkit.launch.environment import StartedRank
-from gnnkit.leader.cut import Needs
 from gnnkit.leader.result import Result
-from gnnkit.model.program import Program
 from gnnkit.ranges import one_of
-from gnnkit.sampler import Sampler
 from gnnkit.settings import TRAINED, Choice, Settings, settle, with_choice
-from gnnkit.strategy import ExecutionStrategy
-from gnnkit.sync import GradientSync
-from gnnkit.task import Task
-from gnnkit.training import resume
-from gnnkit.training.monitor import LOSS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gnnkit.graph import Graph
+    from gnnkit.jobs.job import RankWork
+    from gnnkit.jobs.models import Given, ModelSource
+    from gnnkit.launch.environment import StartedRank
+    from gnnkit.model.program import Program
+    from gnnkit.sampler import Sampler
+    from gnnkit.strategy import ExecutionStrategy
+    from gnnkit.sync import GradientSync
+    from gnnkit.task import Task
 
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
-_WIDTHS = Widths(in_features=16, num_classes=16, edge_width=16)  # of a model that is only checked
-_WORK: dict[tuple[str, bool], RankWork] = {  # by job, and whether the model is trained
-    ("train", True): train.train,
-    ("train", False): iterate.run_program,
-    ("verify", True): verify.verify,
-    ("verify", False): verify.verify_program,
-    ("predict", True): predict.predict,
-    ("test", True): predict.predict,
-}
 
 
 def check(settings: Settings, graph: Graph | None = None, model: Given = None) -> Settings:
     """Raises `UserError` for plugins and arguments that do not fit.
 
-    Makes every plugin once, before anything is started. So each constructor checks the
-    arguments.
+    Makes every plugin that the job reads once, before anything is started. So each
+    constructor checks the arguments.
 
     Args:
         settings: The configuration.
@@ -63,6 +50,11 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     if graph is None:
         settings.dataset.create()
     settings.partition.nodes.create()
+    if settings.job == "partition":
+        return settings
+    from gnnkit.jobs import inputs, iterate, lost, outputs
+    from gnnkit.jobs.models import ModelSource
+
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
@@ -89,6 +81,8 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         if isinstance(num_layers, int):
             strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
+        from gnnkit.training import resume
+
         resume.load(settings.trainer.resume)  # the ranks read it again
     if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
         raise UserError(
@@ -109,6 +103,8 @@ def _check_monitor(name: str, settings: Settings, sync: GradientSync, task: Task
         sync: The configured synchronisation.
         task: The configured task.
     """
+    from gnnkit.training.monitor import LOSS
+
     one_of("trainer.monitor", name, (LOSS, *(each for each in task.names if each.startswith("val_"))))
     if name == LOSS and not sync.lockstep:
         raise UserError(
@@ -154,10 +150,15 @@ def _try_model(source: ModelSource) -> nn.Module | Program | None:
     Raises `UserError` for errors that name a key of the model. Returns None after any
     other error, because the widths may be the cause. The ranks make the model again.
     """
+    import torch
+
+    from gnnkit.jobs.models import Widths
+
     source.choice.check(extra=("in_features", "num_classes", "edge_width"))
+    widths = Widths(in_features=16, num_classes=16, edge_width=16)
     try:
         with torch.device("meta"):
-            return source.make_model(_WIDTHS, 0) if source.trains else source.make_program()
+            return source.make_model(widths, 0) if source.trains else source.make_program()
     except UserError as error:
         if str(error).startswith(tuple(f"model.{key}=" for key in source.choice.arguments)):
             raise
@@ -178,12 +179,23 @@ def run(
         graph: Instead of the data set.
         model: Instead of the configured model.
     """
-    if settings.job in ("plan", "partition"):
+    if settings.job == "partition":
+        from gnnkit.jobs.partition import partition
+
         assert folder is not None
-        return plan(settings, graph, model) if settings.job == "plan" else partition(settings, folder, graph)
+        return partition(settings, folder, graph)
+    if settings.job == "plan":
+        from gnnkit.jobs.plan import plan
+
+        return plan(settings, graph, model)
+    from gnnkit.jobs.join import join
+    from gnnkit.jobs.models import ModelSource
+    from gnnkit.jobs.run import run_ranks
+    from gnnkit.leader.cut import Needs
+
     source = ModelSource(settings.model, model)
     strategy: ExecutionStrategy = settings.strategy.create()
-    work = _WORK[settings.job, source.trains]
+    work = functools.partial(_work, settings.job, source.trains)
     needs = Needs(
         trains=source.trains and settings.job != "predict",
         graph=strategy.reads_graph and source.trains,
@@ -193,6 +205,32 @@ def run(
         owned_edges=strategy.one_column or strategy.fetches,
     )
     if started is not None:
-        return join(work, needs, settings, folder, started, graph, model)
+        return join(work(), needs, settings, folder, started, graph, model)
     assert folder is not None
     return run_ranks(work, needs, settings, folder, graph, model)
+
+
+def _work(job: str, trains: bool) -> RankWork:
+    """Imports the work of one rank.
+
+    Args:
+        job: The job.
+        trains: Whether the model is trained. Otherwise the model is iterated.
+    """
+    if job in TRAINED:
+        from gnnkit.jobs.predict import predict
+
+        return predict
+    if job == "train" and not trains:
+        from gnnkit.jobs.iterate import run_program
+
+        return run_program
+    if job == "train":
+        import torch.utils.tensorboard  # noqa: F401 - the leader's logger would import it after the fork
+
+        from gnnkit.jobs.train import train
+
+        return train
+    from gnnkit.jobs import verify
+
+    return verify.verify if trains else verify.verify_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,9 +16,11 @@ from gnnkit.leader.watch import Watch
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
-from gnnkit.training.finite import Guard
-from gnnkit.training.module import TrainingModule
-from gnnkit.training.observer import Observer
+
+if TYPE_CHECKING:  # programs have figures too, and run without Lightning
+    from gnnkit.training.finite import Guard
+    from gnnkit.training.module import TrainingModule
+    from gnnkit.training.observer import Observer
 
 
 def chosen(job: Job, worker: Worker) -> dict[str, Any]:

@@ -11,16 +11,15 @@ import yaml
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gnnkit import plugins
 from gnnkit.comm import Communicator
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import Given, ModelSource
 from gnnkit.jobs.redacted import to_yaml
-from gnnkit.leader.cut import fingerprint
+from gnnkit.leader.kept import fingerprint
 from gnnkit.leader.result import versions
-from gnnkit.settings import Choice, Settings
+from gnnkit.settings import Settings
 
-OWN_KEYS = ("output", "threads", "trainer.progress_bar")  # may differ between ranks
+OWN_KEYS = ("output", "cache", "threads", "trainer.progress_bar")  # may differ between ranks
 
 
 def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str, str]:
@@ -38,7 +37,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
     chosen += [settings.comm, settings.sync, settings.model, settings.task]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
-        **{f"{each.kind}={each.name}": _origin(each) for each in chosen if each is not None},
+        **{f"{each.kind}={each.name}": each.origin for each in chosen if each is not None},
         **{f"version of {name}": version for name, version in versions().items()},
         "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),
@@ -66,11 +65,3 @@ def _flattened(composed: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
             yield from _flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", json.dumps(value)
-
-
-def _origin(choice: Choice) -> str:
-    """Returns where a plugin comes from, or Python for a given graph or model."""
-    if choice.name not in plugins.names(choice.kind):
-        return "Python"
-    point = plugins.find(choice.kind, choice.name)
-    return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value

@@ -8,8 +8,9 @@ from typing import Any
 from gnnkit.graph import Graph
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.choose import assign, describe
-from gnnkit.leader.cut import load
+from gnnkit.leader.choose import describe
+from gnnkit.leader.inputs import load
+from gnnkit.leader.kept import Kept, kept_partition
 from gnnkit.leader.result import Result
 from gnnkit.partition.quality import measure
 from gnnkit.settings import Settings
@@ -28,8 +29,8 @@ def partition(settings: Settings, folder: Path, graph: Graph | None = None) -> R
 
 
 def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, Any]:
-    graph = load(settings, graph)
-    quality = measure(graph, assign(graph, settings.partition, settings.workers))
+    kept = Kept(settings.cache, load(settings, graph))
+    quality = measure(kept.graph, kept_partition(kept, settings))
     quality.save(folder / "partition")
-    lines = [*describe(graph, settings, quality.partition.grid), *quality.table()]
+    lines = [*describe(kept.graph, settings, quality.partition.grid), *quality.table(), *kept.notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}

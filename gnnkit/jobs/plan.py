@@ -19,8 +19,8 @@ from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_ro
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import alternatives, assign, describe
-from gnnkit.leader.cut import load, read
-from gnnkit.leader.inputs import with_kept
+from gnnkit.leader.cut import read
+from gnnkit.leader.inputs import load, with_kept
 from gnnkit.leader.result import Result
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality, measure

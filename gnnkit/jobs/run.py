@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ from gnnkit.settings import Settings
 
 
 def run_ranks(
-    work: RankWork, needs: Needs, settings: Settings, folder: Path, graph: Graph | None, model: Given
+    find_work: Callable[[], RankWork], needs: Needs, settings: Settings, folder: Path, graph: Graph | None, model: Given
 ) -> Result:
     """Prepares the data in a child, starts the ranks, and returns the leader's result.
 
     Args:
-        work: The work of each rank.
+        find_work: Imports the work of each rank, beside the child.
         needs: The data that the ranks read.
         settings: The configuration.
         folder: The run folder.
@@ -40,9 +41,11 @@ def run_ranks(
     """
     try:
         patience = Patience.of(settings.timeout)
-        prepared = Prepared(**run_in_child(prepare, settings, needs, folder, graph, patience=patience))
+        prepared = Prepared(
+            **run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work)
+        )
         say(prepared.summary)
-        return Result(settings.job, _start(work, Job(settings, folder, prepared, model)))
+        return Result(settings.job, _start(find_work(), Job(settings, folder, prepared, model)))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,11 +49,12 @@ def start(
         started = None
     from gnnkit.jobs import dispatch
 
-    settings = dispatch.check(settings, graph, model)
-    run_folder = _run_folder(settings, folder) if is_leader else None
-    if run_folder is not None and settings.notes:
-        say("\n".join(settings.notes))
-    result = dispatch.run(settings, run_folder, started, graph, model)
+    with contextlib.nullcontext() if started else _collecting_nothing():
+        settings = dispatch.check(settings, graph, model)
+        run_folder = _run_folder(settings, folder) if is_leader else None
+        if run_folder is not None and settings.notes:
+            say("\n".join(settings.notes))
+        result = dispatch.run(settings, run_folder, started, graph, model)
     if run_folder is None:
         return result
     if settings.job == "train":
@@ -59,6 +63,22 @@ def start(
     result.save(run_folder)
     say(f"{result.table()}\nwritten to {run_folder}")
     return result
+
+
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Turns the garbage collector off in a process that imports, starts and waits.
+
+    Imported modules stay, and each pass over these objects takes long. Processes that
+    work turn the collector on.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _run_folder(settings: Settings, folder: str | Path | None) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -48,6 +49,8 @@ def enter(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     os.environ.update(environment)
     report_on(board)
+    gc.freeze()  # a pass over imported modules would copy the pages that processes share
+    gc.enable()
     keep_freed_memory()
     faulthandler.register(signal.SIGUSR1, file=stacks.fileno())
     with contextlib.suppress(AttributeError, OSError, ValueError):  # where there is no stderr

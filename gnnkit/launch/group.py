@@ -47,6 +47,7 @@ class Group:
         patience: Patience,
         *,
         after_first_start: Callable[[], None] = lambda: None,
+        beside: Callable[[], object] = lambda: None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes the group. Starts nothing yet.
@@ -55,11 +56,13 @@ class Group:
             children: The processes.
             patience: How long to wait for a sign of progress.
             after_first_start: Called when the first process has begun.
+            beside: Called once, when all processes have begun. Takes a few seconds at
+                most, because nobody watches the processes meanwhile.
             meanwhile: Called whenever the group is looked at.
         """
         self._children = children
         self._watchdog = Watchdog(patience)
-        self._after_first_start, self._meanwhile = after_first_start, meanwhile
+        self._after_first_start, self._beside, self._meanwhile = after_first_start, beside, meanwhile
         self._cancelled = False
         self._started, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
@@ -74,6 +77,7 @@ class Group:
                 self._started.wait()
                 if self._error is not None:
                     raise self._error
+                self._beside()
                 self._watch()
             return [None if child.report is None else child.report.get("result") for child in self._children]
         finally:

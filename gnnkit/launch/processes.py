@@ -73,6 +73,7 @@ def run_in_child(
     function: Callable[..., Any],
     *arguments: Any,
     patience: Patience | None = None,
+    beside: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Any:
     """Returns `function(*arguments)` from a forked process. The result must be JSON.
@@ -84,9 +85,10 @@ def run_in_child(
         function: The work of the process.
         *arguments: Arguments of the function.
         patience: How long to wait for a sign of progress. Default: `Patience()`.
-        meanwhile: Called a few times a second. An error of this function ends the
-            process. Default: does nothing.
+        beside: Called once, as soon as the process has begun. An error of this
+            function ends the process. Default: does nothing.
+        meanwhile: Called a few times a second afterwards, with the same rule.
     """
     name = getattr(function, "__name__", str(function))
     child = Child(f"the process of {name}", "fork", {}, function, arguments)
-    return Group([child], patience or Patience(), meanwhile=meanwhile).run()[0]
+    return Group([child], patience or Patience(), beside=beside, meanwhile=meanwhile).run()[0]

@@ -5,9 +5,8 @@ Runs once, in a process of its own, before the ranks read.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
+import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,8 +17,9 @@ import numpy as np
 from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
-from gnnkit.leader.choose import Decision, assign, describe, shape
-from gnnkit.leader.inputs import with_inputs, with_kept
+from gnnkit.leader.choose import Decision, describe, shape
+from gnnkit.leader.inputs import load, with_inputs, with_kept
+from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -33,6 +33,7 @@ from gnnkit.task import Task
 PREPARED = "prepared"  # folder in the run folder
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # folder beside the graph, of its features in bfloat16
+COORDINATION = "coordination.json"  # file in the run folder
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -69,12 +70,6 @@ class Needs:
         return self.graph and self.features
 
 
-def load(settings: Settings, graph: Graph | None = None) -> Graph:
-    """The given graph, or the graph of the configured data set."""
-    loaded: Graph = settings.dataset.create().load() if graph is None else graph
-    return loaded
-
-
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
@@ -103,8 +98,9 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         graph, links = read(settings, graph)
     elif settings.job == "predict":
         graph = with_inputs(graph, settings.inputs)
-    graph, kept = with_kept(graph, settings.input_rows, needs.sparse)
-    partition = assign(graph, settings.partition, settings.workers)
+    graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
+    kept = Kept(settings.cache, graph)
+    partition = kept_partition(kept, settings)
     if needs.owned_edges and partition.edge_cell is not None:
         raise UserError(
             f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
@@ -112,18 +108,57 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
             "partitioner of nodes and partition.border=none or min_words"
         )
     target = folder / PREPARED
-    make = _share if needs.shares_all else functools.partial(_cut, compares=needs.features)
-    prepared = make(settings, graph, partition, target)
-    prepared = replace(prepared, summary="\n".join([prepared.summary, *kept]))
-    if needs.graph and not needs.features:
-        replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
+    prepared = _kept_shards(kept, settings, needs, partition, folder)
     if links is not None:
         links.save(target / LINKS)
     if needs.reference:
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
         reduced = _without_edges(graph) if needs.shares_all else graph
         next(iter(cut_all(reduced, whole))).save(target / WHOLE)
-    return prepared.to_dict()
+    return replace(prepared, summary="\n".join([prepared.summary, *lines, *kept.notes])).to_dict()
+
+
+def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:
+    """Writes the shards into the run folder, or links those of an earlier run there.
+
+    Args:
+        kept: The graph, and what earlier runs have made of the graph.
+        settings: The configuration.
+        needs: The data that the ranks read.
+        partition: The partition of the graph.
+        folder: The run folder.
+    """
+    graph, target, report = kept.graph, folder / PREPARED, folder / COORDINATION
+
+    def make() -> Prepared:
+        shutil.rmtree(target, ignore_errors=True)  # half of an entry that has vanished
+        if needs.shares_all:
+            return _share(settings, graph, partition, target)
+        prepared = _cut(settings, graph, partition, target, compares=needs.features)
+        if needs.graph:
+            replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
+        return prepared
+
+    def write(prepared: Prepared, entry: Path) -> dict[str, Any]:
+        link_files(target, entry / PREPARED)
+        text = report.read_text(encoding="utf-8") if report.exists() else None
+        return {"prepared": prepared.to_dict(), COORDINATION: text}
+
+    def read(entry: Path, facts: dict[str, Any]) -> Prepared:
+        link_files(entry / PREPARED, target)
+        if facts[COORDINATION] is not None:
+            report.write_text(facts[COORDINATION], encoding="utf-8")
+        return Prepared(**facts["prepared"])
+
+    depends = {
+        "owners": content(partition),
+        "workers": settings.workers,
+        "partition": asdict(settings.partition),
+        "strategy": settings.strategy.name,
+        "precision": settings.trainer.precision,
+        "needs": asdict(needs),
+    }
+    return kept.recall("shards", depends, make, write, read)
 
 
 def load_shard(folder: Path, name: int | str) -> Shard:
@@ -231,19 +266,4 @@ def _without_edges(graph: Graph) -> Graph:
 def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:
     report = quality.to_dict()
     coordination = {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}
-    (folder / "coordination.json").write_text(json.dumps(coordination), encoding="utf-8")
-
-
-def fingerprint(graph: Graph) -> str:
-    """Hashes the sizes of a graph and up to a million numbers of each array."""
-    digest = hashlib.sha256()
-    csc = graph.csc
-    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, graph.edge_features):
-        if array is None:
-            digest.update(b"none")
-            continue
-        rows = max(2**20 // max(int(np.prod(array.shape[1:])), 1), 1)
-        step = max(len(array) // rows, 1)
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array[::step]).tobytes())
-    return digest.hexdigest()
+    (folder / COORDINATION).write_text(json.dumps(coordination), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The input rows of nodes, as the key `inputs` says."""
+"""The graph of a run, and the input rows of nodes as the key `inputs` says."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, SparseFeatures
+from gnnkit.settings import Settings
 
 # Measured: products of sparse rows are quicker than dense ones up to these.
 MAX_SHARE, MIN_WIDTH = 0.1, 64
 _LOOKED_AT = 1 << 22  # numbers of dense features, to find the share that is not 0
+
+
+def load(settings: Settings, graph: Graph | None = None) -> Graph:
+    """The given graph, or the graph of the configured data set."""
+    loaded: Graph = settings.dataset.create().load() if graph is None else graph
+    return loaded
 
 
 def with_inputs(graph: Graph, inputs: str) -> Graph:

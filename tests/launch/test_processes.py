@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from gnnkit.errors import UserError
 from gnnkit.launch.group import RankError
 from gnnkit.launch.processes import launch, run_in_child
+from gnnkit.storage import write_atomically
 
 
 def environment(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -170,6 +172,52 @@ def test_a_child_returns_its_result_or_its_error() -> None:
         run_in_child(kill)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         run_in_child(divide)
+
+
+def test_work_beside_a_child_is_done_once_while_the_child_works(tmp_path: Path) -> None:
+    calls = []
+
+    def beside() -> None:
+        calls.append(1)
+        (tmp_path / "beside").touch()
+
+    def wait() -> bool:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "beside").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return (tmp_path / "beside").exists()
+
+    assert run_in_child(wait, beside=beside) is True
+    assert calls == [1]
+    with pytest.raises(UserError, match=r"^model\.hidden=0 must be positive$"):
+        run_in_child(refuse, beside=beside)
+
+
+def test_a_child_collects_garbage_whatever_the_launcher_does() -> None:
+    gc.disable()
+    try:
+        assert run_in_child(gc.isenabled) is True
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("ends", ["an error", "SIGTERM"])
+def test_work_beside_a_child_that_fails_ends_the_child(ends: str, tmp_path: Path) -> None:
+    def beside() -> None:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        if ends == "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)
+        raise ImportError("no such module")
+
+    def work() -> None:
+        write_atomically(tmp_path / "pid", str(os.getpid()).encode())
+        time.sleep(60)
+
+    with pytest.raises(SystemExit if ends == "SIGTERM" else ImportError):
+        run_in_child(work, beside=beside)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 @pytest.mark.slow

@@ -1,0 +1,153 @@
+"""Stand-ins for large modules that Lightning imports and a run does not use.
+
+torch's compiler (with SymPy), SciPy's signals and Triton take most of the time to
+import Lightning. A stand-in knows the few names that Lightning, torch's optimisers and
+DDP ask for. Any other name, and any submodule, brings the module itself. So a model
+that is compiled works as ever, and starts later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+COMPILER, FLOPS, SIGNALS = "torch._dynamo", "torch.utils.flop_counter", "scipy.signal"
+_loading = threading.RLock()
+_imported: dict[str, ModuleType] = {}  # modules that have come in the place of stand-ins
+
+
+class StandIn(ModuleType):
+    """A module that is imported when a name is asked for that `_KNOWN` lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        if imported(self.__name__) is None:
+            if name in _KNOWN[self.__name__]:
+                return _KNOWN[self.__name__][name]
+            if name.startswith("__"):  # asked of every module in `sys.modules`
+                raise AttributeError(name)
+        return getattr(load(self.__name__), name)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the stand-ins, and imports a module before the module's submodules."""
+
+    def __init__(self) -> None:
+        self._missing = set(_KNOWN)  # modules that nothing has imported yet
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name in self._missing:
+            return ModuleSpec(name, self, is_package=True)
+        parent = name.rpartition(".")[0]
+        if isinstance(sys.modules.get(parent), StandIn):
+            load(parent)
+            return ModuleSpec(name, _Found(importlib.import_module(name)))
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._missing.remove(module.__name__)  # the next import brings the module itself
+
+
+class _Found(Loader):
+    """Hands out a submodule that has come with the module."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _Compiled(type):
+    """The type of `OptimizedModule`, an instance of which only the compiler makes."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        real = imported(COMPILER)
+        return real is not None and isinstance(instance, real.OptimizedModule)
+
+
+class OptimizedModule(metaclass=_Compiled):
+    """Stands for the class of compiled modules, in `isinstance`."""
+
+
+def disable(function: Callable[..., Any] | None = None, recursive: bool = True, **options: Any) -> Callable[..., Any]:
+    """Keeps a function from being compiled, from the compiler's import on.
+
+    Args:
+        function: The function. None makes a decorator.
+        recursive: Whether functions that the function calls are not compiled either.
+        **options: Further options of `torch._dynamo.disable`.
+    """
+    if function is None:
+        return lambda function: disable(function, recursive, **options)
+    disabled = None
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        nonlocal disabled
+        if disabled is None and (real := imported(COMPILER)) is not None:
+            disabled = real.disable(function, recursive, **options)
+        return (disabled or function)(*arguments, **named)
+
+    return call
+
+
+def _flop_counter(*arguments: Any, **named: Any) -> Any:
+    return load(FLOPS).FlopCounterMode(*arguments, **named)
+
+
+def _hamming(*arguments: Any) -> Any:
+    return load(SIGNALS).windows.hamming(*arguments)
+
+
+class _Part:
+    """A submodule of a stand-in, which knows one function."""
+
+    def __init__(self, module: str, name: str, **known: Callable[..., Any]) -> None:
+        self.__dict__.update(known)
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(load(self._module), self._name), name)
+
+
+_KNOWN: dict[str, dict[str, Any]] = {
+    COMPILER: {
+        "OptimizedModule": OptimizedModule,
+        "disable": disable,
+        "graph_break": lambda: None,
+        "utils": _Part(COMPILER, "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+        "trace_rules": _Part(COMPILER, "trace_rules", clear_lru_cache=lambda: None),
+    },
+    FLOPS: {"FlopCounterMode": _flop_counter},  # imports Triton
+    SIGNALS: {"hamming": _hamming},
+}
+
+
+def imported(name: str) -> Any:
+    """Returns the module itself, or None while a stand-in has the place."""
+    return _imported.get(name)
+
+
+def load(name: str) -> ModuleType:
+    """Imports the module itself in the place of the stand-in."""
+    with _loading:
+        if isinstance(sys.modules.get(name), StandIn):
+            del sys.modules[name]
+        _imported[name] = importlib.import_module(name)
+        return _imported[name]
+
+
+def leave_out_unused() -> None:
+    """Puts the stand-ins in place, in this process. Call before torch is imported."""
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,130 @@
+"""Modules that a run does not use come when somebody asks for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # each case imports torch anew
+
+BEGIN = """
+import sys
+from gnnkit.launch import lean
+lean.leave_out_unused()
+import lightning, torch
+import scipy.signal
+from lightning.pytorch.utilities.compile import OptimizedModule
+model = torch.nn.Linear(3, 3)
+x = torch.ones(2, 3)
+assert isinstance(sys.modules["torch._dynamo"], lean.StandIn)
+assert isinstance(sys.modules["scipy.signal"], lean.StandIn)
+assert not isinstance(model, OptimizedModule)
+"""
+CASES = {
+    "steps of an optimiser need no compiler": """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+before = model.weight.detach().clone()
+model(x).sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+assert not torch.equal(before, model.weight)
+assert not {"sympy", "torch._dynamo.eval_frame", "scipy.optimize"} & set(sys.modules)
+""",
+    "a compiled model is one": """
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+compiled = torch.compile(model, backend="eager")
+assert isinstance(compiled, OptimizedModule)
+assert torch.equal(compiled(x), model(x))
+compiled(x).sum().backward()
+optimizer.step()
+""",
+    "a submodule is imported once": """
+from torch._dynamo.utils import counters
+import torch._dynamo.eval_frame as frame
+assert torch._dynamo.utils.counters is counters
+assert torch._dynamo.OptimizedModule is frame.OptimizedModule is sys.modules["torch._dynamo"].OptimizedModule
+assert frame.__spec__.loader is not None and frame.__spec__.origin == frame.__file__
+assert not isinstance(sys.modules["torch._dynamo"], lean.StandIn)
+""",
+    "a known function is the real one afterwards": """
+early = torch._dynamo.disable(lambda: torch.compiler.is_compiling())
+held = sys.modules["torch._dynamo"]
+assert held.utils.get_optimize_ddp_mode() == "ddp_optimizer"
+import torch._dynamo.config
+assert held.disable is torch._dynamo.disable and held.utils is torch._dynamo.utils
+assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"
+compiled = torch.compile(lambda x: (x + 1, early()), backend="eager")
+assert compiled(x)[1] is False
+""",
+    "threads that ask at once get one module": """
+from concurrent.futures import ThreadPoolExecutor
+held = sys.modules["torch._dynamo"]
+with ThreadPoolExecutor(4) as pool:
+    found = list(pool.map(lambda name: getattr(held, name), ["optimize", "export", "reset", "optimize"]))
+assert found[0] is found[3] is torch._dynamo.optimize
+""",
+    "the signals of SciPy are the real ones": """
+assert len(scipy.signal.windows.hann(5)) == 5
+assert not isinstance(sys.modules["scipy.signal"], lean.StandIn)
+from scipy.signal.windows import hamming
+assert scipy.signal.windows.hamming is hamming
+""",
+    "operations are counted": """
+from torch.utils.flop_counter import FlopCounterMode
+assert isinstance(sys.modules["torch.utils.flop_counter"], lean.StandIn)
+with FlopCounterMode(display=False) as counter:
+    model(x)
+assert counter.get_total_flops() == 2 * 2 * 3 * 3
+""",
+    "a name that nobody has is an error": """
+try:
+    torch._dynamo.no_such_name
+except AttributeError as error:
+    assert "no_such_name" in str(error)
+else:
+    raise AssertionError
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_modules_themselves_come_when_asked_for(case: str) -> None:
+    done = subprocess.run([sys.executable, "-c", BEGIN + case], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_trains_without_the_compiler_and_a_model_may_compile(tmp_path: Path) -> None:
+    code = """
+import sys, torch
+from gnnkit.model.gcn import GCN
+class Model(GCN):
+    def __init__(self, *arguments, compiles=False, **options):
+        super().__init__(*arguments, **options)
+        self.compiles = compiles
+    def layer(self, index, x, adjacency):
+        print("compiler", "torch._dynamo.eval_frame" in sys.modules, flush=True)
+        out = super().layer(index, x, adjacency)
+        return torch.compile(torch.neg, backend="eager")(out) if self.compiles else out
+"""
+    (tmp_path / "own_model.py").write_text(code)
+    info = tmp_path / "own-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gnnkit.model]\nown = own_model:Model\n")
+    keys = ["strategy=vertex_centric", "workers=2", "threads=1", "comm=gloo", "dataset=synthetic", "model=own"]
+    keys += ["dataset.num_nodes=50", "dataset.num_edges=99", "trainer.max_epochs=2"]
+    losses, outputs = {}, {}
+    for compiles in ("false", "true"):
+        command = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from gnnkit.__main__ import program; program()"
+        chosen = [*keys, f"+model.compiles={compiles}", f"output={tmp_path}/{compiles}"]
+        done = subprocess.run([sys.executable, "-c", command, *chosen], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        losses[compiles] = json.loads((tmp_path / compiles / "result.json").read_text())["train_loss"]
+        outputs[compiles] = done.stdout
+    assert "compiler True" not in outputs["false"]
+    assert "compiler True" in outputs["true"]
+    assert losses["true"] != losses["false"]
