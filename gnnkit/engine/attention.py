@@ -42,6 +42,7 @@ def attend(
         edge: [num_edges, H], added to the scores. None: there is none.
         weighing: Slope and dropout.
     """
+    edge = None if edge is None else edge.to(h.dtype)  # features of edges may be of another type
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, source, destination, edge)):
         result: Tensor = _Attend.apply(h, source, destination, edge, edges, weighing)
         return result

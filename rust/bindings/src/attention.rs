@@ -193,20 +193,13 @@ fn destinations<T: Exact + Item + Element>(
     let stats = Input::<T>::new("stats", stats)?;
     let (mut info, mut slopes) = (Output::<T>::new("info", info)?, Output::<T>::new("slopes", slopes)?);
     let [grad, ..] = &rows;
-    let columns = Columns::new(
-        width("grad", grad.shape())?,
-        width("destination", destination.shape())?,
-    );
+    let columns = Columns::new(width("grad", grad.shape())?, width("destination", destination.shape())?);
     for input in rows.iter().chain([&destination, &stats]) {
         info.apart_from(input)?;
         slopes.apart_from(input)?;
     }
     info.apart_from_output(&slopes)?;
-    let (columns, destination, stats) = (
-        columns.map_err(user_error)?,
-        destination.as_slice()?,
-        stats.as_slice()?,
-    );
+    let (columns, destination, stats) = (columns.map_err(user_error)?, destination.as_slice()?, stats.as_slice()?);
     let [grad, out, bent] = &rows;
     let rows = [grad.as_slice()?, out.as_slice()?, bent.as_slice()?];
     let (info, slopes) = (info.as_slice()?, slopes.as_slice()?);

@@ -197,14 +197,20 @@ mod tests {
         for step in 0..200_000 {
             let x = -f64::from(step) * 0.003_5;
             let (found, exact) = (x.exp_of_negative(), x.exp());
-            assert!((found - exact).abs() <= 2.0 * f64::EPSILON * exact, "{x}: {found}, {exact}");
+            assert!(
+                (found - exact).abs() <= 2.0 * f64::EPSILON * exact,
+                "{x}: {found}, {exact}"
+            );
             let x = -(step as f32) * 4.3e-4;
             let (found, exact) = (x.exp_of_negative(), f64::from(x).exp());
             let error = (f64::from(found) - exact).abs();
             assert!(error <= 2.0 * f64::from(f32::EPSILON) * exact, "{x}: {found}, {exact}");
         }
         for (x, exact) in [(0.0, 1.0), (-800.0, 0.0), (f64::NEG_INFINITY, 0.0)] {
-            assert_eq!((x.exp_of_negative(), (x as f32).exp_of_negative()), (exact, exact as f32));
+            assert_eq!(
+                (x.exp_of_negative(), (x as f32).exp_of_negative()),
+                (exact, exact as f32)
+            );
         }
         assert!(f64::NAN.exp_of_negative().is_nan() && f32::NAN.exp_of_negative().is_nan());
     }

@@ -18,7 +18,6 @@
 use std::mem::swap;
 use std::ops::Range;
 
-use super::dot::dot;
 use super::rows::{Pass, Reduce, Rows, Split, plan};
 use super::{AHEAD, Aggregator, Columns};
 use crate::dropout::Dropout;
@@ -37,20 +36,28 @@ const STATS: usize = 3;
 /// / the sum of powers, and D.
 const INFO: usize = 4;
 
-/// Runs the body with a constant number of heads, 0 for those without a loop of their
-/// own.
-macro_rules! by_heads {
-    ($heads:expr, $constant:ident => $body:expr) => {
-        match $heads {
-            1 => by_heads!(1, $constant, $body),
-            2 => by_heads!(2, $constant, $body),
-            4 => by_heads!(4, $constant, $body),
-            8 => by_heads!(8, $constant, $body),
-            _ => by_heads!(0, $constant, $body),
+/// Runs the body for all heads, some at a time: `$number` of them, a constant, from
+/// `$first` on, in rows of `$heads`. The usual numbers of heads are constants too.
+macro_rules! for_heads {
+    ($all:expr, |$number:ident, $heads:ident, $first:ident| $body:expr) => {
+        match $all {
+            1 => for_heads!(1, 1, 0, |$number, $heads, $first| $body),
+            2 => for_heads!(2, 2, 0, |$number, $heads, $first| $body),
+            4 => for_heads!(4, 4, 0, |$number, $heads, $first| $body),
+            8 => for_heads!(8, 8, 0, |$number, $heads, $first| $body),
+            all => {
+                for first in (0..all / 8 * 8).step_by(8) {
+                    for_heads!(8, all, first, |$number, $heads, $first| $body);
+                }
+                for first in all / 8 * 8..all {
+                    for_heads!(1, all, first, |$number, $heads, $first| $body);
+                }
+            }
         }
     };
-    ($number:literal, $constant:ident, $body:expr) => {{
-        const $constant: usize = $number;
+    ($constant:literal, $all:expr, $from:expr, |$number:ident, $heads:ident, $first:ident| $body:expr) => {{
+        const $number: usize = $constant;
+        let ($heads, $first): (usize, usize) = ($all, $from);
         $body
     }};
 }
@@ -110,7 +117,7 @@ impl<T: Exact> Attention<'_, T> {
         check_length("destination", destination.len(), rows.saturating_mul(heads))?;
         check_length("out", out.len(), rows.saturating_mul(width))?;
         check_length("stats", stats.len(), rows.saturating_mul(heads).saturating_mul(STATS))?;
-        if heads == 0 {
+        if heads == 0 || rows == 0 {
             return Ok(());
         }
         match bent {
@@ -183,7 +190,7 @@ impl<T: Exact> Attention<'_, T> {
         check_length("info", info.len(), of_grad.saturating_mul(heads).saturating_mul(INFO))?;
         check_length("out", out.len(), rows.saturating_mul(width))?;
         check_length("slopes", slopes.len(), rows.saturating_mul(heads))?;
-        if heads == 0 {
+        if heads == 0 || rows == 0 {
             return Ok(());
         }
         let panels = &plan::<T, [T; 2]>(self.columns, isa);
@@ -227,7 +234,7 @@ impl<T: Exact> Attention<'_, T> {
         self.check(edges, edges.num_sources(), false)?;
         check_length("info", info.len(), rows.saturating_mul(heads).saturating_mul(INFO))?;
         check_length("out", out.len(), edges.num_edges().saturating_mul(heads))?;
-        if heads == 0 {
+        if heads == 0 || rows == 0 {
             return Ok(());
         }
         let tasks = edges.tasks(heads, threads, |row| edges.indptr[row] * heads, out);
@@ -265,35 +272,53 @@ impl<T: Exact> Attention<'_, T> {
         Ok(())
     }
 
-    /// The parts of an edge's score that are the source's and the edge's, before the
-    /// destination's is added.
+    /// The H scores of an edge from `first` on after the leaky ReLU, and the slopes. The
+    /// sum of both ends comes first, in both passes.
     #[inline(always)]
-    fn score(&self, own: T, other: T, position: usize, heads: usize, head: usize) -> T {
-        let score = own + other;
-        match self.edge {
-            None => score,
-            Some(edge) => score + edge[position * heads + head],
+    fn score<const H: usize>(&self, source: [T; H], own: [T; H], place: impl FnOnce() -> usize) -> [[T; H]; 2] {
+        let (mut score, mut bend) = (source, [self.slope; H]);
+        for head in 0..H {
+            score[head] = source[head] + own[head];
         }
+        if let Some(edge) = self.edge {
+            let edge: [T; H] = load(edge, place());
+            for head in 0..H {
+                score[head] = score[head] + edge[head];
+            }
+        }
+        for head in 0..H {
+            bend[head] = self.bend(score[head]);
+            score[head] = score[head] * bend[head];
+        }
+        [score, bend]
     }
 
-    /// The scores of the edges `part` into one row to `scratch`, and the slopes of the
-    /// leaky ReLU. `own` [heads] is the destination's.
+    /// Writes scores of the edges `part` into one row, and the slopes of the leaky ReLU,
+    /// to `scratch`. Raises `largest` [heads] to the largest. `own` [heads] is the
+    /// destination's.
     #[inline(always)]
-    fn scores<const H: usize>(&self, edges: &Aggregator, part: Range<usize>, own: &[T], scratch: &mut Scratch<T>) {
-        let heads = heads::<H>(self.columns);
-        let own = &own[..heads];
-        let rows = scratch.power.chunks_exact_mut(heads);
-        for (edge, (power, bend)) in part.zip(rows.zip(scratch.bend.chunks_exact_mut(heads))) {
-            if let Some(&later) = edges.sources.get(edge + AHEAD) {
-                prefetch(&self.source[later as usize * heads..][..heads]);
+    fn scores(&self, edges: &Aggregator, part: Range<usize>, own: &[T], scratch: &mut Scratch<T>, largest: &mut [T]) {
+        for_heads!(self.columns.heads, |H, heads, first| {
+            let (power, bend) = (&mut scratch.power[..], &mut scratch.bend[..]);
+            let (own, mut best): ([T; H], [T; H]) = (load(own, first), load(largest, first));
+            for (place, edge) in part.clone().enumerate() {
+                if let Some(&later) = edges.sources.get(edge + AHEAD) {
+                    prefetch(&self.source[later as usize * heads + first..][..H]);
+                }
+                let source = load(self.source, edges.sources[edge] as usize * heads + first);
+                let [score, slope] = self.score(source, own, || edge * heads + first);
+                for head in 0..H {
+                    best[head] = if score[head] > best[head] {
+                        score[head]
+                    } else {
+                        best[head]
+                    };
+                }
+                store(power, place * heads + first, score);
+                store(bend, place * heads + first, slope);
             }
-            let source = &self.source[edges.sources[edge] as usize * heads..][..heads];
-            for head in 0..heads {
-                let score = self.score(source[head], own[head], edge, heads, head);
-                bend[head] = self.bend(score);
-                power[head] = score * bend[head];
-            }
-        }
+            store(largest, first, best);
+        });
     }
 
     /// The slope of the leaky ReLU.
@@ -331,7 +356,7 @@ pub fn destination_backward<T: Exact>(
     check_length("stats", stats.len(), rows.saturating_mul(heads).saturating_mul(STATS))?;
     check_length("info", info.len(), rows.saturating_mul(heads).saturating_mul(INFO))?;
     check_length("slopes", slopes.len(), rows * heads)?;
-    if heads == 0 {
+    if heads == 0 || rows == 0 {
         return Ok(());
     }
     let rows = rows.div_ceil(threads.max(1)).max(1);
@@ -363,10 +388,19 @@ pub fn destination_backward<T: Exact>(
     Ok(())
 }
 
-/// Heads as a number that the compiler knows, where `H` is not 0.
+/// The items from `start` on, by value, so that these stay in registers.
 #[inline(always)]
-fn heads<const H: usize>(columns: Columns) -> usize {
-    if H > 0 { H } else { columns.heads }
+fn load<T: Copy, const N: usize>(items: &[T], start: usize) -> [T; N] {
+    *items[start..]
+        .first_chunk()
+        .expect("lengths are checked before a kernel runs")
+}
+
+#[inline(always)]
+fn store<T: Copy, const N: usize>(items: &mut [T], start: usize, values: [T; N]) {
+    *items[start..]
+        .first_chunk_mut()
+        .expect("lengths are checked before a kernel runs") = values;
 }
 
 /// Edges whose weights are computed together.
@@ -421,15 +455,56 @@ impl<T: Exact> Scratch<T> {
         }
     }
 
-    /// Turns the scores of `count` edges into powers.
+    /// Subtracts `largest` [heads] from `count` scores.
+    #[inline(always)]
+    fn subtract(&mut self, largest: &[T], count: usize) {
+        for_heads!(largest.len(), |H, heads, first| {
+            let (power, largest): (_, [T; H]) = (&mut self.power[..], load(largest, first));
+            for place in 0..count / heads {
+                let mut next: [T; H] = load(power, place * heads + first);
+                for head in 0..H {
+                    next[head] = next[head] - largest[head];
+                }
+                store(power, place * heads + first, next);
+            }
+        });
+    }
+
+    /// Adds `count` powers to `total` [heads], and these times `factors` to `other`.
+    #[inline(always)]
+    fn add(&self, factors: &[T], count: usize, total: &mut [T], other: &mut [T]) {
+        for_heads!(total.len(), |H, heads, first| {
+            let (mut sums, mut others): ([T; H], [T; H]) = (load(total, first), load(other, first));
+            for place in 0..count / heads {
+                let power: [T; H] = load(&self.power, place * heads + first);
+                let factor: [T; H] = load(factors, place * heads + first);
+                for head in 0..H {
+                    sums[head] = sums[head] + power[head];
+                    others[head] = others[head] + power[head] * factor[head];
+                }
+            }
+            store(total, first, sums);
+            store(other, first, others);
+        });
+    }
+
+    /// Turns `count` scores into powers.
     #[inline(always)]
     fn exp(&mut self, count: usize) {
-        let items = count.next_multiple_of(LANES);
-        for powers in self.power[..items].as_chunks_mut::<LANES>().0 {
-            for power in powers {
-                *power = power.exp_of_negative();
+        for start in (0..count).step_by(LANES) {
+            let mut powers: [T; LANES] = load(&self.power, start);
+            for lane in 0..LANES {
+                powers[lane] = powers[lane].exp_of_negative();
             }
+            store(&mut self.power, start, powers);
         }
+    }
+
+    /// Divides `count` powers by their sums, and multiplies D by l.
+    #[inline(always)]
+    fn divide(&mut self, count: usize) {
+        multiply(&mut self.power, &self.share, count);
+        multiply(&mut self.lost, &self.bend, count);
     }
 
     /// Drops `count` weights, and multiplies these by l.
@@ -440,10 +515,36 @@ impl<T: Exact> Scratch<T> {
             None => kept.copy_from_slice(power),
             Some((dropout, ids)) => dropout.apply_within(isa, ids, heads, power, kept),
         }
-        for ((bent, &kept), &bend) in self.bent[..count].iter_mut().zip(&*kept).zip(&self.bend) {
-            *bent = kept * bend;
+        for start in (0..count).step_by(LANES) {
+            store(
+                &mut self.bent,
+                start,
+                times::<T, LANES>(load(&self.kept, start), load(&self.bend, start)),
+            );
         }
     }
+}
+
+/// Multiplies the first `count` items of `values` by those of `factors`. Both have a whole
+/// number of registers.
+#[inline(always)]
+fn multiply<T: Exact>(values: &mut [T], factors: &[T], count: usize) {
+    for start in (0..count).step_by(LANES) {
+        store(
+            values,
+            start,
+            times::<T, LANES>(load(values, start), load(factors, start)),
+        );
+    }
+}
+
+#[inline(always)]
+fn times<T: Exact, const N: usize>(a: [T; N], b: [T; N]) -> [T; N] {
+    let mut product = a;
+    for item in 0..N {
+        product[item] = a[item] * b[item];
+    }
+    product
 }
 
 /// Sums of rows with N weights for each edge.
@@ -512,23 +613,36 @@ struct Weighted<'a, T, const N: usize> {
 }
 
 impl<T: Exact, const N: usize> Weighted<'_, T, N> {
-    /// By value, so that the sums stay in registers.
     #[inline(always)]
-    fn add<const D: usize, const K: usize>(&self, pass: Pass, mut sums: [[[T; D]; K]; N]) -> [[[T; D]; K]; N] {
-        let Columns { width, heads } = self.columns;
-        for (place, edge) in self.part.clone().enumerate() {
-            let x: &[[T; D]; K] = self.edges.row(self.x, width, edge, pass.start);
-            for (sums, weights) in sums.iter_mut().zip(self.weights) {
-                let [weights]: &[[T; K]; 1] = at(weights, place * heads + pass.head);
-                for ((sums, x), &weight) in sums.iter_mut().zip(x).zip(weights) {
-                    for (sum, &x) in sums.iter_mut().zip(x) {
-                        *sum = *sum + weight * x;
-                    }
-                }
-            }
-        }
-        sums
+    fn weights<const K: usize>(&self, set: usize, place: usize, head: usize) -> &[T; K] {
+        let [weights] = at::<T, K, 1>(self.weights[set], place * self.columns.heads + head);
+        weights
     }
+}
+
+/// By value, so that the sums stay in registers.
+#[inline(always)]
+fn plus<T: Exact, const D: usize, const K: usize>(sums: [[T; D]; K], x: &[[T; D]; K], weights: &[T; K]) -> [[T; D]; K] {
+    let mut next = sums;
+    // Unrolled by hand: a loop over heads kept the sums in memory, at a fifth of the speed.
+    macro_rules! heads {
+        ($($head:literal)*) => {
+            $(if $head < K {
+                next[$head] = plus_head(next[$head], &x[$head], weights[$head]);
+            })*
+        };
+    }
+    heads!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    next
+}
+
+#[inline(always)]
+fn plus_head<T: Exact, const D: usize>(sums: [T; D], x: &[T; D], weight: T) -> [T; D] {
+    let mut next = sums;
+    for column in 0..D {
+        next[column] = next[column] + weight * x[column];
+    }
+    next
 }
 
 impl<T: Exact, const N: usize> Reduce for Weighted<'_, T, N> {
@@ -538,12 +652,22 @@ impl<T: Exact, const N: usize> Reduce for Weighted<'_, T, N> {
 
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, _: usize, pass: Pass, out: &mut [&mut [T]; N], place: usize) {
-        let mut sums = [[[<T as Float>::ZERO; D]; K]; N];
-        for (sums, so_far) in sums.iter_mut().zip(self.so_far) {
-            *sums = *at(so_far, pass.start);
+        let mut kept: [[T; D]; K] = *at(self.so_far[0], pass.start);
+        let mut bent: [[T; D]; K] = *at(self.so_far[N - 1], pass.start);
+        for (place, edge) in self.part.clone().enumerate() {
+            let width = self.columns.width;
+            if let Some(&later) = self.edges.sources.get(edge + AHEAD) {
+                prefetch(&self.x[later as usize * width + pass.start..][..D * K]);
+            }
+            let x = at(self.x, self.edges.sources[edge] as usize * width + pass.start);
+            kept = plus(kept, x, self.weights(0, place, pass.head));
+            if N > 1 {
+                bent = plus(bent, x, self.weights(N - 1, place, pass.head));
+            }
         }
-        for (out, sums) in out.iter_mut().zip(self.add(pass, sums)) {
-            *at_mut(out, place) = sums;
+        *at_mut(out[0], place) = kept;
+        if N > 1 {
+            *at_mut(out[N - 1], place) = bent;
         }
     }
 }
@@ -594,23 +718,16 @@ impl<T: Exact, const N: usize> Forward<'_, '_, T, N> {
             steepness.fill(zero);
             sums.clear();
             for part in parts(&all, chunk(heads)) {
-                let count = part.len() * heads;
-                by_heads!(heads, H => attention.scores::<H>(edges, part.clone(), own, &mut scratch));
-                by_heads!(heads, H => raise::<T, H>(largest, &scratch.power[..count], heads));
+                attention.scores(edges, part, own, &mut scratch, largest);
             }
             for part in parts(&all, chunk(heads)) {
                 if all.len() > chunk(heads) {
-                    by_heads!(heads, H => attention.scores::<H>(edges, part.clone(), own, &mut scratch));
+                    attention.scores(edges, part.clone(), own, &mut scratch, largest);
                 }
                 let count = part.len() * heads;
-                for power in scratch.power[..count].chunks_exact_mut(heads) {
-                    for (power, &largest) in power.iter_mut().zip(&largest[..heads]) {
-                        *power = *power - largest;
-                    }
-                }
+                scratch.subtract(largest, count);
                 scratch.exp(count);
-                let (power, bend) = (&scratch.power[..count], &scratch.bend[..count]);
-                by_heads!(heads, H => add::<T, H>(total, steepness, power, bend, heads));
+                scratch.add(&scratch.bend, count, total, steepness);
                 let dropout = attention.dropout.map(|(dropout, ids)| (dropout, &ids[part.clone()]));
                 scratch.drop(isa, dropout, heads, count);
                 let weights = [&scratch.kept[..count], &scratch.bent[..count]];
@@ -642,51 +759,6 @@ impl<T: Exact, const N: usize> Forward<'_, '_, T, N> {
         }
         for (out, stats) in self.stats.row(row).chunks_exact_mut(heads).zip(stats) {
             out.copy_from_slice(stats);
-        }
-    }
-}
-
-/// Raises `largest` [heads] to the largest of `values` [edges, heads].
-#[inline(always)]
-fn raise<T: Exact, const H: usize>(largest: &mut [T], values: &[T], heads: usize) {
-    if H > 0 {
-        let mut best = [T::NEG_INFINITY; H];
-        best.copy_from_slice(largest);
-        for values in values.chunks_exact(heads) {
-            for (best, &value) in best.iter_mut().zip(values) {
-                *best = if value > *best { value } else { *best };
-            }
-        }
-        return largest.copy_from_slice(&best);
-    }
-    for values in values.chunks_exact(heads) {
-        for (best, &value) in largest.iter_mut().zip(values) {
-            *best = if value > *best { value } else { *best };
-        }
-    }
-}
-
-/// Adds `values` [edges, heads] to `total` [heads], and these times `factors` to `other`.
-#[inline(always)]
-fn add<T: Exact, const H: usize>(total: &mut [T], other: &mut [T], values: &[T], factors: &[T], heads: usize) {
-    let rows = values.chunks_exact(heads).zip(factors.chunks_exact(heads));
-    if H > 0 {
-        let (mut sums, mut others) = ([<T as Float>::ZERO; H], [<T as Float>::ZERO; H]);
-        sums.copy_from_slice(total);
-        others.copy_from_slice(other);
-        for (values, factors) in rows {
-            for head in 0..H {
-                sums[head] = sums[head] + values[head];
-                others[head] = others[head] + values[head] * factors[head];
-            }
-        }
-        total.copy_from_slice(&sums);
-        return other.copy_from_slice(&others);
-    }
-    for (values, factors) in rows {
-        for head in 0..heads {
-            total[head] = total[head] + values[head];
-            other[head] = other[head] + values[head] * factors[head];
         }
     }
 }
@@ -724,14 +796,10 @@ impl<T: Exact> Backward<'_, '_, T> {
             sums.clear();
             for part in parts(&edges.edges(row), chunk(heads)) {
                 let count = part.len() * heads;
-                by_heads!(heads, H => self.scores::<H>(part.clone(), row, &mut scratch));
+                self.scores(part.clone(), row, &mut scratch);
                 scratch.exp(count);
-                for (place, power) in scratch.power[..count].iter_mut().enumerate() {
-                    *power = *power * scratch.share[place];
-                    scratch.lost[place] = scratch.lost[place] * scratch.bend[place];
-                }
-                let (power, factors) = (&scratch.power[..count], &scratch.lost[..count]);
-                by_heads!(heads, H => add::<T, H>(&mut total, &mut lost, power, factors, heads));
+                scratch.divide(count);
+                scratch.add(&scratch.lost, count, &mut total, &mut lost);
                 let mut ids = std::mem::take(&mut scratch.ids);
                 let dropout = attention.dropout.map(|(dropout, of_edges)| {
                     for (id, edge) in ids.iter_mut().zip(part.clone()) {
@@ -751,29 +819,30 @@ impl<T: Exact> Backward<'_, '_, T> {
     /// The scores of the edges `part` out of `row`, minus the largest of each
     /// destination, and the destinations' other numbers.
     #[inline(always)]
-    fn scores<const H: usize>(&self, part: Range<usize>, row: usize, scratch: &mut Scratch<T>) {
+    fn scores(&self, part: Range<usize>, row: usize, scratch: &mut Scratch<T>) {
         let (attention, edges) = (self.attention, self.edges);
-        let heads = heads::<H>(attention.columns);
-        let source = &attention.source[row * heads..][..heads];
-        for (place, edge) in part.enumerate() {
-            if let Some(&later) = edges.sources.get(edge + AHEAD) {
-                prefetch(&self.info[later as usize * INFO * heads..][..INFO * heads]);
+        for_heads!(attention.columns.heads, |H, heads, first| {
+            let (power, bend) = (&mut scratch.power[..], &mut scratch.bend[..]);
+            let (share, lost) = (&mut scratch.share[..], &mut scratch.lost[..]);
+            let source: [T; H] = load(attention.source, row * heads + first);
+            for (place, edge) in part.clone().enumerate() {
+                if let Some(&later) = edges.sources.get(edge + AHEAD) {
+                    prefetch(&self.info[later as usize * INFO * heads..][..INFO * heads]);
+                }
+                let info = &self.info[edges.sources[edge] as usize * INFO * heads..][..INFO * heads];
+                let largest: [T; H] = load(info, heads + first);
+                let position = || edges.position(edge) * heads + first;
+                let [mut score, slope] = attention.score(source, load(info, first), position);
+                for head in 0..H {
+                    score[head] = score[head] - largest[head];
+                }
+                let place = place * heads + first;
+                store(power, place, score);
+                store(bend, place, slope);
+                store::<T, H>(share, place, load(info, 2 * heads + first));
+                store::<T, H>(lost, place, load(info, 3 * heads + first));
             }
-            let info = &self.info[edges.sources[edge] as usize * INFO * heads..][..INFO * heads];
-            let (own, info) = info.split_at(heads);
-            let (largest, info) = info.split_at(heads);
-            let (share, lost) = info.split_at(heads);
-            let place = place * heads..(place + 1) * heads;
-            scratch.share[place.clone()].copy_from_slice(share);
-            scratch.lost[place.clone()].copy_from_slice(lost);
-            let (power, bend) = (&mut scratch.power[place.clone()], &mut scratch.bend[place]);
-            let position = if attention.edge.is_some() { edges.position(edge) } else { 0 };
-            for head in 0..heads {
-                let score = attention.score(source[head], own[head], position, heads, head);
-                bend[head] = attention.bend(score);
-                power[head] = score * bend[head] - largest[head];
-            }
-        }
+        });
     }
 
     #[inline(always)]
@@ -789,16 +858,26 @@ impl<T: Exact> Backward<'_, '_, T> {
     }
 }
 
-/// The dot product of one head of two rows.
+/// The dot product of one head of two rows. Column j is added to partial sum j % 8, in an
+/// order that no register size changes.
 #[inline(always)]
 fn head_dot<T: Exact>(columns: Columns, head: usize, a: &[T], b: &[T]) -> T {
     let each = columns.of_head();
-    let (a, b) = (&a[head * each..][..each], &b[head * each..][..each]);
-    match each {
-        0..8 => dot::<T, 1>(a, b),
-        8..32 => dot::<T, 8>(a, b),
-        _ => dot::<T, 32>(a, b),
+    let (first, whole) = (head * each, head * each + each / 8 * 8);
+    let mut sums = [<T as Float>::ZERO; 8];
+    for start in (first..whole).step_by(8) {
+        let product = times::<T, 8>(load(a, start), load(b, start));
+        for lane in 0..8 {
+            sums[lane] = sums[lane] + product[lane];
+        }
     }
+    for item in whole..first + each {
+        sums[item - whole] = sums[item - whole] + a[item] * b[item];
+    }
+    for lane in 0..4 {
+        sums[lane] = sums[lane] + sums[lane + 4];
+    }
+    (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
 struct EdgeBackward<'a, 'o, T> {
@@ -823,7 +902,7 @@ impl<T: Exact> EdgeBackward<'_, '_, T> {
     fn rows(&mut self, isa: Isa) {
         let (attention, edges) = (self.attention, self.edges);
         let heads = attention.columns.heads;
-        let mut scratch = Scratch::new(heads);
+        let (mut scratch, mut best) = (Scratch::new(heads), vec![T::NEG_INFINITY; heads]);
         let first = edges.indptr[self.rows.start];
         for row in self.rows.clone() {
             let info = &self.info[row * INFO * heads..][..INFO * heads];
@@ -832,12 +911,8 @@ impl<T: Exact> EdgeBackward<'_, '_, T> {
             let (share, lost) = info.split_at(heads);
             for part in parts(&edges.edges(row), chunk(heads)) {
                 let count = part.len() * heads;
-                attention.scores::<0>(edges, part.clone(), own, &mut scratch);
-                for power in scratch.power[..count].chunks_exact_mut(heads) {
-                    for (power, &largest) in power.iter_mut().zip(largest) {
-                        *power = *power - largest;
-                    }
-                }
+                attention.scores(edges, part.clone(), own, &mut scratch, &mut best);
+                scratch.subtract(largest, count);
                 scratch.exp(count);
                 let out = &mut self.out[(part.start - first) * heads..][..count];
                 if let Some((dropout, ids)) = attention.dropout {
@@ -890,5 +965,125 @@ impl<T: Exact> Kernel for DestinationBackward<'_, T> {
                 slopes[head] = head_dot(self.columns, head, grad, bent) - lost * stats[2 * heads + head];
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Csc;
+    use crate::rng::Stream;
+
+    /// Edges into few rows, one of which has more than a chunk.
+    fn edges() -> (Aggregator, Vec<usize>, Vec<i32>) {
+        let degrees = [0, 3, 2100, 1, 0, 40];
+        let mut stream = Stream::new(3);
+        let targets: Vec<usize> = (0..degrees.len()).flat_map(|row| vec![row; degrees[row]]).collect();
+        let sources: Vec<i32> = targets.iter().map(|_| stream.below(9) as i32).collect();
+        let mut indptr = vec![0];
+        indptr.extend(degrees.iter().scan(0, |sum, &degree| {
+            *sum += degree as i64;
+            Some(*sum)
+        }));
+        let csc = Csc::new(&indptr, &sources, 9).unwrap();
+        (Aggregator::new(csc).unwrap(), targets, sources)
+    }
+
+    fn random(len: usize, key: u64) -> Vec<f64> {
+        let mut stream = Stream::new(key);
+        (0..len).map(|_| 4.0 * stream.next_f64() - 2.0).collect()
+    }
+
+    #[test]
+    fn sums_follow_the_definition_with_the_same_bits_everywhere() {
+        let (edges, targets, sources) = edges();
+        let transposed = edges.transpose().unwrap();
+        for (heads, each) in [(1, 1), (1, 16), (2, 5), (3, 4), (8, 16), (11, 3)] {
+            let width = heads * each;
+            let (x, source, destination) = (random(9 * width, 1), random(9 * heads, 2), random(6 * heads, 3));
+            let of_edges = random(targets.len() * heads, 4);
+            let attention = Attention {
+                columns: Columns::new(width, heads).unwrap(),
+                slope: 0.2,
+                x: &x,
+                source: &source,
+                edge: Some(&of_edges),
+                dropout: None,
+            };
+            let mut expected = vec![0.0; 6 * width];
+            for head in 0..heads {
+                let score = |edge: usize| {
+                    let (u, v) = (sources[edge] as usize, targets[edge]);
+                    let z = source[u * heads + head] + destination[v * heads + head] + of_edges[edge * heads + head];
+                    (if z > 0.0 { z } else { 0.2 * z }).exp()
+                };
+                for v in 0..6 {
+                    let own: Vec<usize> = (0..targets.len()).filter(|&edge| targets[edge] == v).collect();
+                    let total: f64 = own.iter().map(|&edge| score(edge)).sum();
+                    for (edge, column) in own.iter().flat_map(|&edge| (0..each).map(move |column| (edge, column))) {
+                        let value = x[sources[edge] as usize * width + head * each + column];
+                        expected[v * width + head * each + column] += score(edge) / total * value;
+                    }
+                }
+            }
+            let mut results = Vec::new();
+            for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+                let (mut out, mut bent) = (vec![7.0; 6 * width], vec![7.0; 6 * width]);
+                let mut stats = vec![7.0; 6 * heads * STATS];
+                let outs = (&mut out[..], Some(&mut bent[..]));
+                attention
+                    .forward_on(isa, &edges, &destination, outs, &mut stats, threads)
+                    .unwrap();
+                let (mut info, mut slopes) = (vec![0.0; 6 * heads * INFO], vec![0.0; 6 * heads]);
+                let (grad, rows) = (random(6 * width, 5), attention.columns);
+                destination_backward(
+                    rows,
+                    &destination,
+                    [&grad, &out, &bent],
+                    &stats,
+                    &mut info,
+                    &mut slopes,
+                    threads,
+                )
+                .unwrap();
+                let (mut to_x, mut to_source) = (vec![7.0; 9 * width], vec![7.0; 9 * heads]);
+                let back = (&mut to_x[..], &mut to_source[..]);
+                attention
+                    .backward_on(isa, &transposed, &grad, &info, back, threads)
+                    .unwrap();
+                for (found, expected) in out.iter().zip(&expected) {
+                    assert!((found - expected).abs() <= 1e-12, "{isa:?}: {found}, {expected}");
+                }
+                results.push((out, bent, stats, slopes, to_x, to_source));
+            }
+            assert!(
+                results.windows(2).all(|pair| pair[0] == pair[1]),
+                "{heads} heads of {each}"
+            );
+        }
+    }
+
+    #[test]
+    fn arrays_of_another_length_and_edges_of_another_direction_are_refused() {
+        let (edges, ..) = edges();
+        let (x, source) = (vec![0f32; 9 * 4], vec![0f32; 9 * 2]);
+        let attention = Attention {
+            columns: Columns::new(4, 2).unwrap(),
+            slope: 0.2,
+            x: &x,
+            source: &source,
+            edge: None,
+            dropout: None,
+        };
+        let mut out = [0f32; 24];
+        let error = attention.forward(&edges, &[0.0; 12], &mut out, None, &mut [0.0; 35], 1);
+        assert_eq!(error.unwrap_err().to_string(), "stats has 35 entries, expected 36");
+        let error = attention.backward(&edges, &[0.0; 24], &[0.0; 48], &mut [0.0; 36], &mut [0.0; 18], 1);
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("needs the transposed aggregator")
+        );
     }
 }

@@ -56,7 +56,7 @@ impl<T: Float> EdgeDot<'_, T> {
 /// Column j is added to partial sum j % `LANES`, and these are added in halves: an
 /// order that no register size changes.
 #[inline(always)]
-pub(super) fn dot<T: Float, const LANES: usize>(a: &[T], b: &[T]) -> T {
+fn dot<T: Float, const LANES: usize>(a: &[T], b: &[T]) -> T {
     let (a, a_rest) = a.as_chunks::<LANES>();
     let (b, b_rest) = b.as_chunks::<LANES>();
     let mut sums = [T::ZERO; LANES];

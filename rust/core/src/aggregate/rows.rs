@@ -124,7 +124,9 @@ impl<A: Split, const N: usize> Split for [A; N] {
             rest.push(other);
             own
         });
-        let Ok(rest) = rest.try_into() else { unreachable!("as many as parts") };
+        let Ok(rest) = rest.try_into() else {
+            unreachable!("as many as parts")
+        };
         (own, rest)
     }
 }
