@@ -1,4 +1,4 @@
-"""Attention over held edges in one pass of the native core, as a differentiable operation.
+"""Attention over held edges in one pass of the native core, with autograd.
 
 `rust/core/src/aggregate/attention.rs` has the formulas. Nothing is kept for an edge.
 """
@@ -30,7 +30,9 @@ class Weighing:
 def attend(
     edges: HeldEdges, h: Tensor, source: Tensor, destination: Tensor, edge: Tensor | None, weighing: Weighing
 ) -> Tensor:  # [num_dst, H, d]
-    """Sums rows over in-edges, times the softmax of leaky_relu(source[u] + destination[v]).
+    """Sums rows over in-edges with attention.
+
+    The weights are the softmax of leaky_relu(source[u] + destination[v] (+ edge[e])).
 
     Only on CPUs, and for float32 and float64.
 
@@ -130,9 +132,7 @@ class _Attend(Function):
         to_h, to_source = torch.empty_like(h), torch.empty_like(source)
         read = (h.numpy(), source.numpy())
         results = (to_h.numpy(), to_source.numpy())
-        _core.attend_backward(
-            _native(edges.transposed), *read, grad.numpy(), info.numpy(), slope, *results, **shared
-        )
+        _core.attend_backward(_native(edges.transposed), *read, grad.numpy(), info.numpy(), slope, *results, **shared)
         to_edge = None
         if ctx.needs_input_grad[3]:
             to_edge = edges.kernels.edge_dot(h, grad)

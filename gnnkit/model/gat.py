@@ -57,8 +57,8 @@ class GATConv(nn.Module):
         edge = None
         if self.edge is not None and adjacency.edge_features is not None:
             edge = self.edge(adjacency.edge_features)
-        weighing = {"slope": self.negative_slope, "p": self.dropout, "training": self.training}
-        z = adjacency.attend(h, source, destination, edge, **weighing)
+        slope, p = self.negative_slope, self.dropout
+        z = adjacency.attend(h, source, destination, edge, slope=slope, p=p, training=self.training)
         return (z.flatten(1) if self.concat else z.mean(1)) + self.bias
 
 

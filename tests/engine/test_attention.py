@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def step_by_step(
     targets = torch.repeat_interleave(torch.arange(edges.num_dst), torch.tensor(np.diff(indptr)))
     scores = source[sources] + destination[targets]
     scores = F.leaky_relu(scores if edge is None else scores + edge, how.slope)
-    parts = [scores[start:end].softmax(0) for start, end in zip(indptr, indptr[1:], strict=False)]
+    parts = [scores[start:end].softmax(0) for start, end in pairwise(indptr)]
     weight = torch.cat([*parts, scores[:0]])
     if how.ids is not None:
         weight = dropout(weight, how.ids, how.p, how.key)
@@ -64,17 +65,17 @@ def gradients(z: Tensor, given: list[Tensor | None]) -> list[Tensor]:
 
 def largest_error(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(
-        float((a.double() - b.double()).abs().max()) / max(1.0, float(b.double().abs().max()))
-        for a, b in zip(found, expected, strict=True)
+        float((a - b).abs().max()) / max(1.0, float(b.abs().max()))
+        for a, b in zip((x.detach().double() for x in found), (x.detach().double() for x in expected), strict=True)
         if b.numel()
     )
 
 
-@pytest.mark.parametrize("heads", [1, 2, 3, 4, 8, 11, 16])
-@pytest.mark.parametrize(("num_nodes", "num_edges"), [(1, 0), (1, 3), (6, 9), (40, 300), (3, 5000)])
+@pytest.mark.parametrize("heads", [1, 2, 3, 8, 11])
+@pytest.mark.parametrize(("num_nodes", "num_edges"), [(1, 0), (1, 3), (6, 9), (40, 300), (2, 3000)])
 def test_one_pass_equals_steps(num_nodes: int, num_edges: int, heads: int) -> None:
     edges = make_edges(num_nodes, num_edges)
-    for width in (1, 3, 16, 33):
+    for width in (1, 16, 33):
         for p, of_edges in ((0.0, False), (0.6, False), (0.3, True)):
             given, how = inputs(edges, heads, width, of_edges, torch.float64), weighing(edges, p)
             found, expected = attend(edges, *given, how), step_by_step(edges, *given, how)  # type: ignore[arg-type]
