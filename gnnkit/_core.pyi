@@ -302,6 +302,104 @@ class Aggregator:
             threads: Threads that compute.
         """
 
+# attention
+def attend(
+    edges: Aggregator,
+    x: _Floats,
+    source: _Floats,
+    destination: _Floats,
+    slope: float,
+    out: _Floats,
+    stats: _Floats,
+    bent: _Floats | None = None,
+    edge: _Floats | None = None,
+    ids: npt.NDArray[np.int64] | None = None,
+    p: float = 0,
+    key: int = 0,
+    threads: int = 1,
+) -> None:
+    """Computes out[v, h] = sum of weight[e, h] * x[u, h] over the edges e = u -> v.
+
+    The weights are the softmax of leaky_relu(source[u] + destination[v] + edge[e]) over
+    the edges into v, after dropout keyed by `ids`. Without edges the sum is 0.
+
+    Args:
+        edges: Not a transpose.
+        x: [num_sources, heads, d]
+        source: [num_sources, heads]
+        destination: [num_destinations, heads]
+        slope: Slope of the leaky ReLU below 0.
+        out: [num_destinations, heads, d]
+        stats: [num_destinations, 3, heads] largest score, 1 / sum of powers, and the
+            sum of weights times slopes, written for the backward pass.
+        bent: [num_destinations, heads, d] sums of weights times slopes, written for the
+            backward pass. Default: not wanted.
+        edge: [num_edges, heads]. Default: 0.
+        ids: [num_edges] ids of the edges. Default: no dropout.
+        p: Probability that a weight is zeroed.
+        key: Key of all draws.
+        threads: Threads that compute.
+    """
+
+def attend_destinations(
+    destination: _Floats,
+    grad: _Floats,
+    out: _Floats,
+    bent: _Floats,
+    stats: _Floats,
+    info: _Floats,
+    slopes: _Floats,
+    threads: int = 1,
+) -> None:
+    """Computes the gradient of `destination`, the first part of the backward pass.
+
+    Args:
+        destination: [num_destinations, heads]
+        grad: [num_destinations, heads, d] gradient of `out`.
+        out: from `attend`.
+        bent: from `attend`.
+        stats: from `attend`.
+        info: [num_destinations, 4, heads] written, read by the other parts.
+        slopes: [num_destinations, heads] gradient of `destination`, written.
+        threads: Threads that compute.
+    """
+
+def attend_backward(
+    edges: Aggregator,
+    x: _Floats,
+    source: _Floats,
+    grad: _Floats,
+    info: _Floats,
+    slope: float,
+    out: _Floats,
+    slopes: _Floats,
+    edge: _Floats | None = None,
+    ids: npt.NDArray[np.int64] | None = None,
+    p: float = 0,
+    key: int = 0,
+    threads: int = 1,
+) -> None:
+    """Computes the gradients of `x`, to `out`, and of `source`, to `slopes`.
+
+    `edges` is a transpose. The other arguments are those of `attend`, in the order of
+    the original edges, and `grad` and `info` those of `attend_destinations`.
+    """
+
+def attend_edges(
+    edges: Aggregator,
+    x: _Floats,
+    source: _Floats,
+    info: _Floats,
+    slope: float,
+    out: _Floats,
+    edge: _Floats | None = None,
+    ids: npt.NDArray[np.int64] | None = None,
+    p: float = 0,
+    key: int = 0,
+    threads: int = 1,
+) -> None:
+    """Computes the gradient of `edge` from `Aggregator.edge_dot`, in place in `out`."""
+
 # balance
 def tree_sizes(
     indptr: _Ids, indices: _Ids, fanouts: Sequence[int], replace: bool, seeds: _Ids, threads: int

@@ -155,6 +155,15 @@ def flag(random: Random) -> bool:
     return random.random() < 0.5
 
 
+def aggregator(random: Random) -> Any:
+    pointers, sources = graph(random)
+    try:
+        made = _core.Aggregator(pointers, sources, 8)
+    except REFUSED:
+        return None
+    return made.transpose() if random.random() < 0.4 else made
+
+
 def importance(random: Random) -> Any:
     return random.choice([None, "mean", "sum", None, "mean", "sum", "max"])
 
@@ -186,6 +195,19 @@ def odd(random: Random, make: Make, one_in: int = 8) -> Any:
     return random.choice(ODD) if random.randrange(one_in) == 0 else make(random)
 
 
+def per_row(numbers: int) -> Make:
+    """Makes rows with some numbers of each of two heads."""
+    return lambda random: array(random, (8, numbers, 2), dtypes="ddddf")
+
+
+ATTENTION: dict[str, Make] = {"edges": aggregator, "x": per_row(3), "source": per_row(1)}
+EDGES: dict[str, Make] = {
+    "edge": lambda random: random.choice([None, edge_values(random)]),
+    "ids": lambda random: random.choice([None, np.arange(NUM_EDGES), ids(random)]),
+    "p": Random.random,
+    "key": number,
+    "threads": few,
+}
 GRAPH: dict[str, Make] = {"indptr": indptr, "indices": ids}
 COMMON: dict[str, Make] = {"redraw": flag, "importance": importance}
 FUNCTIONS: dict[str, dict[str, Make]] = {
@@ -259,6 +281,32 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     },
     "rectify": {"x": rows, "ids": ids, "p": Random.random, "key": number, "out": rows, "kept": words, "threads": few},
     "rectify_backward": {"grad": rows, "kept": words, "p": Random.random, "out": rows, "threads": few},
+    "attend": {
+        **ATTENTION,
+        "destination": per_row(1),
+        "slope": Random.random,
+        "out": per_row(3),
+        "stats": per_row(3),
+        "bent": lambda random: random.choice([None, per_row(3)(random)]),
+        **EDGES,
+    },
+    "attend_destinations": {
+        "destination": per_row(1),
+        **dict.fromkeys(("grad", "out", "bent", "stats"), per_row(3)),
+        "info": per_row(4),
+        "slopes": per_row(1),
+        "threads": few,
+    },
+    "attend_backward": {
+        **ATTENTION,
+        "grad": per_row(3),
+        "info": per_row(4),
+        "slope": Random.random,
+        "out": per_row(3),
+        "slopes": per_row(1),
+        **EDGES,
+    },
+    "attend_edges": {**ATTENTION, "info": per_row(4), "slope": Random.random, "out": edge_values, **EDGES},
     "derive": {"key": number, "value": number},
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "water_fill": {"degrees": ids, "budget": number, "least": number, "most": number},

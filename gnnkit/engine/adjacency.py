@@ -8,7 +8,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from gnnkit.engine.attention import Weighing, attend, serves
 from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.rank_graph import RankGraph
@@ -16,6 +18,7 @@ from gnnkit.engine.schedule import ForwardPass, Operation
 from gnnkit.errors import UserError
 
 Reduce = Literal["sum", "mean", "max"]
+ATTENTION: tuple[Operation, ...] = ("scores", "softmax", "weighted sum")
 
 
 class Adjacency(ABC):
@@ -139,6 +142,41 @@ class Adjacency(ABC):
     @abstractmethod
     def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
         """Computes the softmax over all in-edges of each destination."""
+
+    def attend(
+        self,
+        h: Tensor,
+        source: Tensor,
+        destination: Tensor,
+        edge: Tensor | None = None,
+        *,
+        slope: float,
+        p: float,
+        training: bool,
+    ) -> Tensor:  # [num_dst, H, d]
+        """Sums rows over in-edges with attention, for each head.
+
+        The weights are softmax(leaky_relu(source[u] + destination[v] (+ edge[e]))) over
+        the in-edges of v, after `edge_dropout`.
+
+        Args:
+            h: [num_src, H, d] rows.
+            source: [num_src, H].
+            destination: [num_dst, H].
+            edge: [held edges, H]. None: there is none.
+            slope: Slope of the leaky ReLU below 0.
+            p: Probability in [0, 1) that a weight is zeroed.
+            training: False: no weight is.
+        """
+        scores = F.leaky_relu(self.scores(source, destination, edge), slope)
+        weight = self.edge_dropout(self.softmax(scores), p, training=training)
+        return self.aggregate(h, weight=weight)
+
+    def weighing(self, slope: float, p: float, *, training: bool) -> Weighing:
+        """Says how `attend` makes weights of scores, in the native core."""
+        if not training or p == 0:
+            return Weighing(slope)
+        return Weighing(slope, p, derive(self.key, 1), self.edge_ids)
 
     def again(self) -> Adjacency:
         """Returns the same edges for a second look at the same step.
@@ -301,6 +339,25 @@ class ShardAdjacency(Adjacency):
 
     def softmax(self, scores: Tensor) -> Tensor:
         return self._entered("softmax").softmax(scores, self.layer)
+
+    def attend(
+        self,
+        h: Tensor,
+        source: Tensor,
+        destination: Tensor,
+        edge: Tensor | None = None,
+        *,
+        slope: float,
+        p: float,
+        training: bool,
+    ) -> Tensor:
+        engine = self.engine
+        if not engine.holds_in_edges or not serves(engine.edges, h):
+            return Adjacency.attend(self, h, source, destination, edge, slope=slope, p=p, training=training)
+        for operation in ATTENTION:
+            self._entered(operation)
+        source, rows = engine.with_halo(source, self.layer), engine.with_halo(h, self.layer)
+        return attend(engine.edges, rows, source, destination, edge, self.weighing(slope, p, training=training))
 
     @property
     def rank_graph(self) -> RankGraph:

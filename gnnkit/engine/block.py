@@ -16,6 +16,7 @@ from torch.autograd import Function
 
 from gnnkit.engine.adjacency import Adjacency, Reduce
 from gnnkit.engine.aggregate import HeldEdges
+from gnnkit.engine.attention import attend, serves
 from gnnkit.engine.dropout import derive, kept
 from gnnkit.engine.engine import Message
 from gnnkit.engine.kernels import Factors, wide
@@ -312,6 +313,22 @@ class BlockAdjacency(Adjacency):
             largest = by_destination.spread(by_destination.kernels.max(scores)[0])
         powers = (scores - largest).exp()
         return powers / by_destination.spread(by_destination.sum(powers))
+
+    def attend(
+        self,
+        h: Tensor,
+        source: Tensor,
+        destination: Tensor,
+        edge: Tensor | None = None,
+        *,
+        slope: float,
+        p: float,
+        training: bool,
+    ) -> Tensor:
+        if not serves(self.edges, h):
+            return super().attend(h, source, destination, edge, slope=slope, p=p, training=training)
+        source, h = self.with_halo(source), self.with_halo(h)
+        return attend(self.edges, h, source, destination, edge, self.weighing(slope, p, training=training))
 
     @cached_property
     def rank_graph(self) -> RankGraph:

@@ -188,8 +188,8 @@ def run(
         from gnnkit.jobs.plan import plan
 
         return plan(settings, graph, model)
-    from gnnkit.jobs.join import join
     from gnnkit.jobs import inputs
+    from gnnkit.jobs.join import join
     from gnnkit.jobs.models import ModelSource
     from gnnkit.jobs.run import run_ranks
     from gnnkit.leader.cut import Needs

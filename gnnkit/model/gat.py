@@ -57,9 +57,8 @@ class GATConv(nn.Module):
         edge = None
         if self.edge is not None and adjacency.edge_features is not None:
             edge = self.edge(adjacency.edge_features)
-        scores = F.leaky_relu(adjacency.scores(source, destination, edge), self.negative_slope)
-        attention = adjacency.edge_dropout(adjacency.softmax(scores), self.dropout, training=self.training)
-        z = adjacency.aggregate(h, weight=attention)
+        slope, p = self.negative_slope, self.dropout
+        z = adjacency.attend(h, source, destination, edge, slope=slope, p=p, training=self.training)
         return (z.flatten(1) if self.concat else z.mean(1)) + self.bias
 
 

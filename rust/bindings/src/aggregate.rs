@@ -12,7 +12,7 @@ use crate::user_error;
 
 /// The in-edges of a graph, ready to aggregate over.
 #[pyclass(frozen, module = "gnnkit._core")]
-struct Aggregator(gnnkit_core::Aggregator);
+pub(crate) struct Aggregator(pub(crate) gnnkit_core::Aggregator);
 
 #[pymethods]
 impl Aggregator {

@@ -8,6 +8,7 @@ mod arg;
 
 mod aggregate;
 mod array;
+mod attention;
 mod balance;
 mod border;
 mod dropout;
@@ -33,6 +34,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     generate::register(m)?;
     aggregate::register(m)?;
+    attention::register(m)?;
     balance::register(m)?;
     border::register(m)?;
     dropout::register(m)?;

@@ -13,11 +13,13 @@ use crate::isa::{Isa, at, prefetch};
 use crate::memory::filled;
 use crate::{Error, Float, Number, pool};
 
+mod attention;
 mod dot;
 mod reduce;
 mod rows;
 mod stored;
 
+pub use attention::{Attention, Exact, destination_backward};
 use dot::EdgeDot;
 use reduce::{Apart, Beside, BesideKept, InOrder, Max, OfSource, Placed, Rest, Sum, Unit};
 use rows::{Reduce, Rows, Split, plan};

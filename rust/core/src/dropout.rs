@@ -176,6 +176,27 @@ impl Dropout {
         select_unpredictable(dropped, T::ZERO, T::nearest(x.wide() * self.scale()))
     }
 
+    /// Writes the kept elements of `x` [ids, width], scaled, to `out`: a part of another
+    /// kernel.
+    #[inline(always)]
+    pub(crate) fn apply_within<T: Number, I: Id>(self, isa: Isa, ids: &[I], width: usize, x: &[T], out: &mut [T]) {
+        if self.threshold == LANE_VALUES {
+            return out.fill(T::ZERO);
+        }
+        let rows = Rows {
+            key: self.key,
+            threshold: self.threshold as u16,
+            scale: self.scale(),
+            ids,
+            width,
+            x,
+            gate: x,
+            limit: T::Wide::NAN,
+            out,
+        };
+        rows.run(isa);
+    }
+
     /// The factor of kept elements. Infinite where none is kept, and never used then.
     pub(crate) fn scale<W: Float>(self) -> W {
         W::of(f64::from(LANE_VALUES) / f64::from(LANE_VALUES - self.threshold))

@@ -2,10 +2,21 @@
 
 use std::fmt::Debug;
 use std::hint::select_unpredictable;
-use std::ops::{Add, Mul};
+use std::ops::{Add, Div, Mul, Sub};
 
 /// float32 or float64.
-pub trait Float: Copy + Send + Sync + Debug + PartialOrd + Add<Output = Self> + Mul<Output = Self> + 'static {
+pub trait Float:
+    Copy
+    + Send
+    + Sync
+    + Debug
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + 'static
+{
     /// 0.
     const ZERO: Self;
     /// 1.
@@ -17,31 +28,77 @@ pub trait Float: Copy + Send + Sync + Debug + PartialOrd + Add<Output = Self> + 
 
     /// The nearest value.
     fn of(value: f64) -> Self;
+
+    /// e to the power of a number of at most 0, within two units of the last place.
+    /// Powers below the smallest normal number are 0. Without branches, so that loops
+    /// become vector instructions, and with the same bits on every instruction set.
+    fn exp_of_negative(self) -> Self;
 }
 
-impl Float for f32 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const NEG_INFINITY: Self = Self::NEG_INFINITY;
-    const NAN: Self = Self::NAN;
+/// Implements [`Float`]. e^x is 2^n e^r for the whole number n nearest to x / ln 2, and
+/// the Taylor series of e^r has as many terms as the rounding leaves visible.
+macro_rules! float {
+    ($type:ty, $mantissa:literal, $bias:literal, $ln2:expr, $least:literal, [$last:literal $(, $factorial:literal)*]) => {
+        impl Float for $type {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const NEG_INFINITY: Self = Self::NEG_INFINITY;
+            const NAN: Self = Self::NAN;
 
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        value as Self
-    }
+            #[inline(always)]
+            fn of(value: f64) -> Self {
+                value as Self
+            }
+
+            #[inline(always)]
+            fn exp_of_negative(self) -> Self {
+                // The sum with 1.5 * 2^mantissa has n in its lowest bits.
+                const SHIFT: $type = (3u64 << ($mantissa - 1)) as $type;
+                // ln 2 in two parts. The product of n and the first part is exact.
+                const LN2: [$type; 2] = $ln2;
+                let shifted = self * std::f64::consts::LOG2_E as $type + SHIFT;
+                let n = shifted - SHIFT;
+                let r = self - n * LN2[0] - n * LN2[1];
+                let mut series: $type = 1.0 / $last;
+                $(series = series * r + 1.0 / $factorial;)*
+                let power = Self::from_bits((shifted.to_bits() << $mantissa).wrapping_add($bias << $mantissa));
+                select_unpredictable(self < $least, 0.0, series * power)
+            }
+        }
+    };
 }
 
-impl Float for f64 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const NEG_INFINITY: Self = Self::NEG_INFINITY;
-    const NAN: Self = Self::NAN;
-
-    #[inline(always)]
-    fn of(value: f64) -> Self {
-        value
-    }
-}
+float!(
+    f32,
+    23,
+    127,
+    [0.693_359_4, -2.121_944_4e-4],
+    -87.336,
+    [5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0]
+);
+float!(
+    f64,
+    52,
+    1023,
+    [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10],
+    -708.39,
+    [
+        6_227_020_800.0,
+        479_001_600.0,
+        39_916_800.0,
+        3_628_800.0,
+        362_880.0,
+        40_320.0,
+        5_040.0,
+        720.0,
+        120.0,
+        24.0,
+        6.0,
+        2.0,
+        1.0,
+        1.0
+    ]
+);
 
 /// An element type of rows: float32, float64 or bfloat16.
 pub trait Number: Copy + Send + Sync + Debug + 'static {
@@ -137,6 +194,29 @@ impl Floats<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn powers_of_e_are_within_two_units_of_the_last_place() {
+        for step in 0..200_000 {
+            let x = -f64::from(step) * 0.003_5;
+            let (found, exact) = (x.exp_of_negative(), x.exp());
+            assert!(
+                (found - exact).abs() <= 2.0 * f64::EPSILON * exact,
+                "{x}: {found}, {exact}"
+            );
+            let x = -(step as f32) * 4.3e-4;
+            let (found, exact) = (x.exp_of_negative(), f64::from(x).exp());
+            let error = (f64::from(found) - exact).abs();
+            assert!(error <= 2.0 * f64::from(f32::EPSILON) * exact, "{x}: {found}, {exact}");
+        }
+        for (x, exact) in [(0.0, 1.0), (-800.0, 0.0), (f64::NEG_INFINITY, 0.0)] {
+            assert_eq!(
+                (x.exp_of_negative(), (x as f32).exp_of_negative()),
+                (exact, exact as f32)
+            );
+        }
+        assert!(f64::NAN.exp_of_negative().is_nan() && f32::NAN.exp_of_negative().is_nan());
+    }
 
     #[test]
     fn bfloat16_is_the_nearest_value_and_the_even_one_of_two() {

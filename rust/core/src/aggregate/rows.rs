@@ -118,6 +118,21 @@ impl<A: Split, B: Split> Split for (A, B) {
     }
 }
 
+impl<A: Split, const N: usize> Split for [A; N] {
+    fn split(self, at: usize) -> (Self, Self) {
+        let mut rest = Vec::with_capacity(N);
+        let own = self.map(|part| {
+            let (own, other) = part.split(at);
+            rest.push(other);
+            own
+        });
+        let Ok(rest) = rest.try_into() else {
+            unreachable!("as many as parts")
+        };
+        (own, rest)
+    }
+}
+
 /// The reduction of the in-edges of a row.
 pub(super) trait Reduce: Sync {
     /// Whether rows may have several heads. Fewer loops are compiled without these.
