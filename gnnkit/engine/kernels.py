@@ -1,9 +1,10 @@
 """Sums, maxima and products over in-edges, without autograd.
 
-CPUs compute natively, GPUs by Triton, or by torch where Triton cannot run. Rows are [n, f] or, with heads, [n, heads, f].
-Weights are [num_edges, heads], in the order of the edges from which the kernels were
-made. The kernels of a transpose take weights in the same order. Sums of bfloat16 rows
-are computed in float32, with weights of float32, and rounded once.
+CPUs compute natively, GPUs by Triton, or by torch where Triton does not run. Rows are
+[n, f] or, with heads, [n, heads, f]. Weights are [num_edges, heads], in the order of
+the edges from which the kernels were made. The kernels of a transpose take weights in
+the same order. Sums of rows of 16 bits are computed in float32, with weights of
+float32, and rounded once.
 """
 
 from __future__ import annotations
@@ -289,10 +290,10 @@ def _across(factor: Tensor, rows: Tensor) -> Tensor:
 
 @cache
 def _of_device(device: torch.device) -> type[DeviceKernels]:
-    """Returns the kernels of a device that is no CPU: of Triton, if a first sum succeeds.
+    """Returns the kernels of Triton if a first sum succeeds, else those of torch.
 
-    Triton needs a C compiler and a GPU that is not too old. Says so where kernels of
-    torch take its place.
+    Triton needs a C compiler and a GPU that is not too old. A warning names the kernels
+    of torch and the reason.
     """
     try:
         from gnnkit.engine.triton_kernels import TritonKernels
@@ -300,6 +301,9 @@ def _of_device(device: torch.device) -> type[DeviceKernels]:
         loop = CSC(np.array([0, 1]), np.array([0]))
         TritonKernels.of_csc(loop, device).sum(torch.ones(1, 1, device=device))
     except Exception as error:
-        warnings.warn(f"sums on {device} keep a row of each edge: Triton does not run here: {error}", stacklevel=3)
+        warnings.warn(
+            f"TorchKernels sum on {device}, with a row in memory for each edge. Triton does not run: {error}",
+            stacklevel=3,
+        )
         return TorchKernels
     return TritonKernels

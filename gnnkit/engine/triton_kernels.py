@@ -25,12 +25,18 @@ LONG = 512  # edges of a piece
 _TILE = 512  # numbers that a program of one warp holds: 16 of each thread
 _COLUMNS = 128  # of a tile at most
 _EDGES = 16  # of a tile at most
+_LAUNCH = {"num_warps": 1, "enable_fp_fusion": False}  # products are rounded before they are added, as on CPUs
 _WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 _VARYING = ["num_rows", "num_own", "num_edges"]  # sizes of sampled blocks, for which nothing is compiled anew
 
 
+@triton.jit
+def _is_nan(x):
+    return x != x  # noqa: PLR0124
+
+
 @triton.jit(do_not_specialize=_VARYING)
-def _sum(
+def _sum(  # noqa: PLR0912
     out,  # [rows of the result, >= width]
     x,  # [num_src, >= width]
     begin,  # [num_rows] first edge
@@ -142,14 +148,14 @@ def _max(
         if src is not None:
             row = tl.load(src + edge, mask=held, other=0).to(tl.int64)
         value = tl.load(x + row[:, :, None] * width + column[None, None, :], mask=read, other=0).to(WIDE)
-        exceeds = ((value > top) | (value != value)) & (top == top)  # NaN is the largest
+        exceeds = ((value > top) | _is_nan(value)) & ~_is_nan(top)  # NaN is the largest
         takes = read & ((chosen < 0) | exceeds)
         top = tl.where(takes, value, top)
         chosen = tl.where(takes, edge.to(tl.int64)[:, :, None], chosen)
-    nan = top != top
+    nan = _is_nan(top)
     has_nan = tl.max(nan.to(tl.int32), 1) > 0
     largest = tl.max(tl.where(nan, float("-inf"), top), 1)
-    equal = (nan & has_nan[:, None, :]) | ((top == largest[:, None, :]) & (has_nan[:, None, :] == 0))
+    equal = (nan & has_nan[:, None, :]) | ((top == largest[:, None, :]) & ~has_nan[:, None, :])
     none = last.to(tl.int64)[:, None]
     winner = tl.min(tl.where(equal & (chosen >= 0), chosen, none[:, :, None]), 1)
     written = live[:, None] & inside[None, :]
@@ -266,7 +272,7 @@ class TritonKernels(DeviceKernels):
             edges = _TILE // columns
             _dot[(triton.cdiv(self.num_edges, edges), heads)](
                 out, x, grad, self.src, self.dst, self.order, self.num_edges, of_head,
-                HEADS=heads, WIDE=_WIDE[out.dtype], EDGES=edges, COLUMNS=columns, num_warps=1,
+                HEADS=heads, WIDE=_WIDE[out.dtype], EDGES=edges, COLUMNS=columns, **_LAUNCH,
             )  # fmt: skip
         return out
 
@@ -310,7 +316,7 @@ class TritonKernels(DeviceKernels):
             x: [num_src, ...] contiguous.
             width: Numbers of a row that are summed.
             factors: Factors of the sums.
-            arg: [num_src, width] place of the only edge that counts. Default: all count.
+            arg: [num_src, width] the only edge that counts. Default: all count.
             own: [n, ...] rows added to the first n sums. Default: none.
             scale: [1] factor of `own`. Default: 1.
             beside: Writes `own` beside the sums instead.
@@ -345,12 +351,12 @@ class TritonKernels(DeviceKernels):
             kind = _WIDE[wide(x.dtype)]
             _max[grid](
                 best, arg, x, rows.begin, rows.end, rows.number, src, order, places,
-                len(rows.begin), x.shape[1], WIDE=kind, num_warps=1, **blocks,
+                len(rows.begin), x.shape[1], WIDE=kind, **blocks, **_LAUNCH,
             )  # fmt: skip
 
 
 def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **given: Any) -> None:
-    """Computes the sums of rows, by arguments of the kernel that have other values than none."""
+    """Computes the sums of rows. `given` are the arguments that have a value."""
     none = dict.fromkeys(("src", "order", "weight", "source", "destination", "arg", "own", "scale"))
     given = {**none, "HEADS": 1, "BESIDE": False, "ADD": False, **given}
     num_rows, own, src = len(rows.begin), given["own"], given["src"]
@@ -361,7 +367,7 @@ def _launch_sum(rows: _Rows, out: Tensor, x: Tensor, width: int, **given: Any) -
         out=out, x=x, begin=rows.begin, end=rows.end, rows=rows.number, num_rows=num_rows,
         num_own=0 if own is None else len(own), width=width, x_stride=x.stride(0),
         own_stride=0 if own is None else own.stride(0), out_stride=out.stride(0),
-        WIDE=_WIDE[wide(x.dtype)], num_warps=1, **given, **blocks,
+        WIDE=_WIDE[wide(x.dtype)], **given, **blocks, **_LAUNCH,
     )  # fmt: skip
 
 
