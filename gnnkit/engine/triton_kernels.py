@@ -229,7 +229,7 @@ class _Pieces:
 
 
 class TritonKernels(DeviceKernels):
-    """Triton kernels over compressed rows. Bits do not depend on the launch."""
+    """The kernels of Triton. The same bits in every run, on one kind of GPU."""
 
     def __init__(self, indptr: Tensor, src: Tensor, order: Tensor | None, num_src: int) -> None:
         super().__init__(indptr, src, order, num_src)
