@@ -1,15 +1,18 @@
 """Sums, maxima and products over in-edges, without autograd.
 
-CPUs compute natively, GPUs by torch. Rows are [n, f] or, with heads, [n, heads, f].
-Weights are [num_edges, heads], in the order of the edges from which the kernels were
-made. The kernels of a transpose take weights in the same order. Sums of bfloat16 rows
-are computed in float32, with weights of float32, and rounded once.
+CPUs compute natively, GPUs by Triton, or by torch where Triton does not run. Rows are
+[n, f] or, with heads, [n, heads, f]. Weights are [num_edges, heads], in the order of
+the edges from which the kernels were made. The kernels of a transpose take weights in
+the same order. Sums of rows of 16 bits are computed in float32, with weights of
+float32, and rounded once.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ Dropped = tuple[Tensor, float]  # [n, f / 32 rounded up] uint32 from `dropout.ke
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Returns the type of the weights and sums of rows."""
-    return torch.float32 if dtype == torch.bfloat16 else dtype
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def as_array(x: Tensor) -> np.ndarray:
@@ -61,11 +64,9 @@ class EdgeKernels(ABC):
     @staticmethod
     def of(csc: CSC, device: torch.device) -> EdgeKernels:
         """Makes the kernels for a device. The CSC's weights are not used."""
-        return (
-            NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources))
-            if device.type == "cpu"
-            else TorchKernels.of_csc(csc, device)
-        )
+        if device.type == "cpu":
+            return NativeKernels(_core.Aggregator(csc.indptr, csc.indices, csc.num_sources))
+        return _of_device(device).of_csc(csc, device)
 
     @abstractmethod
     def transpose(self) -> EdgeKernels:
@@ -186,43 +187,63 @@ def _arrays(factors: Factors, dtype: torch.dtype) -> dict[str, Any]:
     return {name: _matrix(values.to(wide(dtype))) for name, values in given.items() if values is not None}
 
 
-class TorchKernels(EdgeKernels):
-    """The segment reductions of torch, deterministic on GPUs too."""
+class DeviceKernels(EdgeKernels):
+    """Kernels over edges that stand on a device, in compressed rows."""
 
-    def __init__(self, indptr: Tensor, src: Tensor, order: Tensor, num_src: int) -> None:
+    def __init__(self, indptr: Tensor, src: Tensor, order: Tensor | None, num_src: int) -> None:
         """Keeps the edges.
 
         Args:
             indptr: [num_dst + 1] range of each destination's edges.
             src: [num_edges] source of each edge.
-            order: [num_edges] place of each edge's weight.
+            order: [num_edges] place of each edge's weight. None: in order.
             num_src: Number of sources.
         """
         self.indptr, self.src, self.order = indptr, src, order
         self.num_dst, self.num_src, self.num_edges = len(indptr) - 1, num_src, len(src)
-        self.dst = torch.repeat_interleave(torch.arange(self.num_dst, device=src.device), indptr.diff())
 
     @classmethod
-    def of_csc(cls, csc: CSC, device: torch.device) -> TorchKernels:
-        indptr = torch.tensor(np.asarray(csc.indptr), device=device)
-        src = torch.tensor(np.asarray(csc.indices, np.int64), device=device)
-        return cls(indptr, src, torch.arange(len(src), device=device), csc.num_sources)
+    def of_csc(cls, csc: CSC, device: torch.device) -> EdgeKernels:
+        largest = max(csc.num_nodes, csc.num_sources, csc.num_edges)
+        ids = np.int32 if largest < 2**31 else np.int64
+        indptr, src = (torch.tensor(np.asarray(each, ids), device=device) for each in (csc.indptr, csc.indices))
+        return cls(indptr, src, None, csc.num_sources)
+
+    @cached_property
+    def dst(self) -> Tensor:  # [num_edges]
+        """The destination of each edge."""
+        rows = torch.arange(self.num_dst, device=self.src.device, dtype=self.src.dtype)
+        return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.num_edges)
 
     def transpose(self) -> EdgeKernels:
         by_source = torch.argsort(self.src, stable=True)
-        counts = torch.bincount(self.src, minlength=self.num_src)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return TorchKernels(indptr, self.dst[by_source], self.order[by_source], self.num_dst)
+        indptr = self.src.new_zeros(self.num_src + 1)
+        torch.cumsum(torch.bincount(self.src, minlength=self.num_src), 0, out=indptr[1:])
+        order = by_source.to(self.src.dtype) if self.order is None else self.order[by_source]
+        return type(self)(indptr, self.dst[by_source], order, self.num_dst)
+
+
+class TorchKernels(DeviceKernels):
+    """The segment reductions of torch, deterministic on GPUs too.
+
+    Every edge has a row in memory. The reference for the kernels of Triton.
+    """
+
+    @cached_property
+    def _places(self) -> Tensor:  # [num_edges]
+        """The place of each edge's weight."""
+        return torch.arange(self.num_edges, device=self.src.device) if self.order is None else self.order
 
     def sum(self, x: Tensor, factors: Factors = ONE, *, own: float = 0) -> Tensor:
+        dtype, x = x.dtype, _wide(x)
         rows = (x if factors.source is None else x * _across(factors.source, x))[self.src]
         if factors.edge is not None:
-            weight = factors.edge[self.order]
+            weight = factors.edge[self._places].to(x.dtype)
             rows = rows * weight.view(-1, *weight.shape[1:], *[1] * (x.dim() - 2))
         out = self._segments(rows, "sum", 0)
         if factors.destination is not None:
             out *= _across(factors.destination, out)
-        return out + own * x[: self.num_dst] if own else out
+        return (out + own * x[: self.num_dst] if own else out).to(dtype)
 
     def add_sum(self, x: Tensor, factors: Factors, out: Tensor) -> None:
         width = min(x.shape[1], out.shape[1])
@@ -239,14 +260,15 @@ class TorchKernels(EdgeKernels):
         return out
 
     def edge_dot(self, x: Tensor, grad: Tensor) -> Tensor:
+        x, grad = _wide(x), _wide(grad)
         out = x.new_empty((self.num_edges, x.shape[1]))
-        out[self.order] = (x[self.src] * grad[self.dst]).sum(-1)
+        out[self._places] = (x[self.src] * grad[self.dst]).sum(-1)
         return out
 
     def max(self, x: Tensor) -> tuple[Tensor, Tensor]:
         rows = x[self.src]
         best = self._segments(rows, "max", -torch.inf)
-        place = self.order[:, None].expand_as(rows).to(torch.float64)
+        place = self._places[:, None].expand_as(rows).to(torch.float64)
         first = self._segments(torch.where(rows == best[self.dst], place, torch.inf), "min", torch.inf)
         return best, torch.where(first.isfinite(), first, -1).to(torch.int64)
 
@@ -264,3 +286,24 @@ class TorchKernels(EdgeKernels):
 def _across(factor: Tensor, rows: Tensor) -> Tensor:
     """Shapes the factor of each row like the rows."""
     return factor.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
+
+
+@cache
+def _of_device(device: torch.device) -> type[DeviceKernels]:
+    """Returns the kernels of Triton if a first sum succeeds, else those of torch.
+
+    Triton needs a C compiler and a GPU that is not too old. A warning names the kernels
+    of torch and the reason.
+    """
+    try:
+        from gnnkit.engine.triton_kernels import TritonKernels
+
+        loop = CSC(np.array([0, 1]), np.array([0]))
+        TritonKernels.of_csc(loop, device).sum(torch.ones(1, 1, device=device))
+    except Exception as error:
+        warnings.warn(
+            f"TorchKernels sum on {device}, with a row in memory for each edge. Triton does not run: {error}",
+            stacklevel=3,
+        )
+        return TorchKernels
+    return TritonKernels

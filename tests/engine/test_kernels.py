@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +17,7 @@ from gnnkit.engine.kernels import EdgeKernels, Factors, TorchKernels
 from gnnkit.graph import CSC
 
 CPU = torch.device("cpu")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 
 
 @pytest.mark.parametrize("num_edges", [0, 1, 60])
@@ -42,6 +49,49 @@ def test_kernels_of_torch_equal_the_native_ones(num_edges: int) -> None:
     back = torch.randn(9, 4, dtype=torch.float64)
     expected = native.max_backward(back, arg)
     torch.testing.assert_close(of_torch.max_backward(back, arg), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+@needs_triton
+def test_kernels_of_triton_equal_the_native_ones() -> None:
+    tests = Path(__file__).with_name("interpreted.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(tests)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("rows", ["fp32", "bf16", "fp64"])
+def test_kernels_of_triton_compile_without_a_gpu(rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from gnnkit.engine import triton_kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    wide = "fp64" if rows == "fp64" else "fp32"
+    types = dict.fromkeys(("out", "x", "grad", "own", "best"), f"*{rows}")
+    types |= dict.fromkeys(("weight", "source", "destination", "scale"), f"*{wide}")
+    types |= dict.fromkeys(("begin", "end", "src", "dst", "order"), "*i32")
+    types |= dict.fromkeys(("rows", "arg", "places"), "*i64")
+    flags = {"HEADS": 2, "BESIDE": False, "ADD": True, "WIDE": tl.float64 if rows == "fp64" else tl.float32}
+    tile = {"ROWS": 2, "EDGES": 4, "COLUMNS": 64}
+    for kernel in (triton_kernels._sum, triton_kernels._max, triton_kernels._dot):
+        constants = {name: value for name, value in {**flags, **tile}.items() if name in kernel.arg_names}
+        signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+        source = ASTSource(kernel, signature, constexprs=constants)
+        done = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=triton_kernels._LAUNCH)
+        assert done.asm["cubin"]
+
+
+def test_kernels_of_torch_serve_where_triton_does_not_run() -> None:
+    csc = CSC(np.array([0, 1]), np.array([0]))
+    with pytest.warns(UserWarning, match="TorchKernels sum on meta, .* Triton does not run"):
+        assert isinstance(EdgeKernels.of(csc, torch.device("meta")), TorchKernels)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.6])
