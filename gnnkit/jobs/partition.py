@@ -32,5 +32,5 @@ def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, A
     kept = Kept(settings.cache, load(settings, graph))
     quality = measure(kept.graph, kept_partition(kept, settings))
     quality.save(folder / "partition")
-    lines = [*describe(kept.graph, settings, quality.partition.grid), *quality.table(), *kept.notes]
+    lines = [*describe(kept.graph, settings, quality.partition), *quality.table(), *kept.notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}

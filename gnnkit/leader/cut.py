@@ -220,7 +220,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
     _coordinate(target.parent, quality, decision)
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
-    lines = [*describe(graph, settings, partition.grid), decision.why, f"max/mean: {spelt}"]
+    lines = [*describe(graph, settings, partition), decision.why, f"max/mean: {spelt}"]
     return _prepared(graph, partition, balance, decision.why, lines)
 
 
@@ -234,7 +234,7 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
     why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
-    lines = [*describe(graph, settings, partition.grid), why]
+    lines = [*describe(graph, settings, partition), why]
     return _prepared(graph, partition, balance, why, lines)
 
 
