@@ -18,7 +18,7 @@ from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, describe, shape
-from gnnkit.leader.inputs import load, with_inputs, with_kept
+from gnnkit.leader.inputs import load, named, with_inputs, with_kept
 from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -93,7 +93,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     Returns:
         The fields of `Prepared`.
     """
-    graph, links = load(settings, graph), None
+    graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
     elif settings.job == "predict":
