@@ -156,7 +156,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "write": ["weights", ["predictions", "rows"], 3],
     "output": [""],
 }
-WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "redraw", "edge_ids",
+WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "sort_ids", "redraw", "edge_ids",
                  "replace", "contiguous", "checkpoint", "final_average", "name", "options")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 

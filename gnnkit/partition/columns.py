@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.base import Partition
@@ -60,7 +59,7 @@ def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
         work = np.bincount(destinations[held], minlength=graph.num_nodes)
         holder = ranks.astype(np.int32)  # of the edges into each node
         others = by_rank[node_column[by_rank] != index]
-        own = np.bincount(ranks, weights=work, minlength=partition.grid.world_size)[column]
+        own = np.bincount(ranks, weights=work, minlength=partition.grid.world_size)[column].astype(np.int64)
         holder[others] = column[_dealt(work[others], own)]
         edge_cell[held] = holder[destinations[held]]
     grid = Grid(partition.grid.world_size, 1, 1)
@@ -76,7 +75,7 @@ def _busiest(quality: Quality) -> int:
     return int((traffic.words(width).total + traffic.transposed().words(width).total).max())
 
 
-def _dealt(work: Ids, loads: npt.NDArray[np.float64]) -> Ids:  # [num_items]
+def _dealt(work: Ids, loads: Ids) -> Ids:  # [num_items]
     """Deals items out in ranges, so that all loads come out alike where they can.
 
     Args:
@@ -88,7 +87,7 @@ def _dealt(work: Ids, loads: npt.NDArray[np.float64]) -> Ids:  # [num_items]
     return np.minimum(np.searchsorted(np.cumsum(room), middle), len(loads) - 1)
 
 
-def _level(loads: npt.NDArray[np.float64], work: int) -> float:
+def _level(loads: Ids, work: int) -> float:
     """Finds the height that `work` reaches, poured over `loads`."""
     ascending = np.sort(loads)
     levels = (work + np.cumsum(ascending)) / np.arange(1, len(loads) + 1)  # over the k lowest loads
