@@ -320,6 +320,9 @@ class Graph:
 
     `edge_positions` are the positions of the edges in the list that the graph was made
     from. None stands for positions in `csc`.
+
+    `node_ids` are the user's ids where nodes are numbered in another order than that of
+    the data set. Runs write them into their folders.
     """
 
     csc: CSC
@@ -332,6 +335,7 @@ class Graph:
     edge_positions: Ids | None = field(default=None, kw_only=True)  # [num_edges] int32 or int64
     val_edges: Ids | None = field(default=None, kw_only=True)  # [num_val, 2] int64
     test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
+    node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -352,6 +356,7 @@ class Graph:
             edge_positions=_positions(self.edge_positions, self.num_edges),
             val_edges=_pairs("val_edges", self.val_edges, n),
             test_edges=_pairs("test_edges", self.test_edges, n),
+            node_ids=_node_ids(self.node_ids, n),
         )
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
@@ -473,6 +478,7 @@ class Graph:
                 edge_positions=arrays.get("edge_positions"),
                 val_edges=arrays.get("val_edges"),
                 test_edges=arrays.get("test_edges"),
+                node_ids=arrays.get("node_ids"),
             )
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -496,6 +502,7 @@ class Graph:
             "edge_positions": self.edge_positions,
             "val_edges": self.val_edges,
             "test_edges": self.test_edges,
+            "node_ids": self.node_ids,
         }
         save_arrays(Path(folder), arrays, {"class_names": self.class_names})
 
@@ -532,6 +539,37 @@ class Graph:
         csc, order = self.csc.symmetrize(threads=threads)
         features, positions = _take(self.edge_features, order), _take(self.edge_positions, order)
         return replace(self, csc=csc, edge_features=features, edge_positions=positions)
+
+    def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
+        """Numbers the nodes in another order.
+
+        `edge_positions` keep the positions in the list that the graph was made from.
+
+        Args:
+            order: [num_nodes] each node once, the new node 0 first.
+            threads: threads that sort. Default: the cores at hand.
+        """
+        order = checks.int64s("order", order, self.num_nodes)
+        checks.check_range("order", order, 0, self.num_nodes)
+        number = np.full(self.num_nodes, -1, order.dtype)
+        number[order] = np.arange(self.num_nodes)
+        if np.any(number < 0):
+            raise UserError(f"order lacks node {number.argmin()}")
+        dst = np.repeat(number, np.diff(self.csc.indptr))
+        csc, edges = _sort(number[self.csc.indices], dst, self.num_nodes, self.num_nodes, True, threads)
+        return replace(
+            self,
+            csc=replace(csc, weight=_take(self.csc.weight, edges)),
+            features=self.features[order],
+            labels=self.labels[order],
+            split=self.split[order],
+            edge_features=_take(self.edge_features, edges),
+            coordinates=_take(self.coordinates, order),
+            edge_positions=edges if self.edge_positions is None else self.edge_positions[edges],
+            val_edges=None if self.val_edges is None else number[self.val_edges],
+            test_edges=None if self.test_edges is None else number[self.test_edges],
+            node_ids=_take(self.node_ids, order),
+        )
 
     def row_normalize(self) -> Graph:
         """Divides each row of features by the sum of absolute values.
@@ -745,6 +783,17 @@ def _pairs(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.i
         place = f"{name}[{bad[0] // 2}, {bad[0] % 2}]"
         raise UserError(f"{place} = {ends[bad[0]]} is out of range for {num_nodes} nodes")
     return np.ascontiguousarray(ends.reshape(-1, 2))
+
+
+def _node_ids(values: object | None, num_nodes: int) -> Array | None:
+    """Reads the user's ids of nodes, if there are any."""
+    if values is None:
+        return None
+    ids = checks.array("node_ids", values)
+    if ids.shape != (num_nodes,) or (ids.dtype.kind not in "iuU" and num_nodes):
+        given = f"{ids.dtype} of shape {list(ids.shape)}"
+        raise UserError(f"node_ids are {given}, expected [{num_nodes}] whole numbers or text")
+    return ids
 
 
 def _weights(values: object | None, num_edges: int) -> Floats | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -306,11 +307,12 @@ def test_a_saved_graph_loads_memory_mapped_and_equal(tmp_path: Path, edges: list
         coordinates=np.zeros((3, 2)),
         class_names=["a", "b"],
     )
+    graph = replace(graph, node_ids=np.array(["x", "y", "zz"]))
     graph.save(tmp_path / "graph")
     graph.save(tmp_path / "graph")  # replaces
     loaded = Graph.load(tmp_path / "graph")
     assert_same(loaded.csc, graph.csc)
-    for name in ("features", "labels", "split", "edge_features", "coordinates", "edge_positions"):
+    for name in ("features", "labels", "split", "edge_features", "coordinates", "edge_positions", "node_ids"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(graph, name))
     assert loaded.class_names == ("a", "b")
     assert isinstance(loaded.features.base.base, np.memmap)
@@ -590,3 +592,43 @@ def test_a_graph_keeps_sparse_features(tmp_path: Path) -> None:
     (tmp_path / "graph/feature_values.npy").unlink()
     with pytest.raises(UserError, match="holds no feature_values"):
         Graph.load(tmp_path / "graph")
+
+
+@given(any_edges, st.integers(0, 9))
+def test_renumbered_nodes_keep_all_that_is_theirs(drawn: Edges, seed: int) -> None:
+    num_nodes, edges = drawn
+    own = np.arange(num_nodes)
+    graph = replace(
+        Graph.from_edges(
+            *columns(edges),
+            num_nodes,
+            features=own[:, None],
+            weight=1.0 + np.arange(len(edges)),
+            coordinates=own[:, None] * [1, 1],
+        ),
+        test_edges=np.reshape(edges, (-1, 2)),
+        node_ids=own * 10,
+    )
+    order = random.Random(seed).sample(range(num_nodes), num_nodes)
+    moved = graph.renumber(np.array(order, np.int64))
+    np.testing.assert_array_equal(moved.node_ids, np.array(order, np.int64) * 10)
+    for name in ("features", "coordinates"):
+        np.testing.assert_array_equal(getattr(moved, name)[:, 0], order)
+    np.testing.assert_array_equal(moved.node_ids[moved.test_edges], graph.test_edges * 10)
+    src, dst = moved.node_ids[moved.csc.indices], moved.node_ids[destinations(moved.csc)]
+    for position, u, v, weight in zip(moved.edge_positions, src, dst, moved.csc.weight, strict=True):
+        assert (u, v, weight) == (edges[position][0] * 10, edges[position][1] * 10, 1 + position)
+
+
+def test_an_order_of_nodes_must_name_each_once() -> None:
+    graph = graph_of(3)
+    with pytest.raises(UserError, match="order lacks node 1"):
+        graph.renumber([0, 2, 2])
+    with pytest.raises(UserError, match=r"order\[1\] = 3 is out of range"):
+        graph.renumber([0, 3, 1])
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [[1], [2], [3]], [0.5, 1.5, 2.5]])
+def test_ids_of_the_user_are_a_row_of_whole_numbers_or_text(ids: list[Any]) -> None:
+    with pytest.raises(UserError, match=r"node_ids are .*, expected \[3\] whole numbers or text"):
+        replace(graph_of(3), node_ids=np.array(ids))

@@ -39,7 +39,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "cache": ["", 3],
     "partition.nodes": ["none"],
     "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
-    "partition.replication": [0, 3, -1, 2.5],
+    "partition.replication": [0, 5, -1, 2.5],
     "partition.border": ["min", ""],
     "partition.path": ["/none", ""],
     "partition.options.balance": ["edge"],
@@ -156,7 +156,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "write": ["weights", ["predictions", "rows"], 3],
     "output": [""],
 }
-WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "redraw", "edge_ids",
+WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "sort_ids", "redraw", "edge_ids",
                  "replace", "contiguous", "checkpoint", "final_average", "name", "options")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ class EdgeFolder(Dataset):
     numbers to predict, empty for none. A name may join several with semicolons, as in
     `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
     val, test, none or nothing. Both are optional. Further columns must be numeric and
-    are features. Nodes are numbered in the order of this table. Without the table, ids
-    are 0, 1, ... and there are no labels.
+    are features. Nodes are numbered in the order of this table, or by `sort_ids` in
+    ascending order of the ids. Without the table, ids are 0, 1, ... and there are no
+    labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of
@@ -50,7 +52,12 @@ class EdgeFolder(Dataset):
     """
 
     def __init__(
-        self, root: str, symmetrize: bool = False, row_normalize: bool = False, num_nodes: int | None = None
+        self,
+        root: str,
+        symmetrize: bool = False,
+        row_normalize: bool = False,
+        num_nodes: int | None = None,
+        sort_ids: bool = False,
     ) -> None:
         """Keeps the options.
 
@@ -61,11 +68,14 @@ class EdgeFolder(Dataset):
             num_nodes: number of nodes, if no table holds the nodes. Default: the number
                 of rows of features.npy, or else one more than the largest id. An id of
                 1,000,000 or more is then refused if there are fewer than id / 16 edges.
+            sort_ids: number the nodes in ascending order of the ids, whole numbers by
+                value and text by code points. Default: in the order of the table.
         """
         self.root = Path(root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
+        self.sort_ids = sort_ids
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
@@ -78,6 +88,8 @@ class EdgeFolder(Dataset):
             raise UserError("is not a folder")
         path = _file(self.root, "nodes", ("csv", "parquet"))
         nodes = _Table(path) if path else None
+        if nodes is None and self.sort_ids:
+            raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
         if path and self.num_nodes is not None:
             raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
         ids = nodes.ids() if nodes else None
@@ -87,7 +99,7 @@ class EdgeFolder(Dataset):
         # Ids that are text must not be read as numbers. Numbers are checked below.
         edges = _Table(path, {"src": ids.type, "dst": ids.type} if ids is not None and _is_text(ids.type) else {})
         labels, class_names = self._labels(nodes)
-        return Graph.from_edges(
+        graph = Graph.from_edges(
             edges.positions("src", ids),
             edges.positions("dst", ids),
             self.num_nodes if ids is None else len(ids),
@@ -99,6 +111,10 @@ class EdgeFolder(Dataset):
             coordinates=self._array("coordinates"),
             class_names=class_names,
         )
+        if ids is None or not self.sort_ids:
+            return graph
+        named = replace(graph, node_ids=np.array(ids.to_pylist()) if _is_text(ids.type) else ids.to_numpy())
+        return named.renumber(pc.sort_indices(ids).to_numpy())
 
     def _features(self, nodes: _Table | None) -> Array | None:
         array = self._array("features")

@@ -9,7 +9,7 @@ from gnnkit.graph import Graph
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import describe
-from gnnkit.leader.inputs import load
+from gnnkit.leader.inputs import load, named
 from gnnkit.leader.kept import Kept, kept_partition
 from gnnkit.leader.result import Result
 from gnnkit.partition.quality import measure
@@ -29,8 +29,8 @@ def partition(settings: Settings, folder: Path, graph: Graph | None = None) -> R
 
 
 def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, Any]:
-    kept = Kept(settings.cache, load(settings, graph))
+    kept = Kept(settings.cache, named(load(settings, graph), folder))
     quality = measure(kept.graph, kept_partition(kept, settings))
     quality.save(folder / "partition")
-    lines = [*describe(kept.graph, settings, quality.partition.grid), *quality.table(), *kept.notes]
+    lines = [*describe(kept.graph, settings, quality.partition), *quality.table(), *kept.notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}

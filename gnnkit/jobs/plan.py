@@ -65,7 +65,7 @@ def _plan(settings: Settings, graph: Graph | None, given: Given) -> dict[str, An
         with suppress(UserError):  # the model does not go with that grid
             layouts[name] = layout(settings.trainer, graph, model, other)
     why = _why(settings, layouts)
-    lines = [*describe(graph, settings, quality.partition.grid), *kept, *_table(layouts), why]
+    lines = [*describe(graph, settings, quality.partition), *kept, *_table(layouts), why]
     return {"job": "plan", "model": source.name, "why": why, "layouts": layouts, "summary": "\n".join(lines)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.border import improve_border
-from gnnkit.partition.grid import Grid, make_grid, remark
+from gnnkit.partition.columns import fewest_words, in_columns
+from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.settings import PartitionSettings, Settings
 
@@ -27,7 +28,13 @@ def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
     """
     grid = make_grid(chosen.grid, workers, chosen.replication)
     partition: Partition = chosen.nodes.create().assign(graph, grid)
-    return improve_border(graph, partition, chosen.border)
+    partition = improve_border(graph, partition, chosen.border)
+    numbers = unequal_columns(chosen.grid, workers, chosen.replication)
+    if not numbers or partition.edge_cell is not None:
+        return partition
+    if chosen.replication is not None:
+        return in_columns(graph, partition, chosen.replication)
+    return fewest_words(graph, partition, numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +80,38 @@ def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[
         graph: The whole graph.
         chosen: The measured quality of the chosen layout.
     """
-    measured = {chosen.partition.grid: chosen}
-    workers = settings.workers
+    workers, own = settings.workers, settings.partition
+    measured = {_shapes(own.grid, workers, own.replication): chosen}
     for spec in ("1d", "1.5d", "2d", "3d", [1, 1, workers]):
-        replication = settings.partition.replication if spec == "1.5d" else None
-        choice = replace(settings.partition, grid=spec, replication=replication)
+        replication = own.replication if spec == "1.5d" else None
+        choice = replace(own, grid=spec, replication=replication)
         try:
-            grid = make_grid(spec, workers, replication)
-            if grid not in measured:
-                measured[grid] = measure(graph, assign(graph, choice, workers))
+            shapes = _shapes(spec, workers, replication)
+            if shapes not in measured:
+                measured[shapes] = measure(graph, assign(graph, choice, workers))
         except UserError:  # this assignment of nodes or edges does not go with that grid
             continue
-        yield str(spec).replace(" ", ""), measured[grid]
+        yield str(spec).replace(" ", ""), measured[shapes]
 
 
-def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
+def _shapes(spec: str | Sequence[int], workers: int, replication: int | None) -> tuple[Grid, tuple[int, ...]]:
+    """Returns the grid and the unequal columns that `partition.grid` may mean."""
+    return make_grid(spec, workers, replication), unequal_columns(spec, workers, replication)
+
+
+def describe(graph: Graph, settings: Settings, partition: Partition) -> list[str]:
     """Describes the graph and the cut, in lines for people.
 
     Args:
         graph: The whole graph.
         settings: The configuration.
-        grid: The process grid.
+        partition: The partition of the graph.
     """
     chosen = settings.partition
-    note = remark(chosen.grid, grid)
+    note = remark(chosen.grid, partition.grid, partition.columns)
     return [
         f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, "
-        f"{labels_of(graph)}; {chosen.nodes.name} nodes on a {grid} grid",
+        f"{labels_of(graph)}; {chosen.nodes.name} nodes on a {partition.grid} grid",
         *([note] if note else []),
     ]
 

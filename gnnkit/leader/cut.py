@@ -18,7 +18,7 @@ from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, describe, shape
-from gnnkit.leader.inputs import load, with_inputs, with_kept
+from gnnkit.leader.inputs import load, named, with_inputs, with_kept
 from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -93,7 +93,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     Returns:
         The fields of `Prepared`.
     """
-    graph, links = load(settings, graph), None
+    graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
     elif settings.job == "predict":
@@ -220,7 +220,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
     _coordinate(target.parent, quality, decision)
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
-    lines = [*describe(graph, settings, partition.grid), decision.why, f"max/mean: {spelt}"]
+    lines = [*describe(graph, settings, partition), decision.why, f"max/mean: {spelt}"]
     return _prepared(graph, partition, balance, decision.why, lines)
 
 
@@ -234,7 +234,7 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
     why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
-    lines = [*describe(graph, settings, partition.grid), why]
+    lines = [*describe(graph, settings, partition), why]
     return _prepared(graph, partition, balance, why, lines)
 
 

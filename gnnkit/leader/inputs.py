@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,19 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
     """The given graph, or the graph of the configured data set."""
     loaded: Graph = settings.dataset.create().load() if graph is None else graph
     return loaded
+
+
+def named(graph: Graph, folder: Path) -> Graph:
+    """Writes the user's ids of nodes that are numbered anew. Returns the graph without.
+
+    Args:
+        graph: The graph.
+        folder: The run folder.
+    """
+    if graph.node_ids is None:
+        return graph
+    np.save(folder / "node_ids.npy", graph.node_ids, allow_pickle=False)
+    return replace(graph, node_ids=None)
 
 
 def with_inputs(graph: Graph, inputs: str) -> Graph:

@@ -129,13 +129,14 @@ def kept_partition(kept: Kept, settings: Settings) -> Partition:
         settings: The configuration.
     """
 
-    def write(partition: Partition, folder: Path) -> None:
+    def write(partition: Partition, folder: Path) -> list[int]:
         arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
         save_arrays(folder / "partition", arrays, asdict(partition.grid))
+        return list(partition.columns)
 
-    def read(folder: Path, _: Any) -> Partition:
+    def read(folder: Path, columns: Any) -> Partition:
         arrays, grid = load_arrays(folder / "partition")
-        return Partition(arrays["node_rank"], arrays.get("edge_cell"), Grid(**grid))
+        return Partition(arrays["node_rank"], arrays.get("edge_cell"), Grid(**grid), tuple(columns))
 
     chosen, nodes = settings.partition, settings.partition.nodes
     depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": _origin(nodes)}

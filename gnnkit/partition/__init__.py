@@ -10,6 +10,8 @@ from gnnkit.partition.base import Partitioner as Partitioner
 from gnnkit.partition.border import cover as cover
 from gnnkit.partition.border import improve_border as improve_border
 from gnnkit.partition.border import min_words as min_words
+from gnnkit.partition.columns import fewest_words as fewest_words
+from gnnkit.partition.columns import in_columns as in_columns
 from gnnkit.partition.grid import Grid as Grid
 from gnnkit.partition.grid import make_grid as make_grid
 from gnnkit.partition.quality import Quality as Quality

@@ -24,6 +24,7 @@ class Partition:
     node_rank: Ids  # [num_nodes] int32 owner, 0..world_size-1. The cell is node_rank // slices
     edge_cell: Ids | None  # [num_edges] int32. None: (row of the destination's cell, column of the source's cell)
     grid: Grid
+    columns: tuple[int, ...] = ()  # ranks of each column, where `edge_cell` follows columns of unequal height
 
     def __post_init__(self) -> None:
         _check_range("node_rank", self.node_rank, self.grid.world_size, "workers")
@@ -34,6 +35,13 @@ class Partition:
     def node_cell(self) -> Ids:  # [num_nodes] int32
         """The cell whose ranks own each node."""
         return (self.node_rank // self.grid.slices).astype(np.int32, copy=False)
+
+    def position(self, rank: int) -> tuple[int, int, int]:
+        """Returns row, column and slice of a rank."""
+        if not self.columns:
+            return self.grid.position(rank)
+        col = int(np.searchsorted(np.cumsum(self.columns), rank, side="right"))
+        return rank - sum(self.columns[:col]), col, 0
 
     def cells_of_edges(self, graph: Graph) -> Ids:  # [num_edges] int32
         """Finds the cell that holds each edge.

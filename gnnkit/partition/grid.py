@@ -5,6 +5,7 @@ Pure Python, so that the launcher checks the grid before anything starts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,16 +46,17 @@ class Grid:
 def make_grid(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> Grid:
     """Makes the grid that `partition.grid` asks for.
 
-    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1. `2d` and `3d` factor P nearest to a
-    square or cube, the larger factors first. Raises `UserError` with the configuration
-    key for a grid that cannot be.
+    `1d` is P x 1 x 1 and `1.5d` is P/c x c x 1, or P x 1 x 1 where c does not divide P.
+    `2d` and `3d` factor P nearest to a square or cube, the larger factors first.
+    `unequal_columns` says where columns of unequal height may take the place of the
+    grid. Raises `UserError` with the configuration key for a grid that cannot be.
 
     Args:
         spec: `1d`, `1.5d`, `2d`, `3d` or [rows, cols, slices].
         world_size: The number P of ranks.
-        replication: The number c of `1.5d`. None: the least divisor of P from 2 to
-            sqrt(P), which is one step from `1d`. With c = sqrt(P) the grid has the
-            fewest words and is `2d`.
+        replication: The number c of `1.5d`, from 1 to P. None: the least divisor of P
+            from 2 to sqrt(P), which is one step from `1d`. With c = sqrt(P) the grid
+            has the fewest words and is `2d`.
     """
     if world_size < 1:
         raise UserError(f"workers={world_size} must be at least 1")
@@ -69,15 +71,49 @@ def make_grid(spec: str | Sequence[int], world_size: int, replication: int | Non
     if spec == "1.5d":
         copies = _default_replication(world_size) if replication is None else replication
         _check_replication(copies, world_size)
-        return Grid(world_size // copies, copies, 1)
+        return Grid(world_size // copies, copies, 1) if world_size % copies == 0 else Grid(world_size, 1, 1)
     rows, cols, slices = [*_factored(world_size, 2), 1] if spec == "2d" else _factored(world_size, 3)
     return Grid(rows, cols, slices)
 
 
-def remark(spec: str | Sequence[int], grid: Grid) -> str | None:
-    """Tells a user who named this grid how the grid came out. None: as expected."""
+def unequal_columns(spec: str | Sequence[int], world_size: int, replication: int | None = None) -> tuple[int, ...]:
+    """Lists the numbers of columns of unequal height that may replace a named grid.
+
+    Such columns have P/c ranks each, rounded up or down. They come into question where
+    P is prime, where `1.5d` is given a c that does not divide P, and where a number
+    next to sqrt(P) moves fewer rows than the factors of P do. Empty: the grid stays.
+
+    Args:
+        spec: As for `make_grid`, checked.
+        world_size: The number P of ranks.
+        replication: As for `make_grid`.
+    """
+    if not isinstance(spec, str) or spec == "1d":
+        return ()
+    if replication is not None:
+        return (replication,) if world_size % replication else ()
+    grid = make_grid(spec, world_size)
+    if grid.slices > 1 or (spec == "1.5d" and grid.cols > 1):
+        return ()
+    root = math.isqrt(world_size)
+    numbers = (2,) if spec == "1.5d" else (root, root + 1)
+    most = grid.rows + grid.cols - (2 if grid.cols == 1 else 3)
+    return tuple(c for c in numbers if world_size % c and math.ceil(world_size / c) + c - 2 <= most)
+
+
+def remark(spec: str | Sequence[int], grid: Grid, columns: Sequence[int] = ()) -> str | None:
+    """Tells a user who named this grid how the grid came out. None: as expected.
+
+    Args:
+        spec: The named grid.
+        grid: How the grid came out.
+        columns: Heights of the columns, where these are unequal.
+    """
     if not isinstance(spec, str) or spec == "1d" or grid.world_size == 1:
         return None
+    if columns:
+        heights = ", ".join(map(str, columns))
+        return f"partition.grid={spec} of {grid.world_size} workers is {len(columns)} columns of {heights} workers"
     if grid.cols == 1:
         return f"partition.grid={spec} of {grid.world_size} workers is {grid}: a single column, the same as 1d"
     if spec == "3d" and grid.slices == 1:
@@ -96,8 +132,8 @@ def _given(spec: Sequence[int], world_size: int) -> Grid:
 
 
 def _check_replication(copies: int, world_size: int) -> None:
-    if type(copies) is not int or copies < 1 or world_size % copies:
-        raise UserError(f"partition.replication={copies} must divide workers={world_size}")
+    if type(copies) is not int or copies < 1 or copies > world_size:
+        raise UserError(f"partition.replication={copies} must be from 1 to workers={world_size}")
 
 
 def _default_replication(world_size: int) -> int:

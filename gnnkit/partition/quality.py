@@ -78,6 +78,7 @@ class Quality:
         words = {"gather": self.gather_words, "reduce": self.reduce_words, "slice": self.slice_words, "all": self.words}
         return {
             "grid": asdict(self.partition.grid),
+            "columns": list(self.partition.columns),
             "num_nodes": len(self.partition.node_rank),
             "num_edges": self.num_edges,
             "edge_cut": self.edge_cut,
@@ -91,7 +92,7 @@ class Quality:
     def _regions(self) -> Iterator[dict[str, Any]]:
         num_boundary = np.bincount(self.partition.node_rank[self.boundary], minlength=len(self.num_held))
         for rank in range(self.partition.grid.world_size):
-            row, col, slice_ = self.partition.grid.position(rank)
+            row, col, slice_ = self.partition.position(rank)
             yield {
                 "rank": rank,
                 "row": row,

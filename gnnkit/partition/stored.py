@@ -40,4 +40,4 @@ class Stored(Partitioner):
             raise UserError(
                 f"partition.path={self.path} assigns {len(arrays['node_rank'])} nodes, the graph has {graph.num_nodes}"
             )
-        return Partition(arrays["node_rank"], arrays.get("edge_cell"), grid)
+        return Partition(arrays["node_rank"], arrays.get("edge_cell"), grid, tuple(meta.get("columns", ())))

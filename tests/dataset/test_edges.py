@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from gnnkit.__main__ import main
 from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
@@ -112,6 +114,60 @@ def test_graphs_are_symmetrized_and_rows_normalized_on_demand(tmp_path: Path) ->
     np.testing.assert_array_equal(graph.csc.indptr, [0, 2, 3, 4, 4])
     np.testing.assert_array_equal(graph.csc.weight, [2, 1, 2, 0.5])
     np.testing.assert_allclose(graph.features.sum(axis=1), 1)
+
+
+def by_id(graph: Graph) -> dict[str, Any]:
+    """What a graph says about each id of the user, and about each edge."""
+    ids = np.array([10, 30, 20, 40]) if graph.node_ids is None else graph.node_ids
+    ends = ids[np.repeat(np.arange(4), np.diff(graph.csc.indptr))], ids[graph.csc.indices]
+    nodes = zip(graph.labels, graph.split, graph.features.tolist(), graph.coordinates.tolist(), strict=True)
+    edges = zip(*ends, graph.csc.weight, graph.edge_features[:, 0], graph.edge_positions, strict=True)
+    return {"nodes": dict(zip(ids.tolist(), nodes, strict=True)), "edges": sorted(edges)}
+
+
+def test_ids_are_sorted_on_demand(tmp_path: Path) -> None:
+    plain = load(folder(tmp_path, coordinates_npy=np.arange(8.0).reshape(4, 2)))
+    graph = load(tmp_path, sort_ids=True)
+    assert plain.node_ids is None
+    np.testing.assert_array_equal(graph.node_ids, [10, 20, 30, 40])
+    np.testing.assert_array_equal(graph.labels, [0, -1, 1, -1])
+    np.testing.assert_array_equal(graph.csc.indices, [1, 2, 0])
+    assert by_id(graph) == by_id(plain)
+    text = load(folder(tmp_path, nodes_csv="id\nb\n\u00fc\na10\na2\n", edges_csv="src,dst\n\u00fc,b\n"), sort_ids=True)
+    assert text.node_ids.tolist() == ["a10", "a2", "b", "\u00fc"]
+    np.testing.assert_array_equal(text.csc.indptr, [0, 0, 0, 1, 1])
+
+
+def test_only_ids_of_a_table_are_sorted(tmp_path: Path) -> None:
+    edges = folder(tmp_path, nodes_csv=None, edges_csv="src,dst\n1,0\n")
+    with pytest.raises(UserError, match=r"holds no nodes\.csv or nodes\.parquet, whose ids dataset\.sort_ids=true"):
+        load(edges, sort_ids=True)
+
+
+@pytest.mark.slow
+def test_sorted_ids_give_the_run_of_a_sorted_table_and_results_name_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    ids, label, features = np.arange(40) * 7, np.arange(40) // 20, rng.random((40, 3))
+    edges = "src,dst\n" + "".join(f"{a},{b}\n{b},{a}\n" for a, b in zip(ids, np.roll(ids, 1), strict=True))
+
+    def run(name: str, order: np.ndarray[Any, Any], *options: str) -> Path:
+        rows = [f"{ids[i]},{label[i]},train,{','.join(map(str, features[i]))}\n" for i in order]
+        (tmp_path / name).mkdir()
+        root = folder(tmp_path / name, nodes_csv="id,label,split,x,y,z\n" + "".join(rows), edges_csv=edges)
+        common = ["dataset=edges", f"dataset.root={root}", "workers=2", "comm=threads", "threads=1", *options]
+        for job in ("train", "partition"):
+            out = [f"job={job}", f"output={root / job}"]
+            assert main(["+strategy=vertex_centric", "trainer.max_epochs=5", *common, *out]) == 0
+        return root
+
+    tidy = run("tidy", np.arange(40))
+    found = run("found", rng.permutation(40), "dataset.sort_ids=true")
+    assert not (tidy / "train/node_ids.npy").exists()
+    for job in ("train", "partition"):
+        np.testing.assert_array_equal(np.load(found / job / "node_ids.npy"), ids)
+    for name in ("train/predictions.npy", "partition/partition/node_rank.npy"):
+        np.testing.assert_array_equal(np.load(found / name), np.load(tidy / name))
+    assert json.loads((found / "partition/partition/meta.json").read_text())["edge_cut"] == 4
 
 
 @pytest.mark.parametrize("files", [{"edges_csv": "src,dst\n"}, {"edges_csv": None, "edges_npy": np.zeros((2, 0), int)}])

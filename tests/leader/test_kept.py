@@ -219,7 +219,7 @@ def test_runs_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
         found = list(pool.map(lambda _: kept_partition(Kept(settings.cache, graph), settings), range(16)))
     assert len({partition.node_rank.tobytes() for partition in found}) == 1
     (entry,) = (tmp_path / "cache").iterdir()
-    assert kept._facts(entry) is None
+    assert kept._facts(entry) == []
 
 
 @pytest.mark.usefixtures("worthwhile")
@@ -287,10 +287,15 @@ def test_a_run_with_kept_shards_trains_the_same_model(tmp_path: Path, capfd: pyt
     assert all(torch.equal(cold[name], warm[name]) for name in cold)
 
 
-def test_a_partition_is_the_same_after_it_was_kept(tmp_path: Path, worthwhile: None) -> None:
+@pytest.mark.usefixtures("worthwhile")
+@pytest.mark.parametrize(
+    "keys", [["partition.nodes=hdrf"], ["partition.grid=1.5d", "partition.replication=3", "workers=4"]]
+)
+def test_a_partition_is_the_same_after_it_was_kept(tmp_path: Path, keys: list[str]) -> None:
     graph = small_graph()
-    settings = chosen(tmp_path, "partition.nodes=hdrf")
+    settings = chosen(tmp_path, *keys)
     first, second = (kept_partition(Kept(settings.cache, graph), settings) for _ in range(2))
     assert first.edge_cell is not None
     assert content(first) == content(second)
     assert asdict(first.grid) == asdict(second.grid)
+    assert first.columns == second.columns == ((2, 1, 1) if "partition.grid=1.5d" in keys else ())

@@ -1,0 +1,94 @@
+"""Partition -> Partition: columns of unequal height, for ranks that make no grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gnnkit.graph import Graph, Ids
+from gnnkit.partition.base import Partition
+from gnnkit.partition.border import MAX_IMBALANCE
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.quality import Quality, measure
+
+
+def fewest_words(graph: Graph, partition: Partition, numbers: Sequence[int]) -> Partition:
+    """Takes the columns whose busiest rank receives the fewest words, there and back.
+
+    The partition itself stays where no columns do better. Columns whose edges are less
+    even than both `MAX_IMBALANCE` and the partition's own are left out.
+
+    Args:
+        graph: The graph.
+        partition: A partition without `edge_cell`.
+        numbers: Numbers of columns to try.
+    """
+    own = measure(graph, partition)
+    others = (measure(graph, in_columns(graph, partition, number)) for number in numbers)
+    bound = max(MAX_IMBALANCE, own.balance()["edges"])
+    even = [own, *(other for other in others if other.balance()["edges"] <= bound)]
+    return min(even, key=_busiest).partition
+
+
+def in_columns(graph: Graph, partition: Partition, number: int) -> Partition:
+    """Holds each edge in the column of the source, in `number` columns of ranks.
+
+    The first P mod `number` columns have one rank more. So the plane has places without
+    a rank. A column deals out all destinations to its ranks: own nodes to the owner,
+    others for equal numbers of edges. A row travels to the other ranks of the column,
+    and one partial sum comes from each other column, as on a grid without gaps. A rank
+    exchanges with about as many peers, because the nodes of few owners are split.
+
+    Args:
+        graph: The graph.
+        partition: The owners. Edges held so far do not matter.
+        number: Number of columns, from 1 to P.
+    """
+    ranks = partition.node_rank
+    columns = np.array_split(np.arange(partition.grid.world_size, dtype=np.int32), number)
+    heights = [len(column) for column in columns]
+    node_column = np.repeat(np.arange(number, dtype=np.min_scalar_type(number)), heights)[ranks]
+    edge_column = node_column[graph.csc.indices]
+    destinations = np.repeat(np.arange(graph.num_nodes, dtype=graph.csc.indices.dtype), np.diff(graph.csc.indptr))
+    by_rank = np.argsort(ranks, kind="stable")
+    edge_cell = np.empty(graph.num_edges, np.int32)
+    for index, column in enumerate(columns):
+        held = np.flatnonzero(edge_column == index)
+        work = np.bincount(destinations[held], minlength=graph.num_nodes)
+        holder = ranks.astype(np.int32)  # of the edges into each node
+        others = by_rank[node_column[by_rank] != index]
+        own = np.bincount(ranks, weights=work, minlength=partition.grid.world_size)[column].astype(np.int64)
+        holder[others] = column[_dealt(work[others], own)]
+        edge_cell[held] = holder[destinations[held]]
+    grid = Grid(partition.grid.world_size, 1, 1)
+    return replace(partition, edge_cell=edge_cell, grid=grid, columns=tuple(heights))
+
+
+def _busiest(quality: Quality) -> int:
+    """Counts the words of the busiest rank in a forward and a backward pass.
+
+    A low column gathers few rows, and many gradients. So one direction says too little.
+    """
+    traffic, width = quality.traffic, quality.partition.grid.slices
+    return int((traffic.words(width).total + traffic.transposed().words(width).total).max())
+
+
+def _dealt(work: Ids, loads: Ids) -> Ids:  # [num_items]
+    """Deals items out in ranges, so that all loads come out alike where they can.
+
+    Args:
+        work: [num_items] of each item.
+        loads: [num_ranks] before.
+    """
+    room = np.maximum(_level(loads, int(work.sum())) - loads, 0)
+    middle = np.cumsum(work) - work / 2
+    return np.minimum(np.searchsorted(np.cumsum(room), middle), len(loads) - 1)
+
+
+def _level(loads: Ids, work: int) -> float:
+    """Finds the height that `work` reaches, poured over `loads`."""
+    ascending = np.sort(loads)
+    levels = (work + np.cumsum(ascending)) / np.arange(1, len(loads) + 1)  # over the k lowest loads
+    return float(levels.min())
