@@ -88,6 +88,9 @@ impl<T: Float> Scale<T> for OfSource<'_, T> {
 
     #[inline(always)]
     fn of(&self, edge: usize, _: usize) -> T {
+        if let Some(&later) = self.sources.get(edge + AHEAD) {
+            prefetch(&self.factor[later as usize..][..1]);
+        }
         self.factor[self.sources[edge] as usize]
     }
 
@@ -141,11 +144,8 @@ impl<T: Number, S: Scale<T::Wide>> Sum<'_, T, S> {
     /// Adds up the in-edges of `row`, times the factor of the row.
     #[inline(always)]
     fn scaled<const D: usize, const K: usize>(&self, row: usize, pass: Pass) -> [[T::Wide; D]; K] {
-        let mut sums = self.add(row, pass, [[T::Wide::ZERO; D]; K]);
-        if let Some(factor) = self.rest.destination {
-            times(&mut sums, factor[row]);
-        }
-        sums
+        let sums = self.add(row, pass, [[T::Wide::ZERO; D]; K]);
+        times(sums, self.rest.destination.map_or(T::Wide::ONE, |factor| factor[row]))
     }
 
     /// Adds `factor` times the columns of x from `start` on.
@@ -159,10 +159,11 @@ impl<T: Number, S: Scale<T::Wide>> Sum<'_, T, S> {
 }
 
 #[inline(always)]
-fn times<W: Float, const D: usize, const K: usize>(sums: &mut [[W; D]; K], factor: W) {
+fn times<W: Float, const D: usize, const K: usize>(mut sums: [[W; D]; K], factor: W) -> [[W; D]; K] {
     for sum in sums.as_flattened_mut() {
         *sum = *sum * factor;
     }
+    sums
 }
 
 /// The nearest numbers.
@@ -187,11 +188,16 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for Sum<'_, T, S> {
     #[inline(always)]
     fn write<const D: usize, const K: usize>(&self, row: usize, pass: Pass, out: &mut &mut [T], place: usize) {
         let mut sums = self.scaled::<D, K>(row, pass);
-        if self.rest.own != T::Wide::ZERO {
-            self.plus(&mut sums, self.rest.own, row * self.stride + pass.start);
+        let Rest { own, add, .. } = self.rest;
+        if own == T::Wide::ZERO && !add {
+            *at_mut(out, place) = nearest::<T, D, K>(sums); // apart, so that sums stay in registers
+            return;
+        }
+        if own != T::Wide::ZERO {
+            self.plus(&mut sums, own, row * self.stride + pass.start);
         }
         let out = at_mut::<T, D, K>(out, place);
-        if self.rest.add {
+        if add {
             for (sum, &there) in sums.as_flattened_mut().iter_mut().zip(out.as_flattened()) {
                 *sum = *sum + there.wide();
             }
@@ -275,10 +281,8 @@ impl<T: Number, S: Scale<T::Wide>> Reduce for BesideKept<'_, T, S> {
                 *sum = *sum + S::times(value, x.wide());
             }
         }
-        if let Some(factor) = rest.destination {
-            times(&mut sums, factor[row]);
-        }
-        *at_mut(out, place) = nearest::<T, D, K>(sums);
+        let factor = rest.destination.map_or(T::Wide::ONE, |factor| factor[row]);
+        *at_mut(out, place) = nearest::<T, D, K>(times(sums, factor));
         let own = self.dropped::<D, K>(at(x, row * width + pass.start), row, pass.start);
         *at_mut(out, place + width) = own;
     }
