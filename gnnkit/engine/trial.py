@@ -52,12 +52,9 @@ class Trial:
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
         self._notes = _Notes()
-        self.comm = _Alone(slice_, grid.world_size)
+        self.comm = Alone(slice_, grid.world_size)
         self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._notes)
-        if self.engine.slicing:  # its peers do not say how many rows they own
-            counts = [sizes.cell_nodes - sizes.owned] + [0] * (grid.slices - 2)
-            counts.insert(slice_, sizes.owned)
-            self.engine.slicing.row_counts = counts
+        tell_row_counts(self.engine)
 
     def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
         """Makes one adjacency for each layer."""
@@ -79,6 +76,15 @@ class Trial:
         """Returns the exchanges since the last call, in order."""
         exchanges, self._notes.exchanges = self._notes.exchanges, []
         return exchanges
+
+
+def tell_row_counts(engine: Engine) -> None:
+    """Tells an engine with an `Alone` how many rows the peers of its cell own."""
+    shard = engine.shard
+    if engine.slicing:
+        counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
+        counts.insert(shard.slice, len(shard.owned))
+        engine.slicing.row_counts = counts
 
 
 def exchanges(model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int) -> list[Exchange]:
@@ -212,11 +218,11 @@ class _Notes(Tally):
         self.exchanges.append(exchange)
 
 
-class _Alone(Communicator):
-    """A rank whose peers send zeros."""
+class Alone(Communicator):
+    """A rank whose peers send zeros, and ask for nothing."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.device = rank, world_size, torch.device("cpu")
+    def __init__(self, rank: int, world_size: int, device: torch.device | None = None) -> None:
+        self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
 
     @classmethod
     def connect(
@@ -225,7 +231,7 @@ class _Alone(Communicator):
         return cls(rank, world_size)
 
     def split(self, ranks: Sequence[int]) -> Communicator:
-        return _Alone(list(ranks).index(self.rank), len(ranks))
+        return Alone(list(ranks).index(self.rank), len(ranks), self.device)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         parts = [rows.new_zeros(count, *rows.shape[1:]) for count in recv_counts]

@@ -5,6 +5,8 @@ Imports torch and Lightning, once, before ranks are forked.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from torch import nn
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import inputs, iterate, lost, outputs, predict, train, verify
+from gnnkit.jobs import decide, inputs, iterate, lost, outputs, predict, train, verify
 from gnnkit.jobs.job import RankWork
 from gnnkit.jobs.join import join
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -27,7 +29,7 @@ from gnnkit.leader.result import Result
 from gnnkit.model.program import Program
 from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
-from gnnkit.settings import TRAINED, Choice, Settings, settle, with_choice
+from gnnkit.settings import AUTO, TRAINED, Choice, Settings, settle, with_choice
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -60,9 +62,14 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     Returns:
         The settings, with the default sampler if the strategy draws and none is chosen.
     """
+    if settings.strategy.name == AUTO:
+        for each in decide.possible(settings):
+            check(each, graph, model)
+        return settings
     if graph is None:
         settings.dataset.create()
-    settings.partition.nodes.create()
+    if settings.partition.nodes.name != AUTO:
+        settings.partition.nodes.create()
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
@@ -178,20 +185,35 @@ def run(
         graph: Instead of the data set.
         model: Instead of the configured model.
     """
-    if settings.job in ("plan", "partition"):
+    if settings.job == "plan":
         assert folder is not None
-        return plan(settings, graph, model) if settings.job == "plan" else partition(settings, folder, graph)
-    source = ModelSource(settings.model, model)
+        return plan(settings, folder, graph, model)
+
+    def decided(meanwhile: Callable[[], None] = lambda: None) -> Settings:
+        assert folder is not None
+        if not decide.is_open(settings):
+            return settings
+        return check(decide.decide(settings, folder, graph, model, meanwhile), graph, model)
+
+    if settings.job == "partition":
+        assert folder is not None
+        return partition(decided(), folder, graph)
+    trains = ModelSource(settings.model, model).trains
+    work, needs = _WORK[settings.job, trains], functools.partial(_needs, trains)
+    if started is not None:
+        return join(work, needs, decided, settings, folder, started, graph, model)
+    assert folder is not None
+    chosen = decided()
+    return run_ranks(work, needs(chosen), chosen, folder, graph, model)
+
+
+def _needs(trains: bool, settings: Settings) -> Needs:
+    """Says what the ranks read. `trains`: whether the model is trained."""
     strategy: ExecutionStrategy = settings.strategy.create()
-    work = _WORK[settings.job, source.trains]
-    needs = Needs(
-        trains=source.trains and settings.job != "predict",
-        graph=strategy.reads_graph and source.trains,
+    return Needs(
+        trains=trains and settings.job != "predict",
+        graph=strategy.reads_graph and trains,
         reference=settings.job == "verify",
         features=not strategy.fetches,
         owned_edges=strategy.one_column or strategy.fetches,
     )
-    if started is not None:
-        return join(work, needs, settings, folder, started, graph, model)
-    assert folder is not None
-    return run_ranks(work, needs, settings, folder, graph, model)

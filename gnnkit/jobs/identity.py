@@ -18,7 +18,7 @@ from gnnkit.jobs.models import Given, ModelSource
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.leader.cut import fingerprint
 from gnnkit.leader.result import versions
-from gnnkit.settings import Choice, Settings
+from gnnkit.settings import AUTO, Choice, Settings
 
 OWN_KEYS = ("output", "threads", "trainer.progress_bar")  # may differ between ranks
 
@@ -38,7 +38,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
     chosen += [settings.comm, settings.sync, settings.model, settings.task]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
-        **{f"{each.kind}={each.name}": _origin(each) for each in chosen if each is not None},
+        **{f"{each.kind}={each.name}": _origin(each) for each in chosen if each is not None and each.name != AUTO},
         **{f"version of {name}": version for name, version in versions().items()},
         "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),

@@ -31,5 +31,6 @@ def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, A
     graph = load(settings, graph)
     quality = measure(graph, assign(graph, settings.partition, settings.workers))
     quality.save(folder / "partition")
-    lines = [*describe(graph, settings, quality.partition.grid), *quality.table()]
+    why = [] if settings.decided is None else [settings.decided["why"]]
+    lines = [*describe(graph, settings, quality.partition.grid), *why, *quality.table()]
     return {"summary": "\n".join(lines), **quality.to_dict()}

@@ -176,7 +176,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
 
     quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
     decision = Decision.of(settings, graph, quality)
-    if not compares:
+    if not compares and settings.decided is None:
         why = f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
         decision = replace(decision, why=why)
     _coordinate(target.parent, quality, decision)
@@ -196,6 +196,7 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
     why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
+    why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition.grid), why]
     return _prepared(graph, partition, balance, why, lines)
 
