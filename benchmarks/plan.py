@@ -1,4 +1,4 @@
-"""Seconds and memory that job=plan predicts, beside those of the runs, and auto's choice.
+"""Seconds and memory that job=plan predicts, beside those of runs, and auto's choice.
 
     uv run python benchmarks/plan.py
     uv run python benchmarks/plan.py --graphs sbm --models gcn gat --workers 2
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -109,7 +108,9 @@ def main() -> None:
         for model in options.models:
             for workers in options.workers:
                 print(f"{graph}, {model}, {workers} workers", flush=True)
-                print(f"  {'layout':<26}{'predicted':>10}{'seconds':>10}{'error':>9}{'predicted':>10}{'MiB':>10}{'error':>9}")
+                print(
+                    f"  {'layout':<26}{'predicted':>10}{'seconds':>10}{'error':>9}{'predicted':>10}{'MiB':>10}{'error':>9}"
+                )
                 case = [*data, *MODELS[model], f"workers={workers}", f"threads={options.threads}"]
                 with tempfile.TemporaryDirectory() as folder:
                     found, choice = compare(case, options.layouts, Path(folder))
@@ -124,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

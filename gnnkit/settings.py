@@ -270,10 +270,10 @@ def with_choice(settings: Settings, choice: Choice) -> Settings:
 
 def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:
     """Puts another layout in the place of the configured one."""
-    section = {"nodes": partition.nodes.name, "grid": partition.grid, "replication": partition.replication}
+    keys = {"grid": partition.grid, "replication": partition.replication, "border": partition.border}
     rest = {key: value for key, value in partition.nodes.arguments.items() if key in plugins.PARTITION_KEYS}
     options = {key: value for key, value in partition.nodes.arguments.items() if key not in rest}
-    section |= {"border": partition.border, "options": options, **rest}
+    section = {"nodes": partition.nodes.name, **keys, "options": options, **rest}
     return replace(settings, partition=partition, composed={**settings.composed, "partition": section})
 
 
@@ -342,7 +342,7 @@ def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:
 
 def _check_auto(section: Mapping[str, Any]) -> None:
     """Raises `UserError` for a key that `partition=auto` chooses itself."""
-    left = {"grid": "1d", "replication": None, "border": "none", "options": {}}
+    left: dict[str, Any] = {"grid": "1d", "replication": None, "border": "none", "options": {}}
     for key, value in section.items():
         if key != "nodes" and value != left.get(key):
             raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")

@@ -1,4 +1,4 @@
-"""partition=auto and strategy=auto: the leader's choice, its reason, and where to find it."""
+"""partition=auto and strategy=auto: the leader's choice, and the reason in a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gnnkit import config
+from gnnkit import config, plugins
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.foresee import Foreseen, foresee
@@ -39,9 +39,8 @@ def possible(settings: Settings) -> list[Settings]:
 
 
 def with_strategy(settings: Settings, name: str) -> Settings:
-    """Puts a strategy with its defaults, and the sampler that it brings, into settings."""
-    composed = config.compose([f"strategy={name}"])
-    brought = settle(composed)
+    """Chooses a strategy with its defaults, and the sampler that it brings."""
+    brought = settle(config.compose([f"strategy={name}"]))
     settings = with_choice(settings, brought.strategy)
     return settings if settings.sampler or brought.sampler is None else with_choice(settings, brought.sampler)
 
@@ -106,7 +105,7 @@ def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
 
 
 def _stored(settings: Settings) -> Settings:
-    """Takes over what the checkpoint of a resumed run has decided, as far as it fits."""
+    """Takes over what the run of a checkpoint has decided, as far as it fits."""
     if settings.trainer.resume is None:
         return settings
     identity = resume.load(settings.trainer.resume)["identity"]
@@ -140,7 +139,11 @@ def _decide(
     if not strategy.full_graph:
         return _fewest_words(settings, graph, given, folder, meanwhile)
     open_partition = settings.partition.nodes.name == AUTO
-    named = candidates(settings, grids=True) if open_partition else {"chosen": settings.partition}
+    named = (
+        candidates(settings.workers, plugins.names("partition"), grids=True)
+        if open_partition
+        else {"chosen": settings.partition}
+    )
     foreseen = foresee(full, graph, given, functools.partial(promising, named=named), folder, meanwhile)
     if foreseen.machine is None and settings.strategy.name == AUTO:
         raise UserError(
@@ -184,7 +187,7 @@ def _fewest_words(
         folder: The run folder.
         meanwhile: Called a few times a second.
     """
-    named = candidates(settings, grids=False)
+    named = candidates(settings.workers, plugins.names("partition"), grids=False)
     patience = Patience.of(settings.timeout)
     words = run_in_child(_words, settings, graph, given, named, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
@@ -205,7 +208,7 @@ def _words(
 
 
 def why_layout(named: Mapping[str, PartitionSettings], foreseen: Foreseen, name: str) -> str:
-    """Says in a line why a layout is the choice, beginning with what repeats the choice.
+    """Says in a line why a layout is the choice. Begins with what repeats the choice.
 
     Args:
         named: The candidates.

@@ -66,10 +66,9 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         for each in decide.possible(settings):
             check(each, graph, model)
         return settings
-    if graph is None:
-        settings.dataset.create()
-    if settings.partition.nodes.name != AUTO:
-        settings.partition.nodes.create()
+    for choice in [settings.partition.nodes, *([settings.dataset] if graph is None else [])]:
+        if choice.name != AUTO:
+            choice.create()
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
@@ -97,14 +96,19 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
             strategy.check(sampler, num_layers)
     if settings.trainer.resume is not None and source.trains:
         resume.load(settings.trainer.resume)  # the ranks read it again
-    if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
-        raise UserError(
-            f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
-        )
+    _check_grid(settings, strategy)
     inputs.check(settings, source, strategy, sync)
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings
+
+
+def _check_grid(settings: Settings, strategy: ExecutionStrategy) -> None:
+    """Raises `UserError` for a grid that the strategy does not go with."""
+    if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
+        raise UserError(
+            f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
+        )
 
 
 def _check_monitor(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:

@@ -18,10 +18,10 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.job import DTYPES
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.planned_step import graph_widths, program_step, step_activations, step_volume
-from gnnkit.jobs.rehearse import Rehearsal, num_processes, rehearse
+from gnnkit.jobs.rehearse import Rehearsal, num_processes, ranks_here, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.choose import describe
+from gnnkit.leader.choose import sizes_of
 from gnnkit.leader.cut import load, read
 from gnnkit.leader.machine import Machine, available_memory
 from gnnkit.leader.predict import Load, predict
@@ -45,7 +45,7 @@ class Foreseen:
 
     layouts: dict[str, dict[str, Any]]  # figures by name, in the order found
     machine: Machine | None  # None: nothing was tried, so no layout has seconds
-    lines: list[str]  # for people
+    sizes: str  # of the graph, for people
     mean_degree: float
 
 
@@ -81,12 +81,13 @@ def foresee(
         loads = {name: figures.pop("load") for name, figures in layouts.items()}
         machine = None
         if tries:
-            rehearsal = rehearse(settings, tried, list(layouts), given, meanwhile)
+            rehearsal = rehearse(settings, tried, sorted({*found["tried"].values()}), given, meanwhile)
             machine = machine_of(settings, rehearsal)
             slowdown = _slowdown(settings, rehearsal)
-            for name, figures in layouts.items():
-                figures |= predict(machine, Load.of(loads[name]), rehearsal.layouts[name], slowdown).to_dict()
-        return Foreseen(layouts, machine, found["lines"], found["mean_degree"])
+            for name, counts in loads.items():
+                measured = rehearsal.layouts[found["tried"][name]]
+                layouts[name] |= predict(machine, Load.of(counts), measured, slowdown).to_dict()
+        return Foreseen(layouts, machine, found["sizes"], found["mean_degree"])
     finally:
         shutil.rmtree(tried, ignore_errors=True)
 
@@ -100,7 +101,7 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
     """
     plan = settings.plan
     single = rehearsal.bandwidth == 0
-    crowd = 1.0 if plan.is_cluster else settings.workers / num_processes(settings)
+    crowd = 1.0 if plan.is_cluster else ranks_here(settings) / num_processes(settings)
     latency = (0.0 if single else rehearsal.latency * max(crowd, 1)) if plan.latency is None else plan.latency * 1e-6
     bandwidth = (
         (np.inf if single else rehearsal.bandwidth / max(crowd, 1)) if plan.bandwidth is None else plan.bandwidth * 1e9
@@ -110,7 +111,7 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
         latency=latency,
         bandwidth=float(bandwidth),
         memory=available_memory() if plan.memory is None else plan.memory * 2**30,
-        ranks_per_host=settings.workers if plan.memory is None else 1,
+        ranks_per_host=ranks_here(settings) if plan.memory is None else 1,
         base=rehearsal.base,
     )
 
@@ -128,7 +129,7 @@ def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
     plan = settings.plan
     if plan.flops is not None:
         return rehearsal.flops / (plan.flops * 1e9)
-    return 1.0 if plan.is_cluster else max(settings.workers / num_processes(settings), 1)
+    return 1.0 if plan.is_cluster else max(ranks_here(settings) / num_processes(settings), 1)
 
 
 def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *, target: Path | None) -> dict[str, Any]:
@@ -149,19 +150,29 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
     widths = Widths(settings.embedding or width, task.num_outputs(graph.num_classes), edge_width)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     layouts: dict[str, Any] = {}
-    lines: list[str] = []
+    tried: dict[str, str] = {}  # the first layout with the same cut, by name
+    cuts: dict[int, str] = {}
     for name, quality in find(settings, graph):
+        tried[name] = cuts.setdefault(id(quality), name)
+        if tried[name] != name:
+            if tried[name] in layouts:
+                layouts[name] = layouts[tried[name]]
+            continue
         try:
             figures, counted = layout(settings.trainer, graph, model, quality)
         except UserError:  # the model does not go with that grid
             if not layouts:
                 raise
             continue
-        lines = lines or describe(graph, settings, quality.partition.grid)
         if target is not None:
             counted = _save_parts(settings, graph, quality, counted, target / name)
         layouts[name] = figures | {"load": counted.to_dict()}
-    return {"layouts": layouts, "lines": lines, "mean_degree": graph.num_edges / max(graph.num_nodes, 1)}
+    return {
+        "layouts": layouts,
+        "tried": {name: tried[name] for name in layouts},
+        "sizes": sizes_of(graph),
+        "mean_degree": graph.num_edges / max(graph.num_nodes, 1),
+    }
 
 
 def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:

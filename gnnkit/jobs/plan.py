@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, why_layout, with_strategy
@@ -41,7 +42,7 @@ def plan(settings: Settings, folder: Path, graph: Graph | None, given: Given) ->
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )
     if settings.partition.nodes.name == AUTO:
-        named = candidates(settings, grids=True)
+        named = candidates(settings.workers, plugins.names("partition"), grids=True)
         foreseen = foresee(settings, graph, given, functools.partial(promising, named=named), folder)
         chosen = least(foreseen.layouts, math.inf)
         assert chosen is not None
@@ -51,7 +52,7 @@ def plan(settings: Settings, folder: Path, graph: Graph | None, given: Given) ->
     else:
         foreseen, chosen = foresee(settings, graph, given, _layouts, folder), CHOSEN
         why = _why(settings, foreseen)
-    lines = [*foreseen.lines, *table(foreseen.layouts), *pays(foreseen, chosen), why]
+    lines = [foreseen.sizes, *table(foreseen.layouts), *pays(foreseen, chosen), why]
     figures = {
         "job": "plan",
         "model": ModelSource(settings.model, given).name,

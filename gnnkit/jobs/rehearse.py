@@ -21,6 +21,7 @@ from gnnkit.jobs.job import DTYPES, Job, set_up_torch
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.run import start_ranks
 from gnnkit.jobs.train import make_module
+from gnnkit.launch.environment import started_rank
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
 from gnnkit.leader.machine import measure_exchange, measure_flops
@@ -30,7 +31,8 @@ from gnnkit.ranges import num_cores
 from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
 
-_STEPS = 3  # timed, after one that does not count
+_STEPS = 5  # timed at most, after one that does not count
+_SECONDS = 1.5  # after which no further step is timed
 _STATUS = Path("/proc/self/status")
 _PEAK = Path("/proc/self/clear_refs")  # 5 sets the peak to the present memory
 
@@ -46,6 +48,12 @@ class Rehearsal:
     layouts: dict[str, list[list[float]]]  # by layout, then rank: seconds of a step, and bytes beyond `base`
 
 
+def ranks_here(settings: Settings) -> int:
+    """Counts the workers of this host."""
+    started = started_rank()
+    return settings.workers if started is None else min(settings.workers, started.local_world_size)
+
+
 def num_processes(settings: Settings) -> int:
     """Returns how many ranks measure at once.
 
@@ -53,7 +61,7 @@ def num_processes(settings: Settings) -> int:
     """
     if settings.workers == 1:
         return 1
-    return min(settings.workers, max(num_cores() // settings.threads, 2))
+    return max(min(ranks_here(settings), num_cores() // settings.threads), 2)
 
 
 def rehearse(
@@ -89,10 +97,10 @@ def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given
     progress("a short measurement of this machine")
     set_up_torch(settings)
     dtype = DTYPES[settings.trainer.precision]
-    with _grown_memory(comm.device) as base:
+    with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
-    found = []
+    found: list[float] = []
     for name in layouts:
         progress(f"a trial of {name}")
         found += _try_step(settings, Shard.load(folder / name / str(comm.rank)), model, comm)
@@ -122,7 +130,7 @@ def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator
     """
     gc.collect()
     _trim()
-    with _grown_memory(comm.device) as grown:
+    with _Memory(comm.device) as grown:
         prepared = Prepared([], {}, "", "", "", None, [])
         ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
         job = Job(settings, Path(), prepared, model)
@@ -131,12 +139,14 @@ def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator
         tell_row_counts(worker.engine(module.model))
         optimizer: Any = module.configure_optimizers()
         optimizer = optimizer["optimizer"] if isinstance(optimizer, dict) else optimizer
-        seconds = []
+        seconds: list[float] = []
         for epoch in range(_STEPS + 1):
-            comm.all_reduce(torch.zeros(1, device=comm.device))  # all ranks compute at once
+            spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
+            if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
+                break
             start = time.perf_counter()
             (batch,) = module.strategy.batches(epoch)
-            module.training_step(batch, 0).backward()
+            module.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             if comm.device.type == "cuda":
@@ -147,13 +157,13 @@ def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator
     return min(seconds[1:]), grown.bytes
 
 
-class _grown_memory(contextlib.AbstractContextManager["_grown_memory"]):  # noqa: N801 - reads as a function
+class _Memory(contextlib.AbstractContextManager["_Memory"]):
     """Measures the largest memory of its body, above the memory before."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.before, self.bytes = device, 0, 0
 
-    def __enter__(self) -> _grown_memory:
+    def __enter__(self) -> _Memory:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self.before = torch.cuda.memory_allocated(self.device)
@@ -178,7 +188,7 @@ def _status(name: str) -> int:
 
 
 def _trim() -> None:
-    """Returns freed memory to the system, so that the next layout begins as the first."""
+    """Returns freed memory to the system, before the next layout."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is not None and hasattr(library, "malloc_trim"):
         library.malloc_trim(0)

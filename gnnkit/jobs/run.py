@@ -18,6 +18,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.say import say
+from gnnkit.launch.child import StartMethod
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
@@ -93,7 +94,8 @@ def start_ranks(
             f"comm={settings.comm.name} needs a GPU for each of workers={settings.workers}{serving}, "
             f"found {torch.cuda.device_count()}"
         )
-    ranks, method = functools.partial(_process_rank, work, settings), "spawn" if on_gpus else "fork"
+    ranks = functools.partial(_process_rank, work, settings)
+    method: StartMethod = "spawn" if on_gpus else "fork"
     return launch(ranks, num_ranks, start_method=method, patience=patience, meanwhile=meanwhile)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.launch.progress import progress
@@ -26,7 +25,7 @@ MARGIN = 0.9  # share of the memory that predictions may fill
 _PARTITIONERS = ("contiguous", "balanced", "ldg", "metis")  # the last one where installed
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
-# Work of a row, and of a word that travels, in sums of an edge. Says what is tried only.
+# Work of a row, and of a word that travels, in sums of an edge. Says what to try only.
 _ROW, _WORD = 30, 15
 
 
@@ -102,15 +101,15 @@ def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[
         yield spelt(spec), measured[grid]
 
 
-def candidates(settings: Settings, *, grids: bool) -> dict[str, PartitionSettings]:
+def candidates(workers: int, installed: Collection[str], *, grids: bool) -> dict[str, PartitionSettings]:
     """Names the layouts that `partition=auto` compares, the plainest first.
 
     Args:
-        settings: The configuration.
+        workers: Number of ranks.
+        installed: Names of the installed partitioners.
         grids: Whether the strategy goes with grids other than 1d.
     """
-    workers = settings.workers
-    names = [name for name in _PARTITIONERS if name in plugins.names("partition")]
+    names = [name for name in _PARTITIONERS if name in installed]
     nodes = {name: Choice("partition", name, {}) for name in names}
     found = {name: PartitionSettings(choice, "1d", None, "none") for name, choice in nodes.items()}
     if workers == 1:
@@ -144,33 +143,34 @@ def promising(
         named: The candidates, the plainest first.
         most: Number of candidates given at most. Default: `TRIED`.
     """
-    begun, measured = time.monotonic(), dict[str, tuple[Quality, tuple[float, ...]]]()
+    begun = time.monotonic()
+    measured: dict[str, tuple[Quality, tuple[float, float, float]]] = {}
     for name, choice in named.items():
         if measured and time.monotonic() - begun > BUDGET:
             break
-        progress(f"a look at partition {name}")
+        progress(f"a look at {overrides(choice)}")
         try:
             quality = measure(graph, assign(graph, choice, settings.workers))
         except UserError:  # this assignment of nodes does not go with that grid
             continue
-        loads = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
-        grid, same = quality.partition.grid, [each for each, _ in measured.values()]
-        beaten = any(
-            other.partition.grid == grid and all(a >= b for a, b in zip(loads, lower, strict=True))
-            for other, (_, lower) in zip(same, measured.values(), strict=True)
-        )
-        if not beaten:
-            measured[name] = (quality, loads)
-    slices = {name: quality.partition.grid.slices for name, (quality, _) in measured.items()}
+        load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
+        if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
+            measured[name] = quality, load
 
     def work(name: str) -> float:
-        words, edges, rows = measured[name][1]
-        return _WORD * words + edges / slices[name] + _ROW * rows
+        quality, (words, edges, rows) = measured[name]
+        return _WORD * words + edges / quality.partition.grid.slices + _ROW * rows
 
     kept = sorted(measured, key=work)[:most]
-    for name in measured:
+    for name, (quality, _) in measured.items():
         if name in kept:
-            yield name, measured[name][0]
+            yield name, quality
+
+
+def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:
+    """Says whether one layout of a grid is as good as another in each load."""
+    same = other.partition.grid == quality.partition.grid
+    return same and all(a <= b for a, b in zip(lower, load, strict=True))
 
 
 def least(layouts: Mapping[str, Mapping[str, Any]], memory: float) -> str | None:
@@ -214,11 +214,12 @@ def describe(graph: Graph, settings: Settings, grid: Grid) -> list[str]:
     """
     chosen = settings.partition
     note = remark(chosen.grid, grid)
-    return [
-        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, "
-        f"{labels_of(graph)}; {chosen.nodes.name} nodes on a {grid} grid",
-        *([note] if note else []),
-    ]
+    return [f"{sizes_of(graph)}; {chosen.nodes.name} nodes on a {grid} grid", *([note] if note else [])]
+
+
+def sizes_of(graph: Graph) -> str:
+    """Says how large a graph is, and what its nodes have."""
+    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, {labels_of(graph)}"
 
 
 def labels_of(graph: Graph) -> str:

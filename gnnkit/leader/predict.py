@@ -1,4 +1,4 @@
-"""Seconds and memory of a training step on one layout, from counts and a short trial."""
+"""Seconds and memory of a training step on a layout, from counts and a short trial."""
 
 from __future__ import annotations
 
