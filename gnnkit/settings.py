@@ -220,6 +220,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     _check_keys(config)
     notes = _replace_auto(config)
     workers = _count("workers", config, MAX_WORKERS)
+    plan = _plan(config)
     comm = _choice("comm", config)
     _expect_keys("comm", comm.arguments, (), ("timeout",))
     return Settings(
@@ -242,7 +243,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         model=_choice("model", config),
         task=_choice("task", config),
         trainer=TrainerSettings(**config["trainer"]),
-        plan=PlanSettings(**config["plan"]),
+        plan=plan,
         composed=config,
         notes=notes,
     )
@@ -321,9 +322,12 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
     """Looks up the plugin that one section names. Imports nothing."""
     section = config[kind]
     name = plugins.plugin_name(kind, section)
+    arguments = plugins.arguments_of(kind, section)
     if name != AUTO or kind not in ("partition", "strategy"):
         plugins.find(kind, name)
-    return Choice(kind, name, plugins.arguments_of(kind, section))
+    elif kind == "strategy":
+        _expect_keys("strategy", arguments, ())
+    return Choice(kind, name, arguments)
 
 
 def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:
@@ -346,6 +350,18 @@ def _check_auto(section: Mapping[str, Any]) -> None:
     for key, value in section.items():
         if key != "nodes" and value != left.get(key):
             raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")
+
+
+def _plan(config: Mapping[str, Any]) -> PlanSettings:
+    """Reads the numbers of a cluster. Raises `UserError` where nothing reads these."""
+    plan = PlanSettings(**config["plan"])
+    named = (config["strategy"].get("name"), config["partition"].get("nodes"))
+    if plan.is_cluster and config["job"] != "plan" and AUTO not in named:
+        key = next(key for key, value in config["plan"].items() if value is not None)
+        raise UserError(
+            f"plan.{key}={config['plan'][key]} is read by job=plan, partition=auto and strategy=auto: leave it out"
+        )
+    return plan
 
 
 def _path(name: str, value: object) -> str | None:

@@ -35,7 +35,13 @@ def possible(settings: Settings) -> list[Settings]:
     """Lists the settings that a decision on the strategy may lead to."""
     if settings.strategy.name != AUTO:
         return [settings]
-    return [with_strategy(settings, name) for name in (FULL, SAMPLED)]
+    return [with_strategy(settings, FULL), _sampled(settings)]
+
+
+def _sampled(settings: Settings) -> Settings:
+    """Chooses the strategy that samples, and a partition that goes with it."""
+    keeps = settings.partition.nodes.name != AUTO and settings.partition.grid == "1d"
+    return with_partition(with_strategy(settings, SAMPLED), settings.partition if keeps else _PLAINEST)
 
 
 def with_strategy(settings: Settings, name: str) -> Settings:
@@ -168,11 +174,7 @@ def _decide(
             f"strategy={SAMPLED}, or more hosts"
         )
     why = f"the leader takes strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
-    partition = _PLAINEST if open_partition else settings.partition
-    return replace(
-        with_partition(with_strategy(settings, SAMPLED), partition),
-        decided={"why": why, "layouts": foreseen.layouts},
-    )
+    return replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts})
 
 
 def _fewest_words(

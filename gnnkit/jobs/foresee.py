@@ -21,7 +21,7 @@ from gnnkit.jobs.planned_step import graph_widths, program_step, step_activation
 from gnnkit.jobs.rehearse import Rehearsal, num_processes, ranks_here, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.choose import sizes_of
+from gnnkit.leader.choose import rough_work, sizes_of
 from gnnkit.leader.cut import load, read
 from gnnkit.leader.machine import Machine, available_memory
 from gnnkit.leader.predict import Load, predict
@@ -186,16 +186,20 @@ def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Loa
         target: Folder of the shards.
 
     Returns:
-        The work, with the ranks and the share that are tried.
+        The work, with the ranks that are tried, and their shares.
     """
     held, owned = quality.num_held, quality.traffic.num_owned
     busy = held / max(held.max(), 1) + owned / max(owned.max(), 1)
-    ranks = np.argsort(-busy, kind="stable")[: num_processes(settings)].tolist()
+    busiest = np.argsort(-busy, kind="stable").tolist()
+    ranks = [busiest[process % len(busiest)] for process in range(num_processes(settings))]
     share = min(1.0, TRIED_EDGES / max(int(held[ranks].max()), 1))
     smaller, partition = sampled(graph, quality.partition, share)
-    for process in range(num_processes(settings)):
-        cut(smaller, partition, ranks[process % len(ranks)]).save(target / str(process))
-    return replace(counted, tried=[ranks[p % len(ranks)] for p in range(num_processes(settings))], share=share)
+    shares: list[float] = []
+    for process, rank in enumerate(ranks):
+        shard = cut(smaller, partition, rank)
+        shard.save(target / str(process))
+        shares.append(rough_work(shard.csc.num_edges, len(shard.owned)) / max(rough_work(held[rank], owned[rank]), 1))
+    return replace(counted, tried=ranks, shares=shares)
 
 
 def layout(
@@ -233,7 +237,7 @@ def layout(
         "balance": quality.balance(),
     }
     gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * itemsize
-    return figures, Load(moved.messages, moved.received * itemsize, memory, gradient, (), 1.0)
+    return figures, Load(moved.messages, moved.received * itemsize, memory, gradient, (), ())
 
 
 def _memory(

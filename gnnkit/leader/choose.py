@@ -25,7 +25,7 @@ MARGIN = 0.9  # share of the memory that predictions may fill
 _PARTITIONERS = ("contiguous", "balanced", "ldg", "metis")  # the last one where installed
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
-# Work of a row, and of a word that travels, in sums of an edge. Says what to try only.
+# Work of a row, and of a word that travels, in sums of an edge. Rough numbers.
 _ROW, _WORD = 30, 15
 
 
@@ -159,12 +159,17 @@ def promising(
 
     def work(name: str) -> float:
         quality, (words, edges, rows) = measured[name]
-        return _WORD * words + edges / quality.partition.grid.slices + _ROW * rows
+        return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
 
     kept = sorted(measured, key=work)[:most]
     for name, (quality, _) in measured.items():
         if name in kept:
             yield name, quality
+
+
+def rough_work(edges: float, rows: float) -> float:
+    """Returns a rough count of work, in sums of an edge, to tell what to try."""
+    return edges + _ROW * rows
 
 
 def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:

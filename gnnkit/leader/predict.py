@@ -21,13 +21,13 @@ class Load:
     tensors: Ids  # [world_size] bytes that are counted: features, edges, parameters, activations
     gradient: int  # bytes of all parameters
     tried: Sequence[int]  # ranks whose shards were tried
-    share: float  # of each shard that was tried
+    shares: Sequence[float]  # [len(tried)] of the work of each of these shards
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Load:
         """Reads what `to_dict` wrote."""
         arrays = {name: np.array(plain[name]) for name in ("messages", "received", "tensors")}
-        return cls(**arrays, gradient=plain["gradient"], tried=plain["tried"], share=plain["share"])
+        return cls(**arrays, gradient=plain["gradient"], tried=plain["tried"], shares=plain["shares"])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -36,7 +36,7 @@ class Load:
             "tensors": self.tensors.tolist(),
             "gradient": self.gradient,
             "tried": list(self.tried),
-            "share": self.share,
+            "shares": list(self.shares),
         }
 
 
@@ -72,12 +72,12 @@ def predict(machine: Machine, load: Load, tried: Sequence[Sequence[float]], slow
         slowdown: Seconds of the run by seconds of the trial, of all that ranks do.
     """
     num_ranks = len(load.messages)
-    compute = max(seconds for seconds, _ in tried) / load.share
+    compute = max(seconds / share for (seconds, _), share in zip(tried, load.shares, strict=True))
     exchange = max(map(machine.exchange_seconds, load.messages.tolist(), load.received.tolist()))
     all_reduce = machine.all_reduce_seconds(load.gradient, num_ranks)
     # Buffers of operations come on top of what is counted, in proportion.
-    counted = load.tensors[list(load.tried)]
-    factor = max(taken / load.share / max(count, 1) for (_, taken), count in zip(tried, counted.tolist(), strict=True))
+    counted = (load.tensors[list(load.tried)] * load.shares).tolist()
+    factor = max(taken / max(count, 1) for (_, taken), count in zip(tried, counted, strict=True))
     grown = load.tensors * factor
     here = np.sort(grown)[::-1][: machine.ranks_per_host]
     return Prediction(compute * slowdown, exchange, all_reduce, int(machine.base + grown.max()), float(here.sum()))
