@@ -18,7 +18,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.job import DTYPES
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.planned_step import graph_widths, program_step, step_activations, step_volume
-from gnnkit.jobs.rehearse import Rehearsal, num_processes, ranks_here, rehearse
+from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, num_processes, ranks_here, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import rough_work, sizes_of
@@ -29,6 +29,7 @@ from gnnkit.leader.sample import sampled
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut
+from gnnkit.ranges import num_cores
 from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
 from gnnkit.task import NodeTask, Task
 
@@ -129,7 +130,10 @@ def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
     plan = settings.plan
     if plan.flops is not None:
         return rehearsal.flops / (plan.flops * 1e9)
-    return 1.0 if plan.is_cluster else max(ranks_here(settings) / num_processes(settings), 1)
+    if plan.is_cluster:
+        return 1.0
+    at_once = num_cores() if counts_cpu(settings) else num_processes(settings)
+    return max(ranks_here(settings) / at_once, 1)
 
 
 def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *, target: Path | None) -> dict[str, Any]:

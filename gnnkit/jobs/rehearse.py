@@ -117,6 +117,16 @@ def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given
     }
 
 
+def counts_cpu(settings: Settings) -> bool:
+    """Says whether steps of a trial are measured in seconds of the processor.
+
+    These do not count other work on the machine. With several threads, or ranks that
+    are threads, they would count all threads.
+    """
+    comm = settings.comm.load()
+    return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_one_process
+
+
 def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator) -> tuple[float, float]:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
@@ -140,18 +150,19 @@ def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator
         optimizer: Any = module.configure_optimizers()
         optimizer = optimizer["optimizer"] if isinstance(optimizer, dict) else optimizer
         seconds: list[float] = []
+        clock = time.process_time if counts_cpu(settings) else time.perf_counter
         for epoch in range(_STEPS + 1):
             spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
             if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
                 break
-            start = time.perf_counter()
+            start = clock()
             (batch,) = module.strategy.batches(epoch)
             module.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             if comm.device.type == "cuda":
                 torch.cuda.synchronize(comm.device)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
             del batch
         module.strategy.close()
     return min(seconds[1:]), grown.bytes

@@ -23,7 +23,7 @@ from gnnkit.partition.shard import Shard, cut
 
 _ROWS, _WIDTH = 1 << 15, 64  # of the exchange that measures bandwidth: 8 MiB of float32
 _PRODUCT = 512  # rows and columns of the dense product
-_REPEATS = 5
+_REPEATS = 8
 
 _MEMORY = Path("/proc/meminfo")
 _GROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))  # of a container, by version
