@@ -18,7 +18,7 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import MARGIN, candidates, least, overrides, promising
 from gnnkit.leader.cut import load, read
-from gnnkit.settings import AUTO, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
+from gnnkit.settings import AUTO, TRAINED, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.training import resume
 
@@ -142,7 +142,7 @@ def _decide(
     """
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.strategy.create()
-    if not strategy.full_graph:
+    if not strategy.full_graph or (settings.job in TRAINED and settings.strategy.name != AUTO):
         return _fewest_words(settings, graph, given, folder, meanwhile)
     open_partition = settings.partition.nodes.name == AUTO
     named = (
@@ -180,7 +180,7 @@ def _decide(
 def _fewest_words(
     settings: Settings, graph: Graph | None, given: Given, folder: Path, meanwhile: Callable[[], None]
 ) -> Settings:
-    """Decides on the nodes of each rank where ranks exchange no rows of layers.
+    """Decides on the nodes of each rank where no step on full graphs is to be foreseen.
 
     Args:
         settings: The configuration.
@@ -204,7 +204,7 @@ def _words(
     settings: Settings, graph: Graph | None, given: Given, named: Mapping[str, PartitionSettings]
 ) -> dict[str, float]:
     graph = load(settings, graph)
-    if ModelSource(settings.model, given).trains:
+    if ModelSource(settings.model, given).trains and settings.job not in TRAINED:
         graph, _ = read(settings, graph)
     return {name: float(quality.words.max()) for name, quality in promising(settings, graph, named)}
 
