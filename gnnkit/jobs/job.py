@@ -68,8 +68,7 @@ class Job:
         """
         settings = self.settings
         progress("reading its shard")
-        torch.set_num_threads(settings.threads)
-        torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
+        set_up_torch(settings)
         inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
         return Worker(
             comm,
@@ -98,6 +97,12 @@ class Job:
         widths = self.widths(worker)
         model = self.source.make_model(widths, self.settings.seed)
         return inexact(model, widths.in_features, widths.edge_width)
+
+
+def set_up_torch(settings: Settings) -> None:
+    """Sets the threads of this rank, and the precision of products."""
+    torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
 
 
 def with_servers(job: Job, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
