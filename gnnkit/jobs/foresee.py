@@ -20,7 +20,7 @@ from gnnkit.jobs.inputs import reads_sparse
 from gnnkit.jobs.job import DTYPES
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
-from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, num_processes, ranks_here, rehearse
+from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, ranks_here, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import rough_work, sizes_of
@@ -82,7 +82,16 @@ def foresee(
     try:
         patience = Patience.of(settings.timeout)
         work = functools.partial(survey, target=tried if tries else None)
-        found = run_in_child(work, settings, graph, given, find, patience=patience, meanwhile=meanwhile)
+        found = run_in_child(
+            work,
+            settings,
+            graph,
+            given,
+            find,
+            patience=patience,
+            beside=import_for_steps if tries else lambda: None,
+            meanwhile=meanwhile,
+        )
         layouts = found["layouts"]
         loads = {name: figures.pop("load") for name, figures in layouts.items()}
         machine = None

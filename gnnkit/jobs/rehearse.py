@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.trial import Alone, tell_row_counts
@@ -29,6 +31,7 @@ from gnnkit.partition.shard import Shard
 from gnnkit.ranges import num_cores
 from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
+from gnnkit.training.step import loss_of, make_optimizer, own_method
 
 _STEPS = 5  # timed at most, after one that does not count
 _SECONDS = 1.5  # after which no further step is timed
@@ -63,6 +66,14 @@ def num_processes(settings: Settings) -> int:
     return max(min(ranks_here(settings), num_cores() // settings.threads), 2)
 
 
+def import_for_steps() -> None:
+    """Imports what torch imports with the first optimiser.
+
+    Called before ranks are forked, and before the memory of a rank is measured.
+    """
+    torch.optim.SGD([torch.zeros(1)])
+
+
 def rehearse(
     settings: Settings,
     folder: Path,
@@ -95,6 +106,7 @@ def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given
     """
     progress("a short measurement of this machine")
     set_up_torch(settings)
+    import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[settings.trainer.precision]
     with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
@@ -126,7 +138,7 @@ def counts_cpu(settings: Settings) -> bool:
     return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_one_process
 
 
-def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator) -> tuple[float, float]:
+def _try_step(settings: Settings, shard: Shard, given: Given, comm: Communicator) -> tuple[float, float]:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
     Returns the seconds of a step, and the bytes that the rank has taken.
@@ -134,22 +146,20 @@ def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator
     Args:
         settings: The configuration.
         shard: The shard.
-        model: Instead of the configured model.
+        given: Instead of the configured model.
         comm: The ranks that measure at once.
     """
-    from gnnkit.jobs.train import make_module  # imports Lightning
-
     gc.collect()
     _trim()
     with _Memory(comm.device) as grown:
         prepared = Prepared([], {}, "", "", "", None, [])
         ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-        job = Job(settings, Path(), prepared, model)
+        job = Job(settings, Path(), prepared, given)
         worker = Worker(ranks, shard, DTYPES[settings.trainer.precision], settings.seed, threads=settings.threads)
-        module = make_module(job, job.strategy(), worker)
-        tell_row_counts(worker.engine(module.model))
-        optimizer: Any = module.configure_optimizers()
-        optimizer = optimizer["optimizer"] if isinstance(optimizer, dict) else optimizer
+        strategy, task = job.strategy(), job.task()
+        model, embedding = job.set_up(strategy, worker, task)
+        tell_row_counts(worker.engine(model))
+        optimizer = _optimizer(settings, model)
         seconds: list[float] = []
         clock = time.process_time if counts_cpu(settings) else time.perf_counter
         for epoch in range(_STEPS + 1):
@@ -157,16 +167,29 @@ def _try_step(settings: Settings, shard: Shard, model: Given, comm: Communicator
             if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
                 break
             start = clock()
-            (batch,) = module.strategy.batches(epoch)
-            module.training_step(batch, 0).backward()  # type: ignore[no-untyped-call]
+            (batch,) = strategy.batches(epoch)
+            batch = batch if embedding is None else embedding.fill(batch)
+            loss_of(model, task, batch, 0).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
             if comm.device.type == "cuda":
                 torch.cuda.synchronize(comm.device)
             seconds.append(clock() - start)
             del batch
-        module.strategy.close()
+        strategy.close()
     return min(seconds[1:]), grown.bytes
+
+
+def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
+    """Makes the optimiser, or the first one that the model brings."""
+    own = own_method(model, "configure_optimizers")
+    if own is None:
+        chosen = settings.trainer
+        return make_optimizer(model, chosen.optimizer, chosen.lr, chosen.weight_decay)
+    made: Any = own()
+    while not isinstance(made, Optimizer):
+        made = made["optimizer"] if isinstance(made, dict) else made[0]
+    return made
 
 
 class _Memory(contextlib.AbstractContextManager["_Memory"]):
