@@ -160,16 +160,17 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
         find: The layouts.
         target: Folder of the shards. None: nothing is tried.
     """
-    graph, source = load(settings, graph), ModelSource(settings.model, given)
+    graph, source, links = load(settings, graph), ModelSource(settings.model, given), None
     task: Task = settings.task.create()
     if source.trains:
-        graph, _ = read(settings, graph)
+        graph, links = read(settings, graph)
     strategy: ExecutionStrategy = settings.strategy.create()
     graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, strategy))
     width, edge_width = graph_widths(graph)
     widths = Widths(settings.embedding or width, task.num_outputs(graph.num_classes), edge_width)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
-    keeps_sums = strategy.keeps_sums and settings.embedding is None
+    # Learned rows change, and where edges are predicted each epoch has other edges.
+    keeps_sums = strategy.keeps_sums and settings.embedding is None and links is None
     layouts: dict[str, Any] = {}
     tried: dict[str, str] = {}  # the first layout with the same cut, by name
     cuts: dict[int, str] = {}

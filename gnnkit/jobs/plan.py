@@ -25,9 +25,9 @@ def plan(settings: Settings, folder: Path, graph: Graph | None, given: Given) ->
     """Compares the layouts for the workers, node assignment and model. Names the best.
 
     Counts the words and messages of one training step that exchanges, forward and
-    backward, or of one step of a program. The counts are exact. Seconds and memory are
-    predicted. Raises `UserError` for a chosen layout that cannot be. Leaves out other
-    layouts that cannot be.
+    backward, or of one step of a program. The step is not the first of the run. The
+    counts are exact. Seconds and memory are predicted. Raises `UserError` for a chosen
+    layout that cannot be. Leaves out other layouts that cannot be.
 
     Args:
         settings: The configuration.
