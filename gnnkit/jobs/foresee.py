@@ -166,8 +166,9 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
         graph, links = read(settings, graph)
     strategy: ExecutionStrategy = settings.strategy.create()
     graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, strategy))
-    width, edge_width = graph_widths(graph)
-    widths = Widths(settings.embedding or width, task.num_outputs(graph.num_classes), edge_width)
+    counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
+    width, edge_width = graph_widths(counted_graph)
+    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     # Learned rows change, and where edges are predicted each epoch has other edges.
     keeps_sums = strategy.keeps_sums and settings.embedding is None and links is None
@@ -181,7 +182,7 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
                 layouts[name] = layouts[tried[name]]
             continue
         try:
-            figures, counted = layout(settings.trainer, graph, model, quality, keeps_sums=keeps_sums)
+            figures, counted = layout(settings.trainer, counted_graph, model, quality, keeps_sums=keeps_sums)
         except UserError:  # the model does not go with that grid
             if not layouts:
                 raise
@@ -195,6 +196,11 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
         "about": [sizes_of(graph), *kept],
         "mean_degree": graph.num_edges / max(graph.num_nodes, 1),
     }
+
+
+def _with_width(graph: Graph, width: int) -> Graph:
+    """Returns the graph with zeros, which take no memory, in place of learned rows."""
+    return replace(graph, features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))
 
 
 def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:

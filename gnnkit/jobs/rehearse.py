@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -67,11 +68,14 @@ def num_processes(settings: Settings) -> int:
 
 
 def import_for_steps() -> None:
-    """Imports what torch imports with the first optimiser.
+    """Imports what ranks that train import, before ranks are forked.
 
-    Called before ranks are forked, and before the memory of a rank is measured.
+    The memory of a rank includes Lightning, which a trial can do without.
     """
-    torch.optim.SGD([torch.zeros(1)])
+    with contextlib.suppress(ModuleNotFoundError):
+        for name in ("torch.utils.tensorboard", "gnnkit.jobs.train"):
+            importlib.import_module(name)
+    torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or the stand-in
 
 
 def rehearse(
@@ -108,6 +112,8 @@ def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given
     set_up_torch(settings)
     import_for_steps()  # ranks of GPUs are not forked
     dtype = DTYPES[settings.trainer.precision]
+    for name in layouts[:1]:  # loads what first steps load
+        _try_step(settings, Shard.load(folder / name / str(comm.rank)), model, comm, steps=1)
     with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
@@ -138,7 +144,9 @@ def counts_cpu(settings: Settings) -> bool:
     return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_one_process
 
 
-def _try_step(settings: Settings, shard: Shard, given: Given, comm: Communicator) -> tuple[float, float]:
+def _try_step(
+    settings: Settings, shard: Shard, given: Given, comm: Communicator, steps: int = _STEPS
+) -> tuple[float, float]:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
     Returns the seconds of a step, and the bytes that the rank has taken.
@@ -148,9 +156,8 @@ def _try_step(settings: Settings, shard: Shard, given: Given, comm: Communicator
         shard: The shard.
         given: Instead of the configured model.
         comm: The ranks that measure at once.
+        steps: Timed at most.
     """
-    gc.collect()
-    _trim()
     with _Memory(comm.device) as grown:
         prepared = Prepared([], {}, "", "", "", None, [])
         ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
@@ -162,7 +169,7 @@ def _try_step(settings: Settings, shard: Shard, given: Given, comm: Communicator
         optimizer = _optimizer(settings, model)
         seconds: list[float] = []
         clock = time.process_time if counts_cpu(settings) else time.perf_counter
-        for epoch in range(_STEPS + 1):
+        for epoch in range(steps + 1):
             spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
             if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
                 break
@@ -199,6 +206,8 @@ class _Memory(contextlib.AbstractContextManager["_Memory"]):
         self.device, self.before, self.bytes = device, 0, 0
 
     def __enter__(self) -> _Memory:
+        gc.collect()
+        _trim()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self.before = torch.cuda.memory_allocated(self.device)

@@ -102,6 +102,13 @@ def test_ranks_that_exchange_no_rows_get_the_nodes_with_fewest_words(
 
 
 @pytest.mark.slow
+def test_learned_rows_are_foreseen(graph: Graph, tmp_path: Path) -> None:
+    keys = {"overrides": ["inputs=learned", "embedding=8"], "partition": "auto", **QUICK}
+    found = gnnkit.train(graph, strategy="vertex_centric", folder=tmp_path / "run", **keys)
+    assert found["why"].startswith("the leader takes partition=")
+
+
+@pytest.mark.slow
 def test_a_program_takes_the_layout_with_fewest_words(graph: Graph, tmp_path: Path) -> None:
     keys = {"strategy": "vertex_centric", "model": "pagerank", "partition": "auto", "workers": 2}
     found = gnnkit.train(graph, folder=tmp_path / "run", **keys)
