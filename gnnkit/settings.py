@@ -14,6 +14,7 @@ from gnnkit.config import SECTIONS, dotted
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
+AUTO = "auto"  # a partition or a strategy that the leader chooses
 JOBS = ("train", "verify", "plan", "partition", "predict", "test")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
@@ -26,6 +27,7 @@ DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
+MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
 _KEYS = (
@@ -41,6 +43,7 @@ _KEYS = (
     "cache",
     "checkpoint",
     "write",
+    "plan",
 )
 
 
@@ -165,8 +168,34 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """The section `plan`: a cluster as numbers. The constructor checks the ranges."""
+
+    flops: float | None  # GFLOP/s of a rank in dense products. None: measured here
+    bandwidth: float | None  # GB/s that a rank receives
+    latency: float | None  # microseconds of a message
+    memory: float | None  # GiB for each rank
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bandwidth", "memory"):
+            if getattr(self, name) is not None:
+                real(f"plan.{name}", getattr(self, name), high=MAX_RATE, above=0)
+        if self.latency is not None:
+            real("plan.latency", self.latency, 0, MAX_RATE)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether any number of another machine is given."""
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """One job's configuration, without any `auto`."""
+    """One job's configuration.
+
+    The partition or the strategy may be `AUTO` until the leader has decided. Nothing
+    else is `auto` any more.
+    """
 
     job: str
     inputs: str  # one of INPUTS
@@ -189,8 +218,16 @@ class Settings:
     model: Choice
     task: Choice
     trainer: TrainerSettings
+    plan: PlanSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
+    decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the leader has anything to decide that the job reads."""
+        strategy = () if self.job == "partition" else (self.strategy.name,)
+        return AUTO in (self.partition.nodes.name, *strategy)
 
     @property
     def servers(self) -> int:
@@ -214,6 +251,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     _check_keys(config)
     notes = _replace_auto(config)
     workers = _count("workers", config, MAX_WORKERS)
+    plan = _plan(config)
     comm = _choice("comm", config)
     _expect_keys("comm", comm.arguments, (), ("timeout",))
     return Settings(
@@ -238,6 +276,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         model=_choice("model", config),
         task=_choice("task", config),
         trainer=TrainerSettings(**config["trainer"]),
+        plan=plan,
         composed=config,
         notes=notes,
     )
@@ -271,6 +310,15 @@ def with_choice(settings: Settings, choice: Choice) -> Settings:
     return replace(settings, **changed)
 
 
+def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:
+    """Puts another layout in the place of the configured one."""
+    keys = {"grid": partition.grid, "replication": partition.replication, "border": partition.border}
+    rest = {key: value for key, value in partition.nodes.arguments.items() if key in plugins.PARTITION_KEYS}
+    options = {key: value for key, value in partition.nodes.arguments.items() if key not in rest}
+    section = {"nodes": partition.nodes.name, **keys, "options": options, **rest}
+    return replace(settings, partition=partition, composed={**settings.composed, "partition": section})
+
+
 def num_gpus() -> int:
     """Counts the GPUs that torch can use. Asks torch only if there is a driver."""
     if not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
@@ -288,10 +336,13 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     for key in _KEYS:
         if key not in config:
             raise UserError(f"{key} is missing: do not remove it from the configuration")
+    if not isinstance(config["plan"], dict):
+        raise UserError(f"plan={shown(config['plan'])} is a section: set plan.bandwidth and the others")
     for key in SECTIONS:
         if not isinstance(config[key], dict) and (key, config[key]) != ("sampler", None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
+    _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
 
@@ -312,8 +363,12 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
     """Looks up the plugin that one section names. Imports nothing."""
     section = config[kind]
     name = plugins.plugin_name(kind, section)
-    plugins.find(kind, name)
-    return Choice(kind, name, plugins.arguments_of(kind, section))
+    arguments = plugins.arguments_of(kind, section)
+    if name != AUTO or kind not in ("partition", "strategy"):
+        plugins.find(kind, name)
+    elif kind == "strategy":
+        _expect_keys("strategy", arguments, ())
+    return Choice(kind, name, arguments)
 
 
 def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:
@@ -323,9 +378,31 @@ def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:
     section = config["partition"]
     grid, replication = section["grid"], section["replication"]
     make_grid(grid, workers, replication)
+    if plugins.plugin_name("partition", section) == AUTO:
+        _check_auto(section)
     return PartitionSettings(
         _choice("partition", config), grid, replication, one_of("partition.border", section["border"], NAMES)
     )
+
+
+def _check_auto(section: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a key that `partition=auto` chooses itself."""
+    left: dict[str, Any] = {"grid": "1d", "replication": None, "border": "none", "options": {}}
+    for key, value in section.items():
+        if key != "nodes" and value != left.get(key):
+            raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")
+
+
+def _plan(config: Mapping[str, Any]) -> PlanSettings:
+    """Reads the numbers of a cluster. Raises `UserError` where nothing reads these."""
+    plan = PlanSettings(**config["plan"])
+    named = (config["strategy"].get("name"), config["partition"].get("nodes"))
+    if plan.is_cluster and config["job"] != "plan" and AUTO not in named:
+        key = next(key for key, value in config["plan"].items() if value is not None)
+        raise UserError(
+            f"plan.{key}={config['plan'][key]} is read by job=plan, partition=auto and strategy=auto: leave it out"
+        )
+    return plan
 
 
 def _path(name: str, value: object) -> str | None:

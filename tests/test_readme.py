@@ -168,7 +168,7 @@ def test_the_fields_of_a_result_are_those_of_the_table(runs: dict[str, Path]) ->
 
 
 KINDS = {
-    "strategy": lambda: plugins.names("strategy"),
+    "strategy": lambda: plugins.options("strategy"),
     "sampler": lambda: plugins.names("sampler"),
     "partition": lambda: plugins.options("partition"),
     "sync": lambda: plugins.names("sync"),

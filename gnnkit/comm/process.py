@@ -39,6 +39,7 @@ class ProcessGroup(Communicator):
     def connect(
         cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
     ) -> ProcessGroup:
+        _leave_groups_of_parent()
         # A store that binds by itself listens on all interfaces, at any address given.
         deadline = timedelta(seconds=timeout)
         store = None
@@ -107,6 +108,17 @@ class _Started(Pending):
     def wait(self) -> Tensor:
         self._work.wait()
         return self._received
+
+
+_of_parent: list[object] = []  # kept: a destructor would wait for threads that a fork lacks
+
+
+def _leave_groups_of_parent() -> None:
+    """Lets a process join ranks that was forked by a rank of other ones."""
+    if dist.is_initialized():
+        _of_parent.append(dist.distributed_c10d._world)
+        dist.distributed_c10d._world = dist.distributed_c10d._World()
+        torch._C._distributed_c10d._unregister_all_process_groups()
 
 
 class Gloo(ProcessGroup):

@@ -52,19 +52,18 @@ class Trial:
         if grid.slices == 1:
             sizes = replace(sizes, cell_nodes=sizes.owned)
         self._notes = _Notes()
-        self.comm = _Alone(slice_, grid.world_size)
+        self.comm = Alone(slice_, grid.world_size)
         self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._notes)
-        if self.engine.slicing:  # its peers do not say how many rows they own
-            counts = [sizes.cell_nodes - sizes.owned] + [0] * (grid.slices - 2)
-            counts.insert(slice_, sizes.owned)
-            self.engine.slicing.row_counts = counts
+        tell_row_counts(self.engine)
 
     def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
         """Makes one adjacency for each layer."""
         return ShardAdjacency.layers(self.engine, num_layers, 0)
 
-    def forward(self, model: nn.Module, in_features: int, *, sparse: bool = False) -> tuple[Tensor, int]:
-        """Runs the forward pass of a training step.
+    def forward(
+        self, model: nn.Module, in_features: int, *, sparse: bool = False, keeps_sums: bool = False
+    ) -> tuple[Tensor, int]:
+        """Runs the forward pass of a training step, not of the first one.
 
         Returns the logits [owned, num_classes], and the bytes that autograd saves.
 
@@ -72,12 +71,17 @@ class Trial:
             model: The model.
             in_features: Columns of a node's features.
             sparse: Whether input rows are sparse. Such rows keep no number here.
+            keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
         """
         shape, dtype = (len(self.engine.nodes), in_features), self.engine.dtype
         x = SparseRows.zeros(shape, dtype) if sparse else torch.zeros(shape, dtype=dtype)
         known = [] if isinstance(x, SparseRows) else [x]
         model.train()
         num_layers: int = model.num_layers  # type: ignore[assignment]
+        if keeps_sums:
+            self.engine.fix(x)
+            model(x, self.adjacencies(num_layers))  # the first step
+            self.take_exchanges()
         with SavedTensors([*known, *self.engine.held(), *model.parameters(), *model.buffers()]) as saved:
             logits: Tensor = model(x, self.adjacencies(num_layers))
         return logits, saved.num_bytes
@@ -88,7 +92,18 @@ class Trial:
         return exchanges
 
 
-def exchanges(model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int) -> list[Exchange]:
+def tell_row_counts(engine: Engine) -> None:
+    """Tells an engine with an `Alone` how many rows the peers of its cell own."""
+    shard = engine.shard
+    if engine.slicing:
+        counts = [len(shard.cell_nodes) - len(shard.owned)] + [0] * (shard.grid.slices - 2)
+        counts.insert(shard.slice, len(shard.owned))
+        engine.slicing.row_counts = counts
+
+
+def exchanges(
+    model: nn.Module, in_features: int, edge_width: int, traffic: Traffic, slice_: int, *, keeps_sums: bool = False
+) -> list[Exchange]:
     """Lists the exchanges of a training step on a rank of a slice.
 
     The backward pass is included.
@@ -99,9 +114,10 @@ def exchanges(model: nn.Module, in_features: int, edge_width: int, traffic: Traf
         edge_width: Columns of an edge's features. 0: there are none.
         traffic: Rows exchanged between the shards.
         slice_: Slice of the rank.
+        keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
     """
     trial = Trial(traffic, slice_, edge_width, _dtype(model))
-    trial.forward(model, in_features)[0].sum().backward()  # type: ignore[no-untyped-call]
+    trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return trial.take_exchanges()
 
@@ -221,11 +237,11 @@ class _Notes(Tally):
         self.exchanges.append(exchange)
 
 
-class _Alone(Communicator):
-    """A rank whose peers send zeros."""
+class Alone(Communicator):
+    """A rank whose peers send zeros, and ask for nothing."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size, self.device = rank, world_size, torch.device("cpu")
+    def __init__(self, rank: int, world_size: int, device: torch.device | None = None) -> None:
+        self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
 
     @classmethod
     def connect(
@@ -234,7 +250,7 @@ class _Alone(Communicator):
         return cls(rank, world_size)
 
     def split(self, ranks: Sequence[int]) -> Communicator:
-        return _Alone(list(ranks).index(self.rank), len(ranks))
+        return Alone(list(ranks).index(self.rank), len(ranks), self.device)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
         parts = [rows.new_zeros(count, *rows.shape[1:]) for count in recv_counts]

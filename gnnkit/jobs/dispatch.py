@@ -7,6 +7,7 @@ imported once, before ranks are forked, and Lightning while the data are prepare
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.leader.result import Result
 from gnnkit.ranges import one_of
-from gnnkit.settings import TRAINED, Choice, Settings, settle, with_choice
+from gnnkit.settings import AUTO, TRAINED, Choice, Settings, settle, with_choice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gnnkit.jobs.job import RankWork
     from gnnkit.jobs.models import Given, ModelSource
     from gnnkit.launch.environment import StartedRank
+    from gnnkit.leader.cut import Needs
     from gnnkit.model.program import Program
     from gnnkit.sampler import Sampler
     from gnnkit.strategy import ExecutionStrategy
@@ -49,8 +51,15 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     """
     if graph is None:
         settings.dataset.create()
-    settings.partition.nodes.create()
-    if settings.job == "partition":
+    if settings.partition.nodes.name != AUTO:
+        settings.partition.nodes.create()
+    if settings.job == "partition" and not settings.is_open:
+        return settings
+    if settings.strategy.name == AUTO:
+        from gnnkit.jobs import decide
+
+        for each in decide.possible(settings):
+            check(each, graph, model)
         return settings
     from gnnkit.jobs import inputs, iterate, lost, outputs
     from gnnkit.jobs.models import ModelSource
@@ -58,13 +67,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
-    if settings.trainer.monitor is not None:
-        _check_monitor(settings.trainer.monitor, settings, sync, task)
-    if settings.trainer.clip_norm is not None and not sync.steps_here:
-        raise UserError(
-            f"trainer.clip_norm={settings.trainer.clip_norm}: with sync={settings.sync.name} servers step, each with "
-            "some of the parameters: use sync=all_reduce, or leave the key out"
-        )
+    _check_trainer(settings, sync, task)
     strategy: ExecutionStrategy = settings.strategy.create()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
@@ -84,14 +87,30 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         from gnnkit.training import resume
 
         resume.load(settings.trainer.resume)  # the ranks read it again
-    if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
-        raise UserError(
-            f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
-        )
+    _check_grid(settings, strategy)
     inputs.check(settings, source, strategy, sync)
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings
+
+
+def _check_grid(settings: Settings, strategy: ExecutionStrategy) -> None:
+    """Raises `UserError` for a grid that the strategy does not go with."""
+    if (strategy.reads_graph or strategy.one_column or strategy.fetches) and settings.partition.grid != "1d":
+        raise UserError(
+            f"partition.grid={settings.partition.grid}: strategy={settings.strategy.name} has no process grid, use 1d"
+        )
+
+
+def _check_trainer(settings: Settings, sync: GradientSync, task: Task) -> None:
+    """Raises `UserError` for keys of the trainer that the synchronisation refuses."""
+    if settings.trainer.monitor is not None:
+        _check_monitor(settings.trainer.monitor, settings, sync, task)
+    if settings.trainer.clip_norm is not None and not sync.steps_here:
+        raise UserError(
+            f"trainer.clip_norm={settings.trainer.clip_norm}: with sync={settings.sync.name} servers step, each with "
+            "some of the parameters: use sync=all_reduce, or leave the key out"
+        )
 
 
 def _check_monitor(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:
@@ -179,25 +198,51 @@ def run(
         graph: Instead of the data set.
         model: Instead of the configured model.
     """
+    if settings.job == "plan":
+        from gnnkit.jobs.plan import plan
+
+        assert folder is not None
+        return plan(settings, folder, graph, model)
+
+    def decided(meanwhile: Callable[[], None] = lambda: None) -> Settings:
+        if not settings.is_open:
+            return settings
+        from gnnkit.jobs import decide
+
+        assert folder is not None
+        return check(decide.decide(settings, folder, graph, model, meanwhile), graph, model)
+
     if settings.job == "partition":
         from gnnkit.jobs.partition import partition
 
         assert folder is not None
-        return partition(settings, folder, graph)
-    if settings.job == "plan":
-        from gnnkit.jobs.plan import plan
-
-        return plan(settings, graph, model)
-    from gnnkit.jobs import inputs
+        return partition(decided(), folder, graph)
     from gnnkit.jobs.join import join
     from gnnkit.jobs.models import ModelSource
     from gnnkit.jobs.run import run_ranks
+
+    work = functools.partial(_work, settings.job, ModelSource(settings.model, model).trains)
+    if started is not None:
+        return join(work(), functools.partial(_needs, model), decided, settings, folder, started, graph, model)
+    assert folder is not None
+    chosen = decided()
+    return run_ranks(work, _needs(model, chosen), chosen, folder, graph, model)
+
+
+def _needs(model: Given, settings: Settings) -> Needs:
+    """Says what the ranks read.
+
+    Args:
+        model: Instead of the configured model.
+        settings: The configuration, without any `auto`.
+    """
+    from gnnkit.jobs import inputs
+    from gnnkit.jobs.models import ModelSource
     from gnnkit.leader.cut import Needs
 
     source = ModelSource(settings.model, model)
     strategy: ExecutionStrategy = settings.strategy.create()
-    work = functools.partial(_work, settings.job, source.trains)
-    needs = Needs(
+    return Needs(
         trains=source.trains and settings.job != "predict",
         graph=strategy.reads_graph and source.trains,
         reference=settings.job == "verify",
@@ -205,10 +250,6 @@ def run(
         sparse=inputs.reads_sparse(settings, source, strategy),
         owned_edges=strategy.one_column or strategy.fetches,
     )
-    if started is not None:
-        return join(work(), needs, settings, folder, started, graph, model)
-    assert folder is not None
-    return run_ranks(work, needs, settings, folder, graph, model)
 
 
 def _work(job: str, trains: bool) -> RankWork:

@@ -17,7 +17,7 @@ from gnnkit.jobs.models import Given, ModelSource
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.leader.kept import fingerprint
 from gnnkit.leader.result import versions
-from gnnkit.settings import Settings
+from gnnkit.settings import AUTO, Settings
 
 OWN_KEYS = ("output", "cache", "threads", "trainer.progress_bar")  # may differ between ranks
 
@@ -37,7 +37,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
     chosen += [settings.comm, settings.sync, settings.model, settings.task]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
-        **{f"{each.kind}={each.name}": each.origin for each in chosen if each is not None},
+        **{f"{each.kind}={each.name}": each.origin for each in chosen if each is not None and each.name != AUTO},
         **{f"version of {name}": version for name, version in versions().items()},
         "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.engine import LearnedRows
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared, load_graph, load_links, load_rounded, load_shard
@@ -18,6 +20,7 @@ from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
+from gnnkit.training.embedding import Embedding
 
 T = TypeVar("T")
 # Types of features, parameters and messages by trainer.precision.
@@ -68,8 +71,7 @@ class Job:
         """
         settings = self.settings
         progress("reading its shard")
-        torch.set_num_threads(settings.threads)
-        torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
+        set_up_torch(settings)
         inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
         return Worker(
             comm,
@@ -93,11 +95,40 @@ class Job:
         width = self.settings.embedding or worker.features.width
         return Widths(width, num_outputs, 0 if edges is None else edges.shape[1])
 
+    def set_up(self, strategy: ExecutionStrategy, worker: Worker, task: Task) -> tuple[nn.Module, Embedding | None]:
+        """Makes model and learned input rows of one rank, and sets up the strategy.
+
+        All ranks have the same first parameters. Threads share torch's random
+        generator, and Lightning winds the generator back at the begin of training. So
+        no thread trains before all threads have a model. Collective.
+
+        Args:
+            strategy: Hands out the batches.
+            worker: This rank.
+            task: The task, whose parameters become a part of the model.
+        """
+        model = self.source.make_model(self.widths(worker), self.settings.seed, task).to(worker.device, worker.dtype)
+        if worker.comm.in_one_process:
+            worker.comm.all_reduce(torch.zeros(1))
+        strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
+        strategy.setup(worker, model)
+        width = self.settings.embedding
+        if width is None:
+            return model, None
+        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
+        return model, Embedding(rows, strategy.tally)
+
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""
         widths = self.widths(worker)
         model = self.source.make_model(widths, self.settings.seed)
         return inexact(model, widths.in_features, widths.edge_width)
+
+
+def set_up_torch(settings: Settings) -> None:
+    """Sets the threads of this rank, and the precision of products."""
+    torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
 
 
 def with_servers(job: Job, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:

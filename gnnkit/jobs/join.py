@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from gnnkit.comm import Mailbox
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.jobs.decide import adopt, to_plain
 from gnnkit.jobs.identity import identity, share_state
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
@@ -37,7 +39,8 @@ _PREPARATION = "preparation"  # tag of the leader's letters
 
 def join(
     work: RankWork,
-    needs: Needs,
+    needs: Callable[[Settings], Needs],
+    decided: Callable[[Callable[[], None]], Settings],
     settings: Settings,
     folder: Path | None,
     started: StartedRank,
@@ -51,7 +54,9 @@ def join(
 
     Args:
         work: The work of each rank.
-        needs: The data that the ranks read.
+        needs: Says which data the ranks read.
+        decided: Gives the settings with the leader's decisions. Calls its argument a
+            few times a second.
         settings: The configuration.
         folder: The run folder, for the leader only, on a disk that all ranks see.
         started: This rank.
@@ -74,7 +79,7 @@ def join(
             if folder is None:
                 job = _hear_of_job(mailbox, settings, model)
             else:
-                job = _prepare_for_others(mailbox, settings, needs, folder, graph, model)
+                job = _prepare_for_others(mailbox, settings, needs, decided, folder, graph, model)
         return Result(settings.job, work(job, comm))
     finally:
         comm.close()
@@ -83,16 +88,23 @@ def join(
 
 
 def _prepare_for_others(
-    mailbox: Mailbox, settings: Settings, needs: Needs, folder: Path, graph: Graph | None, model: Given
+    mailbox: Mailbox,
+    settings: Settings,
+    needs: Callable[[Settings], Needs],
+    decided: Callable[[Callable[[], None]], Settings],
+    folder: Path,
+    graph: Graph | None,
+    model: Given,
 ) -> Job:
-    """Prepares the data in a child, and tells the other ranks.
+    """Decides, prepares the data in a child, and tells the other ranks.
 
     Sends heartbeats meanwhile.
 
     Args:
         mailbox: Between the ranks.
         settings: The configuration.
-        needs: The data that the ranks read.
+        needs: Says which data the ranks read.
+        decided: Gives the settings with the leader's decisions.
         folder: The run folder.
         graph: Instead of the data set.
         model: Instead of the configured model.
@@ -110,12 +122,12 @@ def _prepare_for_others(
             last = time.monotonic()
 
     try:
-        patience = Patience.of(settings.timeout)
-        prepared = run_in_child(prepare, settings, needs, folder, graph, patience=patience, meanwhile=beat)
+        settings, patience = decided(beat), Patience.of(settings.timeout)
+        prepared = run_in_child(prepare, settings, needs(settings), folder, graph, patience=patience, meanwhile=beat)
     except UserError as error:
         tell(error=str(error))
         raise
-    tell(folder=str(folder), prepared=prepared)
+    tell(folder=str(folder), prepared=prepared, decision=to_plain(settings))
     say(prepared["summary"])
     return Job(settings, folder, Prepared(**prepared), model)
 
@@ -133,6 +145,7 @@ def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
         if "error" in message:
             raise UserError(message["error"])
         if "prepared" in message:
+            settings = adopt(settings, message["decision"])
             return Job(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), model)
 
 

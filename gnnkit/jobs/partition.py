@@ -32,5 +32,6 @@ def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, A
     kept = Kept(settings.cache, named(load(settings, graph), folder))
     quality = measure(kept.graph, kept_partition(kept, settings))
     quality.save(folder / "partition")
-    lines = [*describe(kept.graph, settings, quality.partition), *quality.table(), *kept.notes]
+    why = [] if settings.decided is None else [settings.decided["why"]]
+    lines = [*describe(kept.graph, settings, quality.partition), *why, *quality.table(), *kept.notes]
     return {"summary": "\n".join(lines), **quality.to_dict()}

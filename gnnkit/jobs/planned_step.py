@@ -19,22 +19,25 @@ from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 
 
-def step_volume(graph: Graph, model: nn.Module | Program, quality: Quality) -> tuple[Volume, list[Sizes]]:
+def step_volume(
+    graph: Graph, model: nn.Module | Program, quality: Quality, *, keeps_sums: bool = False
+) -> tuple[Volume, list[Sizes]]:
     """Counts the exchanges of one step, and the rows of each kind that a rank has.
 
-    Rows include added self-loops.
+    Rows include added self-loops. The step is not the first of the run.
 
     Args:
         graph: The whole graph.
         model: A model that is trained, or a program.
         quality: The measured partition.
+        keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
 
     Returns:
         The exchanges of all ranks, and the sizes by rank.
     """
     sizes: list[Sizes] = []
     traffic = Traffic.of(_noted_shards(graph, model, quality, sizes))
-    by_slice = [_step_exchanges(model, graph, traffic, s) for s in range(traffic.grid.slices)]
+    by_slice = [_step_exchanges(model, graph, traffic, s, keeps_sums) for s in range(traffic.grid.slices)]
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
 
 
@@ -89,10 +92,12 @@ def program_step(program: Program, graph: Graph, traffic: Traffic, slice_: int) 
     return trial.take_exchanges(), values.shape[1]
 
 
-def _step_exchanges(model: nn.Module | Program, graph: Graph, traffic: Traffic, slice_: int) -> list[Exchange]:
+def _step_exchanges(
+    model: nn.Module | Program, graph: Graph, traffic: Traffic, slice_: int, keeps_sums: bool
+) -> list[Exchange]:
     if is_iterated(model):
         return program_step(model, graph, traffic, slice_)[0]
-    return exchanges(model, *graph_widths(graph), traffic, slice_)
+    return exchanges(model, *graph_widths(graph), traffic, slice_, keeps_sums=keeps_sums)
 
 
 def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]) -> Iterator[Shard]:

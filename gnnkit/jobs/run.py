@@ -18,6 +18,7 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.say import say
+from gnnkit.launch.child import StartMethod
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
@@ -45,7 +46,8 @@ def run_ranks(
             **run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work)
         )
         say(prepared.summary)
-        return Result(settings.job, _start(find_work(), Job(settings, folder, prepared, model)))
+        work = functools.partial(find_work(), Job(settings, folder, prepared, model))
+        return Result(settings.job, start_ranks(work, settings, settings.world_size))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
 
@@ -67,40 +69,60 @@ def connect(settings: Settings, rank: int, world_size: int, listener: socket.soc
     return comm.connect(rank, world_size, device=device, timeout=settings.timeout, listener=listener)
 
 
-def _start(work: RankWork, job: Job) -> dict[str, Any]:
-    """Starts the ranks, and returns the leader's figures."""
-    settings, comm, patience = job.settings, job.settings.comm.load(), Patience.of(job.settings.timeout)
+def start_ranks(
+    work: Callable[[Communicator], dict[str, Any]],
+    settings: Settings,
+    num_ranks: int,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Starts ranks on this machine, and returns the leader's figures.
+
+    Args:
+        work: The work of each rank. Collective.
+        settings: The configuration.
+        num_ranks: Number of ranks.
+        meanwhile: Called a few times a second. Default: does nothing.
+    """
+    comm, patience = settings.comm.load(), Patience.of(settings.timeout)
     if comm.in_one_process:
-        return launch(
-            functools.partial(_thread_ranks, work, job), 1, patience=patience, name="the process of all ranks"
-        )
+        threads = functools.partial(_thread_ranks, work, settings, num_ranks)
+        return launch(threads, 1, patience=patience, name="the process of all ranks", meanwhile=meanwhile)
     on_gpus = comm.device_type == "cuda"
-    if on_gpus and torch.cuda.device_count() < settings.world_size:
+    if on_gpus and torch.cuda.device_count() < num_ranks:
         serving = f" and sync.servers={settings.servers}" if settings.servers else ""
         raise UserError(
             f"comm={settings.comm.name} needs a GPU for each of workers={settings.workers}{serving}, "
             f"found {torch.cuda.device_count()}"
         )
-    ranks = functools.partial(_process_rank, work, job)
-    return launch(ranks, settings.world_size, start_method="spawn" if on_gpus else "fork", patience=patience)
+    ranks = functools.partial(_process_rank, work, settings)
+    method: StartMethod = "spawn" if on_gpus else "fork"
+    return launch(ranks, num_ranks, start_method=method, patience=patience, meanwhile=meanwhile)
 
 
 def _thread_ranks(
-    work: RankWork, job: Job, rank: int, world_size: int, listener: socket.socket | None
+    work: Callable[[Communicator], dict[str, Any]],
+    settings: Settings,
+    num_ranks: int,
+    rank: int,
+    world_size: int,
+    listener: socket.socket | None,
 ) -> dict[str, Any]:
     """Does the work of all ranks in this process, the only one that was started."""
-    comm: type[Communicator] = job.settings.comm.load()
-    results = comm.run(functools.partial(work, job), job.settings.world_size, timeout=job.settings.timeout)
-    return results[0]
+    comm: type[Communicator] = settings.comm.load()
+    return comm.run(work, num_ranks, timeout=settings.timeout)[0]
 
 
 def _process_rank(
-    work: RankWork, job: Job, rank: int, world_size: int, listener: socket.socket | None
+    work: Callable[[Communicator], dict[str, Any]],
+    settings: Settings,
+    rank: int,
+    world_size: int,
+    listener: socket.socket | None,
 ) -> dict[str, Any]:
     """Does the work of one rank in this process."""
     progress("the meeting of the ranks")
-    comm = connect(job.settings, rank, world_size, listener)
+    comm = connect(settings, rank, world_size, listener)
     try:
-        return work(job, comm)
+        return work(comm)
     finally:
         comm.close()

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
@@ -23,11 +21,9 @@ from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.task import Task
 from gnnkit.training import resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
-from gnnkit.training.embedding import Embedding
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import figures as monitored
@@ -119,10 +115,7 @@ def make_module(
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
     settings, task = job.settings, job.task()
-    model = _make_model(job, worker, task)
-    strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
-    strategy.setup(worker, model)
-    embedding = _embedding(settings.embedding, worker, strategy)
+    model, embedding = job.set_up(strategy, worker, task)
     module = kind(
         model,
         strategy,
@@ -142,39 +135,6 @@ def make_module(
             "parameters of the task: leave training_step out, or choose a task without parameters (task.decoder=dot)"
         )
     return module
-
-
-def _make_model(job: Job, worker: Worker, task: Task) -> nn.Module:
-    """Makes the model of one rank, with the same first parameters on all ranks.
-
-    Threads share torch's random generator, and Lightning winds the generator back at
-    the begin of training. So no thread trains before all threads have a model.
-    Collective.
-
-    Args:
-        job: The job.
-        worker: This rank.
-        task: The task, whose parameters become a part of the model.
-    """
-    model = job.source.make_model(job.widths(worker), job.settings.seed, task).to(worker.device, worker.dtype)
-    if worker.comm.in_one_process:
-        worker.comm.all_reduce(torch.zeros(1))
-    return model
-
-
-def _embedding(width: int | None, worker: Worker, strategy: ExecutionStrategy) -> Embedding | None:
-    """Makes the learned input rows of one rank, where input rows are learned.
-
-    Collective.
-
-    Args:
-        width: Numbers of a row. None: input rows are not learned.
-        worker: This rank.
-        strategy: Counts the rows moved.
-    """
-    if width is None:
-        return None
-    return Embedding(LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed), strategy.tally)
 
 
 def _fit(

@@ -30,6 +30,7 @@ def launch(
     start_method: StartMethod = "fork",
     patience: Patience | None = None,
     name: str = "rank {rank}",
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Runs a function in processes, and returns what the function returned on rank 0.
 
@@ -50,6 +51,7 @@ def launch(
         start_method: fork or spawn. Default: fork.
         patience: How long to wait for a sign of progress. Default: `Patience()`.
         name: Name of a process in messages. Default: `rank` with the number.
+        meanwhile: Called a few times a second. Default: does nothing.
     """
     with socket.create_server((LOOPBACK, 0), backlog=max(world_size, 128)) as listener:
         port = listener.getsockname()[1]
@@ -63,7 +65,7 @@ def launch(
             )
             for rank in range(world_size)
         ]
-        group = Group(children, patience or Patience(), after_first_start=listener.close)
+        group = Group(children, patience or Patience(), after_first_start=listener.close, meanwhile=meanwhile)
         results = group.run()
     lost = {"lost_workers": group.lost} if group.lost else {}
     return (results[0] or {}) | lost

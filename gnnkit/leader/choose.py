@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.launch.progress import progress
 from gnnkit.partition.base import Partition
 from gnnkit.partition.border import improve_border
 from gnnkit.partition.columns import fewest_words, in_columns
 from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.settings import PartitionSettings, Settings
+from gnnkit.settings import Choice, PartitionSettings, Settings
 
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
+BUDGET = 60.0  # seconds after which no further candidate is cut
+TRIED = 6  # candidates that are tried at most
+TIE = 0.03  # seconds within this share of the least count as equal
+MARGIN = 0.9  # share of the memory that predictions may fill
+
+_PARTITIONERS = ("contiguous", "balanced", "ldg", "metis")  # the last one where installed
+_PLANES = ("1d", "1.5d", "2d", "3d")
+_BORDERS = ("none", "min_words", "cover", "min_words+cover")
+# Work of a row, and of a word that travels, in sums of an edge. Rough numbers.
+_ROW, _WORD = 30, 15
 
 
 def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
@@ -55,6 +67,8 @@ class Decision:
             quality: The measured quality of the chosen layout.
         """
         chosen = settings.partition
+        if settings.decided is not None:
+            return cls(chosen.nodes.name, settings.decided["why"], settings.decided["layouts"])
         layouts = {"chosen": _figures(quality)}
         if graph.num_edges <= COMPARED_EDGES:
             layouts |= {name: _figures(other) for name, other in alternatives(settings, graph, quality)}
@@ -91,7 +105,115 @@ def alternatives(settings: Settings, graph: Graph, chosen: Quality) -> Iterator[
                 measured[shapes] = measure(graph, assign(graph, choice, workers))
         except UserError:  # this assignment of nodes or edges does not go with that grid
             continue
-        yield str(spec).replace(" ", ""), measured[shapes]
+        yield spelt(spec), measured[shapes]
+
+
+def candidates(workers: int, installed: Collection[str], *, grids: bool) -> dict[str, PartitionSettings]:
+    """Names the layouts that `partition=auto` compares, the plainest first.
+
+    Args:
+        workers: Number of ranks.
+        installed: Names of the installed partitioners.
+        grids: Whether the strategy goes with grids other than 1d.
+    """
+    names = [name for name in _PARTITIONERS if name in installed]
+    nodes = {name: Choice("partition", name, {}) for name in names}
+    found = {name: PartitionSettings(choice, "1d", None, "none") for name, choice in nodes.items()}
+    if workers == 1:
+        return {name: each for name, each in found.items() if name == names[0]}
+    borders = _BORDERS[1:] if grids else _BORDERS[1:2]
+    found |= {f"{name} {border}": replace(found[name], border=border) for border in borders for name in names}
+    if grids:
+        seen = {_shapes("1d", workers, None)}
+        for spec in (*_PLANES[1:], [1, 1, workers]):
+            shapes = _shapes(spec, workers, None)
+            if shapes in seen:
+                continue
+            seen.add(shapes)
+            on_grid = names if shapes[0].num_cells > 1 else names[:1]  # with a single cell all nodes are alike
+            found |= {f"{name} {spelt(spec)}": replace(found[name], grid=spec) for name in on_grid}
+    return found
+
+
+def promising(
+    settings: Settings, graph: Graph, named: Mapping[str, PartitionSettings], most: int = TRIED
+) -> Iterator[tuple[str, Quality]]:
+    """Cuts candidates, and gives those that may be best.
+
+    Leaves out a candidate whose busiest rank has no fewer words, edges and nodes than
+    that of another one on the same grid. Of the others the ones with least work by a
+    rough count are left. Cuts no further candidate after `BUDGET` seconds.
+
+    Args:
+        settings: The configuration.
+        graph: The whole graph.
+        named: The candidates, the plainest first.
+        most: Number of candidates given at most. Default: `TRIED`.
+    """
+    begun = time.monotonic()
+    measured: dict[str, tuple[Quality, tuple[float, float, float]]] = {}
+    for name, choice in named.items():
+        if measured and time.monotonic() - begun > BUDGET:
+            break
+        progress(f"a look at {overrides(choice)}")
+        try:
+            quality = measure(graph, assign(graph, choice, settings.workers))
+        except UserError:  # this assignment of nodes does not go with that grid
+            continue
+        load = (float(quality.words.max()), float(quality.num_held.max()), float(quality.traffic.num_owned.max()))
+        if not any(_beats(other, quality, lower, load) for other, lower in measured.values()):
+            measured[name] = quality, load
+
+    def work(name: str) -> float:
+        quality, (words, edges, rows) = measured[name]
+        return _WORD * words + rough_work(edges / quality.partition.grid.slices, rows)
+
+    kept = sorted(measured, key=work)[:most]
+    for name, (quality, _) in measured.items():
+        if name in kept:
+            yield name, quality
+
+
+def rough_work(edges: float, rows: float) -> float:
+    """Returns a rough count of work, in sums of an edge, to tell what to try."""
+    return edges + _ROW * rows
+
+
+def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:
+    """Says whether one layout of a grid is as good as another in each load."""
+    same = other.partition.grid == quality.partition.grid
+    return same and all(a <= b for a, b in zip(lower, load, strict=True))
+
+
+def least(layouts: Mapping[str, Mapping[str, Any]], memory: float) -> str | None:
+    """Names the layout that a run takes. None: none of them fits the memory.
+
+    Takes the least predicted seconds. Ties go to the least counted memory, then to the
+    first. Without predictions words take the place of seconds.
+
+    Args:
+        layouts: Figures by name, as `job=plan` gives these.
+        memory: Bytes that the ranks of a host may take.
+    """
+    fitting = [name for name, each in layouts.items() if each.get("host_memory", 0) <= MARGIN * memory]
+    if not fitting:
+        return None
+    costs = {name: layouts[name].get("seconds", layouts[name]["words"]["max"]) for name in fitting}
+    bound = min(costs.values()) * (1 + TIE)
+    equal = [name for name in fitting if costs[name] <= bound]
+    return min(equal, key=lambda name: sum(layouts[name]["memory_of_busiest_rank"].values()))
+
+
+def overrides(partition: PartitionSettings) -> str:
+    """Spells a candidate as overrides that repeat the choice."""
+    keys = {"border": partition.border, "grid": spelt(partition.grid)}
+    rest = [f"partition.{key}={value}" for key, value in keys.items() if value not in ("none", "1d")]
+    return " ".join([f"partition={partition.nodes.name}", *rest])
+
+
+def spelt(grid: str | list[int]) -> str:
+    """Spells a grid as on the command line."""
+    return str(grid).replace(" ", "")
 
 
 def _shapes(spec: str | Sequence[int], workers: int, replication: int | None) -> tuple[Grid, tuple[int, ...]]:
@@ -109,11 +231,12 @@ def describe(graph: Graph, settings: Settings, partition: Partition) -> list[str
     """
     chosen = settings.partition
     note = remark(chosen.grid, partition.grid, partition.columns)
-    return [
-        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, "
-        f"{labels_of(graph)}; {chosen.nodes.name} nodes on a {partition.grid} grid",
-        *([note] if note else []),
-    ]
+    return [f"{sizes_of(graph)}; {chosen.nodes.name} nodes on a {partition.grid} grid", *([note] if note else [])]
+
+
+def sizes_of(graph: Graph) -> str:
+    """Says how large a graph is, and what its nodes have."""
+    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, {labels_of(graph)}"
 
 
 def labels_of(graph: Graph) -> str:

@@ -142,13 +142,23 @@ def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partit
     def write(prepared: Prepared, entry: Path) -> dict[str, Any]:
         link_files(target, entry / PREPARED)
         text = report.read_text(encoding="utf-8") if report.exists() else None
-        return {"prepared": prepared.to_dict(), COORDINATION: text}
+        why = None if settings.decided is None else settings.decided["why"]
+        return {"prepared": prepared.to_dict(), COORDINATION: text, "decided": why}
 
     def read(entry: Path, facts: dict[str, Any]) -> Prepared:
         link_files(entry / PREPARED, target)
-        if facts[COORDINATION] is not None:
-            report.write_text(facts[COORDINATION], encoding="utf-8")
-        return Prepared(**facts["prepared"])
+        found, text = Prepared(**facts["prepared"]), facts[COORDINATION]
+        if settings.decided is not None:  # again, for the same layout
+            why = settings.decided["why"]
+            spelt = {name: getattr(found, name).replace(facts["decided"], why) for name in ("why", "summary")}
+            found = replace(found, **spelt)
+            if text is not None:
+                coordination = json.loads(text)
+                coordination["decision"] |= {"why": why, "layouts": settings.decided["layouts"]}
+                text = json.dumps(coordination)
+        if text is not None:
+            report.write_text(text, encoding="utf-8")
+        return found
 
     depends = {
         "owners": content(partition),
@@ -157,6 +167,7 @@ def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partit
         "strategy": settings.strategy.name,
         "precision": settings.trainer.precision,
         "needs": asdict(needs),
+        "decided": settings.decided is not None,  # the reason for the layout is of this run
     }
     return kept.recall("shards", depends, make, write, read)
 
@@ -214,7 +225,7 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
 
     quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
     decision = Decision.of(settings, graph, quality)
-    if not compares:
+    if not compares and settings.decided is None:
         why = f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
         decision = replace(decision, why=why)
     _coordinate(target.parent, quality, decision)
@@ -234,6 +245,7 @@ def _share(settings: Settings, graph: Graph, partition: Partition, target: Path)
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
     why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
+    why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition), why]
     return _prepared(graph, partition, balance, why, lines)
 

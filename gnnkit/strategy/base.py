@@ -216,6 +216,7 @@ class ExecutionStrategy(ABC):
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
     repeatable: bool = True  # False: batches depend on time
+    keeps_sums: bool = False  # whether steps keep the sums over input rows that stay as they are
     keeps_state: bool = False  # whether `state_dict` differs between ranks
     # Why input rows cannot be learned. None: batches name the `nodes` of these rows
     refuses_learned: str | None = "hands out batches that do not name the nodes of their input rows"

@@ -77,6 +77,7 @@ class VertexCentric(ExecutionStrategy):
         }
         self.exchange = RowExchange(exchange, options, drifts=self.drifts)
         self.keeps_state = self.exchange.keeps_state
+        self.keeps_sums = self.exchange.exact and not self.drifts
         self.repeatable = local_iterations != "auto"
         self.refuses_learned = (
             "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
@@ -85,7 +86,7 @@ class VertexCentric(ExecutionStrategy):
             else None
         )
         self.only_synchronises = not self.drifts
-        self.predicts_edges = "share" if self.exchange.exact and not self.drifts else None
+        self.predicts_edges = "share" if self.keeps_sums else None
         kept = f"strategy.exchange={exchange}" if self.exchange.name != "exact" else "strategy.local_iterations above 1"
         self.nodes_only = (
             f"{kept}: rows that are not of now and exact are of other edges than those of the epoch, choose "
@@ -93,7 +94,7 @@ class VertexCentric(ExecutionStrategy):
         )
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        return self if self.exchange.exact and not self.drifts else None
+        return self if self.keeps_sums else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         shard, self.comm = worker.shard, worker.comm

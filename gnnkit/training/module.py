@@ -9,19 +9,17 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from gnnkit.engine import LearnedRows
-from gnnkit.engine.kernels import wide
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
-from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.schedule import Schedule, clip
+from gnnkit.training.step import loss_of, make_optimizer, own_method
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
 _ROWS = "embedding"  # in a snapshot. Names of parameters begin with "model."
@@ -143,20 +141,14 @@ class TrainingModule(L.LightningModule):
         return batch  # strategies make batches on the device
 
     def configure_optimizers(self) -> Any:
-        if (own := _own(self.model, "configure_optimizers")) is not None:
+        if (own := own_method(self.model, "configure_optimizers")) is not None:
             if self.schedule.name is not None or self.schedule.warmup:
                 raise UserError(
                     f"trainer.schedule={self.schedule.name}: model={type(self.model).__name__} brings optimisers with "
                     "schedules of its own: leave out trainer.schedule and trainer.warmup_epochs"
                 )
             return own()
-        named = getattr(self.model, "decayed_parameters", self.model.parameters)
-        decayed = list(named())
-        chosen = {id(parameter) for parameter in decayed}
-        others = [parameter for parameter in self.model.parameters() if id(parameter) not in chosen]
-        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        make: Callable[..., Optimizer] = getattr(torch.optim, OPTIMIZERS[self.optimizer_name].torch_name)
-        return self.schedule.of(make([group for group in groups if group["params"]], lr=self.lr))
+        return self.schedule.of(make_optimizer(self.model, self.optimizer_name, self.lr, self.weight_decay))
 
     def on_train_start(self) -> None:
         if self.clip_norm is not None:
@@ -165,12 +157,7 @@ class TrainingModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self.batch = batch = self.filled(batch)
-        with batch.precision():
-            if (own := self.own_training_step) is not None:
-                _check_row_weights(self.model, batch)
-                loss: Tensor = own(batch, batch_idx)
-            else:
-                loss = loss_part(self.task, self.model(batch.x, batch.adjacencies), batch)
+        loss = loss_of(self.model, self.task, batch, batch_idx)
         self.local_loss = loss.detach()
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
@@ -199,7 +186,7 @@ class TrainingModule(L.LightningModule):
     @property
     def own_training_step(self) -> Callable[..., Tensor] | None:
         """The `training_step` of a model that brings one."""
-        return _own(self.model, "training_step")
+        return own_method(self.model, "training_step")
 
     def log_own(
         self,
@@ -255,35 +242,3 @@ class TrainingModule(L.LightningModule):
         self.settle()
         for name, figure in self.evaluation.read(self.model, self.task.measure).items():
             self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
-
-
-def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
-    """Computes this rank's part of the loss. Collective.
-
-    Args:
-        task: Computes the loss of each row.
-        out: [num_dst, width] output of the model.
-        batch: Says which rows the loss reads.
-    """
-    outputs = batch.outputs(out)
-    losses = task.losses(outputs.to(wide(outputs.dtype)), batch.labels)
-    if batch.row_weights is not None:
-        losses = losses * batch.row_weights
-    return losses.sum() / max(batch.total, 1)
-
-
-def _check_row_weights(model: nn.Module, batch: Batch) -> None:
-    """Raises `UserError` for a model that would leave out the weights of rows."""
-    if batch.row_weights is not None and not getattr(model, "reads_row_weights", False):
-        raise UserError(
-            f"model={type(model).__name__}: this strategy weighs the rows of a batch, and training_step must multiply "
-            "the loss of each row by batch.row_weights: do so and set reads_row_weights = True, or leave training_step out"
-        )
-
-
-def _own(model: nn.Module, name: str) -> Callable[..., Any] | None:
-    """Returns the user's method of a LightningModule, if there is one."""
-    if not isinstance(model, L.LightningModule) or getattr(type(model), name) is getattr(L.LightningModule, name):
-        return None
-    method: Callable[..., Any] = getattr(model, name)
-    return method

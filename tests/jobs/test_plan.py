@@ -34,6 +34,7 @@ from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.strategy.base import Worker
+from gnnkit.strategy.vertex_centric import VertexCentric
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
 MODELS = {
@@ -82,6 +83,18 @@ def totals(traffic: Tally) -> Counted:
     return words, sum(traffic.messages.values()), traffic.bytes_sent
 
 
+def counted_later(shards: list[Shard], model: nn.Module, comm: Communicator) -> Counted:
+    """In the second epoch of the strategy."""
+    model, strategy = copy.deepcopy(model), VertexCentric()
+    strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 0), model)
+    for epoch in range(2):
+        strategy.tally.reset()
+        (batch,) = strategy.batches(epoch)
+        model(batch.x, batch.adjacencies).sum().backward()
+    strategy.close()
+    return totals(strategy.tally)
+
+
 def partition_on(grid: Grid, graph: Graph) -> Partition:
     owner = np.random.default_rng(0).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
     return Partition(owner, None, grid)
@@ -115,6 +128,42 @@ def test_words_and_messages_planned_are_those_counted(name: str) -> None:
         planned, _ = step_volume(graph, model, quality)
         results = Threads.run(functools.partial(counted, shards, model), grid.world_size)
         check_volume(planned, results, grid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("name", MODELS)
+def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropout: float) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=8, num_layers=2, dropout=dropout).double()  # type: ignore[operator]
+    graph = make_graph()
+    for grid, quality, shards in layouts(graph):
+        planned, _ = step_volume(graph, model, quality, keeps_sums=True)
+        results = Threads.run(functools.partial(counted_later, shards, model), grid.world_size)
+        check_volume(planned, results, grid)
+        first, _ = step_volume(graph, model, quality)
+        kept = dropout == 0 and name in ("gcn", "sage", "gin")
+        assert (planned.received.sum() < first.received.sum()) == (kept and grid.world_size > 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) -> None:
+    model = {"name": "gcn", "dropout": dropout}
+    keys = {"strategy": "vertex_centric", "partition": "2d", "workers": 4, "model": model}
+
+    def words(epochs: int) -> Any:  # [world_size]
+        trainer = {"max_epochs": epochs, "check_val_every_n_epoch": 5}
+        found = gnnkit.train(make_graph(), folder=tmp_path / str(epochs), trainer=trainer, **keys)
+        return epochs * sum(np.array(found["per_rank"][f"words_{step}"]) for step in ("gathered", "reduced", "sliced"))
+
+    planned = gnnkit.train(make_graph(), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
+    later = np.array(planned["layouts"]["chosen"]["words"]["per_rank"])
+    first, five = words(1), words(5)
+    lost = 3 * 4  # the mean of each step's words is cut to a whole number
+    assert (five <= first + 4 * later).all()
+    assert (five > first + 4 * later - lost).all()
+    assert (later + lost < first).all() if dropout == 0 else (later == first).all()
 
 
 class Attends(Program):

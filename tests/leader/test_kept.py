@@ -21,7 +21,7 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.graph import Graph
 from gnnkit.leader import cut, kept
-from gnnkit.leader.cut import PREPARED, Needs, prepare
+from gnnkit.leader.cut import COORDINATION, PREPARED, Needs, prepare
 from gnnkit.leader.kept import Kept, content, kept_partition
 from gnnkit.settings import Settings, settle
 from gnnkit.storage import save_arrays
@@ -113,6 +113,25 @@ def test_a_second_run_makes_nothing(prepared: Prepare, monkeypatch: pytest.Monke
     for module, name in ((kept, "assign"), (cut, "cut_all"), (cut, "measure")):
         monkeypatch.setattr(module, name, None)
     assert "shards: made by an earlier run" in prepared(graph)[0]["summary"]
+
+
+@pytest.mark.usefixtures("worthwhile")
+@pytest.mark.parametrize("needs", NEEDS.values(), ids=NEEDS)
+def test_kept_shards_get_the_reason_of_this_run(needs: Needs, tmp_path: Path) -> None:
+    heard, decisions = [], []
+    for number, cache in enumerate(("cache", "cache", None)):
+        why = f"the leader takes this layout for reason {min(number, 1)}"
+        decided = {"why": why, "layouts": {"2d": {"seconds": min(number, 1)}}}
+        folder = tmp_path / f"run{number}"
+        folder.mkdir()
+        settings = replace(chosen(tmp_path), decided=decided, cache=cache and tmp_path / cache)
+        heard.append(prepare(settings, needs, folder, small_graph()))
+        report = folder / COORDINATION
+        decisions.append(json.loads(report.read_text())["decision"] if report.exists() else None)
+    assert "shards: made by an earlier run" in heard[1]["summary"]
+    assert plain(heard[1]) == plain(heard[2]) != plain(heard[0])
+    assert "reason 1" in heard[1]["why"]
+    assert decisions[1] == decisions[2]
 
 
 @pytest.mark.usefixtures("worthwhile")

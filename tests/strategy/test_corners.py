@@ -27,7 +27,7 @@ from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
-from gnnkit.training.module import loss_part
+from gnnkit.training.step import loss_part
 from tests.strategy.test_individual_sample import make_model
 
 THREE = Grid(3, 1, 1)  # the last rank owns nothing

@@ -44,7 +44,8 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, cut_signal_graph
 from gnnkit.training.ddp import SyncMeter
-from gnnkit.training.module import TrainingModule, loss_part
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.step import loss_part
 from gnnkit.training.trainer import make_trainer
 from tests.models import MODELS
 

@@ -17,7 +17,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.task import Task
-from gnnkit.training.module import loss_part
+from gnnkit.training.step import loss_part
 
 SEED = 3
 

@@ -36,7 +36,7 @@ from gnnkit.task.link_prediction import LinkPrediction, with_edges
 from gnnkit.task.ranking import ranking
 from gnnkit.testing import check_task
 from gnnkit.testing.graphs import WIDTH, check_graph
-from gnnkit.training.module import loss_part
+from gnnkit.training.step import loss_part
 from tests.models import MODELS
 from tests.task.steps import make_workers, run_steps
 

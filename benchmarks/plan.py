@@ -1,0 +1,151 @@
+"""Seconds and memory that job=plan predicts, beside those of runs, and auto's choice.
+
+    uv run python benchmarks/plan.py
+    uv run python benchmarks/plan.py --graphs sbm --models gcn gat --workers 2
+
+For each graph, model and number of workers, job=plan predicts the layouts that
+partition=auto compares. A run of each layout measures the same. `error` is predicted
+over measured, less 1. The choice is good where its run is the fastest, or within 10 %
+of the fastest. Seconds of a run are the least of its epochs without the first, as other
+work on a machine only adds to these. Where other work takes most of the machine,
+`--cpu` measures seconds of the processor instead, the mean over ranks, from two runs of
+different length. It needs `--threads 1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import resource
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gnnkit
+
+GOOD = 1.1  # times the seconds of the fastest layout
+EPOCHS = 6
+SYNTHETIC = ["dataset=synthetic", "dataset.num_classes=16"]
+GRAPHS = {
+    "sbm": [*SYNTHETIC, "dataset.kind=sbm"],
+    "rmat": [*SYNTHETIC, "dataset.kind=rmat"],
+    "pystdlib": ["dataset=pystdlib"],
+}
+MODELS = {
+    "gcn": ["model=gcn", "model.hidden=128", "model.num_layers=3"],
+    "sage": ["model=sage", "model.hidden=128", "model.num_layers=3"],
+    "gin": ["model=gin", "model.hidden=128", "model.num_layers=3"],
+    "gat": ["model=gat", "model.hidden=16", "model.heads=8", "model.num_layers=3"],
+}
+QUIET = ["trainer.progress_bar=false", "trainer.checkpoint=false", "trainer.check_val_every_n_epoch=1000"]
+
+
+def run(overrides: list[str], folder: Path) -> dict[str, Any]:
+    """Does one job, and returns its figures."""
+    return dict(gnnkit.train(strategy="vertex_centric", model="gcn", overrides=overrides, folder=folder))
+
+
+def measure(overrides: list[str], folder: Path) -> tuple[float, int]:
+    """Trains, and returns seconds of an epoch and peak bytes of the largest rank."""
+    run([*overrides, *QUIET, f"trainer.max_epochs={EPOCHS}"], folder)
+    by_epoch, memory = defaultdict[int, list[float]](list), 0
+    for line in (folder / "workers.jsonl").read_text(encoding="utf-8").splitlines():
+        state = json.loads(line)
+        spent = ("seconds_wait", "seconds_compute", "seconds_exchange", "seconds_sync")
+        by_epoch[state["epoch"]].append(sum(state[name] for name in spent))
+        memory = max(memory, state["memory"])
+    return min(max(seconds) for epoch, seconds in by_epoch.items() if epoch), memory
+
+
+def _measure_cpu(workers: int, overrides: list[str], folder: Path) -> tuple[float, int]:
+    """Trains twice, and returns seconds of the processor of an epoch and peak bytes."""
+    seconds = []
+    for epochs in (EPOCHS // 2, 3 * EPOCHS):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run([*overrides, *QUIET, f"trainer.max_epochs={epochs}"], folder / str(epochs))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    lines = (folder / str(3 * EPOCHS) / "workers.jsonl").read_text(encoding="utf-8").splitlines()
+    memory = max(json.loads(line)["memory"] for line in lines)
+    return (seconds[1] - seconds[0]) / (3 * EPOCHS - EPOCHS // 2) / workers, memory
+
+
+def compare(
+    case: list[str], most: int, folder: Path, measure: Callable[[list[str], Path], tuple[float, int]]
+) -> tuple[list[tuple[float, float]], float]:
+    """Prints a line for each layout.
+
+    Args:
+        case: Graph, model and workers.
+        most: Layouts that are run.
+        folder: Takes the runs.
+        measure: Gives seconds of an epoch and peak bytes of a run.
+
+    Returns:
+        Predicted over measured seconds and bytes of each layout, and the seconds of the
+        choice over those of the fastest layout.
+    """
+    plan = run([*case, "job=plan", "partition=auto"], folder / "plan")
+    layouts = dict(sorted(plan["layouts"].items(), key=lambda item: item[1]["seconds"])[:most])
+    layouts[plan["choice"]] = plan["layouts"][plan["choice"]]
+    ratios, seconds = [], {}
+    for number, (name, figures) in enumerate(layouts.items()):
+        seconds[name], memory = measure([*case, *figures["overrides"].split()], folder / str(number))
+        ratios.append((figures["seconds"] / seconds[name], figures["memory"] / memory))
+        print(
+            f"  {name:<26}{figures['seconds']:>10.4f}{seconds[name]:>10.4f}{ratios[-1][0] - 1:>+9.0%}"
+            f"{figures['memory'] / 2**20:>10.0f}{memory / 2**20:>10.0f}{ratios[-1][1] - 1:>+9.0%}"
+            + ("  chosen" if name == plan["choice"] else ""),
+            flush=True,
+        )
+    return ratios, seconds[plan["choice"]] / min(seconds.values())
+
+
+def main() -> None:
+    """Compares all cases, and prints how many predictions and choices are good."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--nodes", type=int, default=50_000, help="of sbm and rmat (default: 50000)")
+    parser.add_argument("--edges", type=int, default=1_000_000, help="of sbm and rmat (default: 1000000)")
+    parser.add_argument("--width", type=int, default=128, help="features of a node of sbm and rmat (default: 128)")
+    parser.add_argument("--layouts", type=int, default=6, help="that are run, the best by prediction (default: 6)")
+    parser.add_argument("--threads", type=int, default=1, help="of each rank (default: 1)")
+    parser.add_argument("--cpu", action="store_true", help="seconds of the processor in place of the clock's")
+    parser.add_argument("--quick", action="store_true", help="a small graph, to see that the script works")
+    options = parser.parse_args()
+    if options.quick:
+        options.graphs, options.models, options.workers, options.layouts = ["sbm"], ["gcn"], [2], 2
+        options.nodes, options.edges = 2_000, 10_000
+    ratios: list[tuple[float, float]] = []
+    choices: list[float] = []
+    for graph in options.graphs:
+        sizes = [f"dataset.num_nodes={options.nodes}", f"dataset.num_edges={options.edges // 2}"]
+        data = [*GRAPHS[graph], *([*sizes, f"dataset.width={options.width}"] if graph != "pystdlib" else [])]
+        for model in options.models:
+            for workers in options.workers:
+                print(f"{graph}, {model}, {workers} workers", flush=True)
+                print(
+                    f"  {'layout':<26}{'predicted':>10}{'seconds':>10}{'error':>9}{'predicted':>10}{'MiB':>10}{'error':>9}"
+                )
+                case = [*data, *MODELS[model], f"workers={workers}", f"threads={options.threads}"]
+                with tempfile.TemporaryDirectory() as folder:
+                    cpu = functools.partial(_measure_cpu, workers)
+                    found, choice = compare(case, options.layouts, Path(folder), cpu if options.cpu else measure)
+                ratios += found
+                choices.append(choice)
+    for place, what in enumerate(("seconds", "memory")):
+        errors = [abs(ratio[place] - 1) for ratio in ratios]
+        good = sum(error <= 0.25 for error in errors)
+        print(f"{what}: {good} of {len(errors)} predictions within 25 %, median error {statistics.median(errors):.0%}")
+    print(f"auto: {sum(choice <= GOOD for choice in choices)} of {len(choices)} choices within 10 % of the fastest")
+    print(f"  seconds of the choice over those of the fastest: {', '.join(f'{choice:.2f}' for choice in choices)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""partition=auto and strategy=auto: the leader's choice, and the reason in a line."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gnnkit import config, plugins
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs.foresee import Foreseen, foresee
+from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.redacted import to_yaml
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.choose import MARGIN, candidates, least, overrides, promising
+from gnnkit.leader.cut import read
+from gnnkit.leader.inputs import load
+from gnnkit.settings import AUTO, TRAINED, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
+from gnnkit.strategy import ExecutionStrategy
+
+FULL, SAMPLED = "vertex_centric", "individual_sample"  # what strategy=auto chooses from
+_PLAINEST = PartitionSettings(Choice("partition", "contiguous", {}), "1d", None, "none")
+
+
+def possible(settings: Settings) -> list[Settings]:
+    """Lists the settings that a decision on the strategy may lead to."""
+    if settings.strategy.name != AUTO:
+        return [settings]
+    return [with_strategy(settings, FULL), _sampled(settings)]
+
+
+def _sampled(settings: Settings) -> Settings:
+    """Chooses the strategy that samples, and a partition that goes with it."""
+    keeps = settings.partition.nodes.name != AUTO and settings.partition.grid == "1d"
+    return with_partition(with_strategy(settings, SAMPLED), settings.partition if keeps else _PLAINEST)
+
+
+def with_strategy(settings: Settings, name: str) -> Settings:
+    """Chooses a strategy with its defaults, and the sampler that it brings."""
+    brought = settle(config.compose([f"strategy={name}"]))
+    settings = with_choice(settings, brought.strategy)
+    return settings if settings.sampler or brought.sampler is None else with_choice(settings, brought.sampler)
+
+
+def decide(
+    settings: Settings,
+    folder: Path,
+    graph: Graph | None,
+    given: Given,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Settings:
+    """Replaces `auto` of partition and strategy, and stores the decision.
+
+    A resumed run takes the decision of its checkpoint, where the workers are as many.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder.
+        graph: Instead of the data set.
+        given: Instead of the configured model.
+        meanwhile: Called a few times a second.
+    """
+    decided = _stored(settings)
+    if decided.is_open:
+        decided = _decide(decided, folder, graph, given, meanwhile)
+    (folder / "config.yaml").write_text(to_yaml(decided.composed), encoding="utf-8")
+    return decided
+
+
+def to_plain(settings: Settings) -> dict[str, Any] | None:
+    """Returns the leader's decision as plain data. None: nothing was `auto`."""
+    if settings.decided is None:
+        return None
+    partition, sampler = settings.partition, settings.sampler
+    return {
+        "partition": {
+            "nodes": [partition.nodes.name, dict(partition.nodes.arguments)],
+            "grid": partition.grid,
+            "replication": partition.replication,
+            "border": partition.border,
+        },
+        "strategy": [settings.strategy.name, dict(settings.strategy.arguments)],
+        "sampler": None if sampler is None else [sampler.name, dict(sampler.arguments)],
+        "decided": dict(settings.decided),
+    }
+
+
+def adopt(settings: Settings, plain: Mapping[str, Any] | None) -> Settings:
+    """Takes over the decision of the leader, from `to_plain`."""
+    if plain is None:
+        return settings
+    section = plain["partition"]
+    settings = with_partition(
+        settings, PartitionSettings(**section | {"nodes": Choice("partition", *section["nodes"])})
+    )
+    settings = with_choice(settings, Choice("strategy", *plain["strategy"]))
+    if plain["sampler"] is not None:
+        settings = with_choice(settings, Choice("sampler", *plain["sampler"]))
+    return replace(settings, decided=plain["decided"])
+
+
+def _stored(settings: Settings) -> Settings:
+    """Takes over what the run of a checkpoint has decided, as far as it fits."""
+    if settings.trainer.resume is None:
+        return settings
+    from gnnkit.training import resume  # imports Lightning
+
+    identity = resume.load(settings.trainer.resume)["identity"]
+    run, layout = identity["run"], identity["layout"]
+    if settings.strategy.name == AUTO:
+        settings = with_strategy(settings, run["strategy"])
+    if settings.partition.nodes.name == AUTO and layout["workers"] == settings.workers:
+        first = "partition.nodes."
+        arguments = {key.removeprefix(first): value for key, value in layout.items() if key.startswith(first)}
+        keys = {key: layout[f"partition.{key}"] for key in ("grid", "replication", "border")}
+        nodes = Choice("partition", layout["partition.nodes"], arguments)
+        settings = with_partition(settings, PartitionSettings(nodes, **keys))
+    why = f"{_chosen(settings)}: as decided in the run of {settings.trainer.resume}"
+    return replace(settings, decided={"why": why, "layouts": {}})
+
+
+def _decide(
+    settings: Settings, folder: Path, graph: Graph | None, given: Given, meanwhile: Callable[[], None]
+) -> Settings:
+    """Decides on what is open.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder.
+        graph: Instead of the data set.
+        given: Instead of the configured model.
+        meanwhile: Called a few times a second.
+    """
+    full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
+    strategy: ExecutionStrategy = full.strategy.create()
+    if not strategy.full_graph or (settings.job in TRAINED and settings.strategy.name != AUTO):
+        return _fewest_words(settings, graph, given, folder, meanwhile)
+    open_partition = settings.partition.nodes.name == AUTO
+    named = (
+        candidates(settings.workers, plugins.names("partition"), grids=True)
+        if open_partition
+        else {"chosen": settings.partition}
+    )
+    foreseen = foresee(full, graph, given, functools.partial(promising, named=named), folder, meanwhile)
+    if foreseen.machine is None and settings.strategy.name == AUTO:
+        raise UserError(
+            f"strategy=auto predicts memory of models that are trained on nodes, and model={full.model.name} with "
+            f"task={settings.task.name} is none: choose strategy={FULL} or {SAMPLED}"
+        )
+    room = float("inf") if foreseen.machine is None else foreseen.machine.memory
+    name = least(foreseen.layouts, room)
+    if name is not None:
+        why = why_layout(named, foreseen, name) if open_partition else ""
+        if settings.strategy.name == AUTO:
+            fits = f"strategy={FULL}, whose ranks take {_memory(foreseen, name, room)}"
+            why = f"{fits}; {why}" if why else fits
+        return replace(
+            with_partition(full, named[name]), decided={"why": f"the leader takes {why}", "layouts": foreseen.layouts}
+        )
+    smallest = min(foreseen.layouts, key=lambda each: foreseen.layouts[each]["host_memory"])
+    needs = f"{_memory(foreseen, smallest, room)}, and predictions may fill {MARGIN:.0%} of these"
+    if settings.strategy.name != AUTO:
+        raise UserError(
+            f"partition=auto: no layout of strategy={full.strategy.name} fits: the ranks would take {needs}: choose "
+            f"strategy={SAMPLED}, or more hosts"
+        )
+    why = f"the leader takes strategy={SAMPLED}, as the ranks of strategy={FULL} would take {needs}"
+    return replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts})
+
+
+def _fewest_words(
+    settings: Settings, graph: Graph | None, given: Given, folder: Path, meanwhile: Callable[[], None]
+) -> Settings:
+    """Decides on the nodes of each rank where no step on full graphs is to be foreseen.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        given: Instead of the configured model.
+        folder: The run folder.
+        meanwhile: Called a few times a second.
+    """
+    named = candidates(settings.workers, plugins.names("partition"), grids=False)
+    patience = Patience.of(settings.timeout)
+    words = run_in_child(_words, settings, graph, given, named, patience=patience, meanwhile=meanwhile)
+    name = min(words, key=words.__getitem__)
+    why = (
+        f"the leader takes {overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
+        f"fewest of {len(words)} layouts on one column"
+    )
+    return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})
+
+
+def _words(
+    settings: Settings, graph: Graph | None, given: Given, named: Mapping[str, PartitionSettings]
+) -> dict[str, float]:
+    graph = load(settings, graph)
+    if ModelSource(settings.model, given).trains and settings.job not in TRAINED:
+        graph, _ = read(settings, graph)
+    return {name: float(quality.words.max()) for name, quality in promising(settings, graph, named)}
+
+
+def why_layout(named: Mapping[str, PartitionSettings], foreseen: Foreseen, name: str) -> str:
+    """Says in a line why a layout is the choice. Begins with what repeats the choice.
+
+    Args:
+        named: The candidates.
+        foreseen: The candidates that were compared.
+        name: The choice.
+    """
+    figures, others = foreseen.layouts[name], [each for each in foreseen.layouts if each != name]
+    if "seconds" not in figures:
+        return f"{overrides(named[name])}: the busiest rank receives {figures['words']['max']:,} words in a step, the fewest"
+    seconds = {each: foreseen.layouts[each]["seconds"] for each in others}
+    parts = figures["seconds_of"]
+    text = (
+        f"{overrides(named[name])}: {figures['seconds']:.3g} s an epoch (compute {parts['compute']:.3g}, exchange "
+        f"{parts['exchange']:.3g}) and {figures['memory'] / 2**20:,.0f} MiB a rank predicted"
+    )
+    if not others:
+        return text
+    near = min(seconds, key=seconds.__getitem__)
+    return f"{text}; next is {near} with {seconds[near]:.3g} s; {len(named)} layouts cut, {len(seconds) + 1} tried"
+
+
+def _memory(foreseen: Foreseen, name: str, room: float) -> str:
+    taken = foreseen.layouts[name]["host_memory"]
+    return f"{taken:,.0f} bytes ({taken / 2**30:.2f} GiB) of {room:,.0f} at hand ({room / 2**30:.2f} GiB)"
+
+
+def _chosen(settings: Settings) -> str:
+    return f"strategy={settings.strategy.name} {overrides(settings.partition)}"

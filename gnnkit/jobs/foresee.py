@@ -1,0 +1,346 @@
+"""Layouts of a graph, counted in a child and tried by some ranks -> predictions."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from gnnkit.engine.sparse_rows import PLACE_BYTES
+from gnnkit.engine.trial import Sizes
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.jobs.inputs import reads_sparse
+from gnnkit.jobs.job import DTYPES
+from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, ranks_here, rehearse
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.choose import rough_work, sizes_of
+from gnnkit.leader.cut import read
+from gnnkit.leader.inputs import load, with_kept
+from gnnkit.leader.machine import Machine, available_memory
+from gnnkit.leader.predict import Load, predict
+from gnnkit.leader.sample import sampled
+from gnnkit.model.program import Program, is_iterated
+from gnnkit.partition.quality import Quality
+from gnnkit.partition.shard import cut
+from gnnkit.ranges import num_cores
+from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit.task import NodeTask, Task
+
+TRIED = "tried"  # folder in the run folder, of the shards that are tried
+TRIED_EDGES = 500_000  # of a rank, in a trial: of larger shards a part is tried
+
+_Ranks = np.ndarray[Any, Any]  # [world_size]
+# Gives the name and quality of each layout to compare. The first one is the base.
+Find = Callable[[Settings, Graph], Iterable[tuple[str, Quality]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The layouts of a graph, compared."""
+
+    layouts: dict[str, dict[str, Any]]  # figures by name, in the order found
+    machine: Machine | None  # None: nothing was tried, so no layout has seconds
+    about: list[str]  # lines on the graph, for people
+    mean_degree: float
+
+
+def foresee(
+    settings: Settings,
+    graph: Graph | None,
+    given: Given,
+    find: Find,
+    folder: Path,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Foreseen:
+    """Counts words, messages and memory of a step on each layout, and predicts seconds.
+
+    The counts are exact. Seconds and memory are predicted from a short trial, where the
+    model is trained and the task is about nodes.
+
+    Args:
+        settings: The configuration, with a strategy of full graphs.
+        graph: Instead of the data set.
+        given: Instead of the configured model.
+        find: The layouts.
+        folder: The run folder.
+        meanwhile: Called a few times a second.
+    """
+    tried = folder / TRIED
+    source, task = ModelSource(settings.model, given), settings.task.load()
+    tries = source.trains and issubclass(task, NodeTask)
+    try:
+        patience = Patience.of(settings.timeout)
+        work = functools.partial(survey, target=tried if tries else None)
+        found = run_in_child(
+            work,
+            settings,
+            graph,
+            given,
+            find,
+            patience=patience,
+            beside=import_for_steps if tries else lambda: None,
+            meanwhile=meanwhile,
+        )
+        layouts = found["layouts"]
+        loads = {name: figures.pop("load") for name, figures in layouts.items()}
+        machine = None
+        if tries:
+            rehearsal = rehearse(settings, tried, sorted({*found["tried"].values()}), given, meanwhile)
+            machine = machine_of(settings, rehearsal)
+            slowdown = _slowdown(settings, rehearsal)
+            for name, counts in loads.items():
+                measured = rehearsal.layouts[found["tried"][name]]
+                layouts[name] |= predict(machine, Load.of(counts), measured, slowdown).to_dict()
+        return Foreseen(layouts, machine, found["about"], found["mean_degree"])
+    finally:
+        shutil.rmtree(tried, ignore_errors=True)
+
+
+def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
+    """Returns this machine, or the cluster whose numbers are given.
+
+    Args:
+        settings: The configuration.
+        rehearsal: What this machine does.
+    """
+    plan = settings.plan
+    single = rehearsal.bandwidth == 0
+    crowd = 1.0 if plan.is_cluster else ranks_here(settings) / num_processes(settings)
+    latency = (0.0 if single else rehearsal.latency * max(crowd, 1)) if plan.latency is None else plan.latency * 1e-6
+    bandwidth = (
+        (np.inf if single else rehearsal.bandwidth / max(crowd, 1)) if plan.bandwidth is None else plan.bandwidth * 1e9
+    )
+    return Machine(
+        flops=rehearsal.flops if plan.flops is None else plan.flops * 1e9,
+        latency=latency,
+        bandwidth=float(bandwidth),
+        memory=available_memory() if plan.memory is None else plan.memory * 2**30,
+        ranks_per_host=ranks_here(settings) if plan.memory is None else 1,
+        base=rehearsal.base,
+    )
+
+
+def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
+    """Returns seconds of a rank of the run by seconds of a rank of the trial.
+
+    Ranks beyond the cores of this machine share these in turn. Ranks of a cluster have
+    cores of their own.
+
+    Args:
+        settings: The configuration.
+        rehearsal: What this machine does.
+    """
+    plan = settings.plan
+    if plan.flops is not None:
+        return rehearsal.flops / (plan.flops * 1e9)
+    if plan.is_cluster:
+        return 1.0
+    at_once = num_cores() if counts_cpu(settings) else num_processes(settings)
+    return max(ranks_here(settings) / at_once, 1)
+
+
+def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *, target: Path | None) -> dict[str, Any]:
+    """Counts the layouts, and saves parts of their busiest shards. Returns plain data.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        given: Instead of the configured model.
+        find: The layouts.
+        target: Folder of the shards. None: nothing is tried.
+    """
+    graph, source, links = load(settings, graph), ModelSource(settings.model, given), None
+    task: Task = settings.task.create()
+    if source.trains:
+        graph, links = read(settings, graph)
+    strategy: ExecutionStrategy = settings.strategy.create()
+    graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, strategy))
+    counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
+    width, edge_width = graph_widths(counted_graph)
+    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width)
+    model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
+    # Learned rows change, and where edges are predicted each epoch has other edges.
+    keeps_sums = strategy.keeps_sums and settings.embedding is None and links is None
+    layouts: dict[str, Any] = {}
+    tried: dict[str, str] = {}  # the first layout with the same cut, by name
+    cuts: dict[int, str] = {}
+    for name, quality in find(settings, graph):
+        tried[name] = cuts.setdefault(id(quality), name)
+        if tried[name] != name:
+            if tried[name] in layouts:
+                layouts[name] = layouts[tried[name]]
+            continue
+        try:
+            figures, counted = layout(settings.trainer, counted_graph, model, quality, keeps_sums=keeps_sums)
+        except UserError:  # the model does not go with that grid
+            if not layouts:
+                raise
+            continue
+        if target is not None:
+            counted = _save_parts(settings, graph, quality, counted, target / name)
+        layouts[name] = figures | {"load": counted.to_dict()}
+    return {
+        "layouts": layouts,
+        "tried": {name: tried[name] for name in layouts},
+        "about": [sizes_of(graph), *kept],
+        "mean_degree": graph.num_edges / max(graph.num_nodes, 1),
+    }
+
+
+def _with_width(graph: Graph, width: int) -> Graph:
+    """Returns the graph with zeros, which take no memory, in place of learned rows."""
+    return replace(graph, features=np.broadcast_to(np.zeros(1, np.float32), (graph.num_nodes, width)))
+
+
+def _save_parts(settings: Settings, graph: Graph, quality: Quality, counted: Load, target: Path) -> Load:
+    """Saves a part of the shard of the busiest ranks, one for each process of a trial.
+
+    Args:
+        settings: The configuration.
+        graph: The whole graph.
+        quality: The measured layout.
+        counted: The work of a step.
+        target: Folder of the shards.
+
+    Returns:
+        The work, with the ranks that are tried, and their shares.
+    """
+    held, owned = quality.num_held, quality.traffic.num_owned
+    busy = held / max(held.max(), 1) + owned / max(owned.max(), 1)
+    busiest = np.argsort(-busy, kind="stable").tolist()
+    ranks = [busiest[process % len(busiest)] for process in range(num_processes(settings))]
+    share = min(1.0, TRIED_EDGES / max(int(held[ranks].max()), 1))
+    smaller, partition = sampled(graph, quality.partition, share)
+    shares: list[float] = []
+    for process, rank in enumerate(ranks):
+        shard = cut(smaller, partition, rank)
+        shard.save(target / str(process))
+        shares.append(rough_work(shard.csc.num_edges, len(shard.owned)) / max(rough_work(held[rank], owned[rank]), 1))
+    return replace(counted, tried=ranks, shares=shares)
+
+
+def layout(
+    trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality, *, keeps_sums: bool
+) -> tuple[dict[str, Any], Load]:
+    """Returns the figures of one layout, and the work of a step. Lists are by rank.
+
+    `memory` is the largest of all ranks, in bytes. Buffers of a single operation and
+    the process itself come on top.
+
+    Args:
+        trainer: Precision and optimiser.
+        graph: The whole graph.
+        model: A model that is trained, or a program.
+        quality: The measured partition.
+        keeps_sums: Whether steps keep the sums over fixed input rows.
+    """
+    itemsize = DTYPES[trainer.precision].itemsize
+    moved, sizes = step_volume(graph, model, quality, keeps_sums=keeps_sums)
+    grid = quality.partition.grid
+    parts = _memory(trainer, graph, model, quality, sizes)
+    memory = np.sum(list(parts.values()), axis=0)
+    busiest = int(memory.argmax())
+    figures = {
+        "grid": [grid.rows, grid.cols, grid.slices],
+        "words": _spread(moved.received)
+        | {
+            "gathered": moved.total("gather").tolist(),
+            "reduced": moved.total("reduce").tolist(),
+            "sliced": moved.total("slice").tolist(),
+        },
+        "messages": _spread(moved.messages),
+        "bytes_sent": _spread(moved.words_sent * itemsize),
+        "memory": int(memory.max()),
+        "memory_of_busiest_rank": {name: int(number[busiest]) for name, number in parts.items()},
+        "balance": quality.balance(),
+    }
+    gradient = 0 if is_iterated(model) else sum(p.numel() for p in model.parameters()) * itemsize
+    return figures, Load(moved.messages, moved.received * itemsize, memory, gradient, (), ())
+
+
+def _memory(
+    trainer: TrainerSettings, graph: Graph, model: nn.Module | Program, quality: Quality, sizes: list[Sizes]
+) -> dict[str, _Ranks]:
+    """Returns the bytes of each rank, by purpose.
+
+    Args:
+        trainer: Precision and optimiser.
+        graph: The whole graph.
+        model: A model that is trained, or a program.
+        quality: The measured partition.
+        sizes: The sizes of each rank.
+    """
+    itemsize = DTYPES[trainer.precision].itemsize
+    parts = {
+        "features": _features(graph, model, quality, itemsize),
+        "edges": np.array([16 * own.edges for own in sizes]),  # a source and an id each
+    }
+    if is_iterated(model):
+        _, width = program_step(model, graph, quality.traffic, 0)
+        return parts | {"values": quality.traffic.num_owned * width * itemsize * 2}  # before and after the step
+    numbers = 2 + OPTIMIZERS[trainer.optimizer].moments  # a parameter and a gradient
+    state = sum(parameter.numel() for parameter in model.parameters()) * itemsize * numbers
+    activations = step_activations(graph, model.to(DTYPES[trainer.precision]), quality.traffic, sizes)
+    return parts | {"parameters": np.full(len(sizes), state), "activations": activations}
+
+
+def _features(graph: Graph, model: nn.Module | Program, quality: Quality, itemsize: int) -> _Ranks:
+    """Returns the bytes of each rank's input rows, and of sparse ones after dropout."""
+    features, owned = graph.features, quality.traffic.num_owned
+    if not reads_sparse_rows(graph, model):
+        return np.asarray(owned * features.shape[1] * itemsize)
+    assert isinstance(features, SparseFeatures)
+    stored = np.bincount(quality.partition.node_rank, np.diff(features.csr.indptr), len(owned)).astype(np.int64)
+    return stored * (PLACE_BYTES + 2 * itemsize) + 8 * (owned + features.shape[1])
+
+
+def _spread(values: _Ranks) -> dict[str, Any]:
+    return {"max": int(values.max()), "total": int(values.sum()), "per_rank": values.tolist()}
+
+
+def table(layouts: dict[str, Any]) -> list[str]:
+    """Returns the figures of all layouts, a line for each."""
+    header = (
+        f"{'layout':<22}{'grid':>12}{'s an epoch':>12}{'MiB a rank':>12}{'words, busiest':>16}{'words, all':>16}"
+        f"{'messages':>10}{'edges max/mean':>16}"
+    )
+    return [header] + [
+        f"{name:<22}{'x'.join(map(str, figures['grid'])):>12}{_seconds(figures):>12}{figures['memory'] / 2**20:>12.1f}"
+        f"{figures['words']['max']:>16,}{figures['words']['total']:>16,}{figures['messages']['max']:>10,}"
+        f"{figures['balance']['edges']:>16.3f}"
+        for name, figures in layouts.items()
+    ]
+
+
+def _seconds(figures: dict[str, Any]) -> str:
+    return f"{figures['seconds']:.4g}" if "seconds" in figures else "-"
+
+
+def pays(foreseen: Foreseen, name: str) -> list[str]:
+    """Says in a line what decides the seconds of a layout: words or compute.
+
+    Args:
+        foreseen: The layouts.
+        name: Of the layout.
+    """
+    figures = foreseen.layouts[name]
+    if "seconds" not in figures or not figures["words"]["max"]:
+        return []
+    share = figures["seconds_of"]["exchange"] / figures["seconds"]
+    what = (
+        "fewer words pay: try partition=metis or ldg, partition.border=min_words, and grids of several columns"
+        if share > 0.2
+        else "compute decides: even out edges before words"
+    )
+    return [f"mean degree {foreseen.mean_degree:.1f}: exchange is {share:.0%} of the step, {what}"]

@@ -1,0 +1,238 @@
+"""A training step tried on this machine, with parts of the shards of each layout."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.trial import Alone, tell_row_counts
+from gnnkit.jobs.job import DTYPES, Job, set_up_torch
+from gnnkit.jobs.models import Given
+from gnnkit.jobs.run import start_ranks
+from gnnkit.launch.environment import started_rank
+from gnnkit.launch.progress import progress
+from gnnkit.leader.cut import Prepared
+from gnnkit.leader.machine import measure_exchange, measure_flops
+from gnnkit.leader.watch import peak_memory
+from gnnkit.partition.shard import Shard
+from gnnkit.ranges import num_cores
+from gnnkit.settings import Settings
+from gnnkit.strategy import Worker
+from gnnkit.training.step import loss_of, make_optimizer, own_method
+
+_STEPS = 5  # timed at most, after one that does not count
+_SECONDS = 1.5  # after which no further step is timed
+_STATUS = Path("/proc/self/status")
+_PEAK = Path("/proc/self/clear_refs")  # 5 sets the peak to the present memory
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What some ranks measured at once."""
+
+    flops: float  # of dense products in a second
+    latency: float  # seconds of a message. 0 for a single rank
+    bandwidth: float  # bytes a second. 0 for a single rank
+    base: int  # bytes of a rank before it has data
+    layouts: dict[str, list[list[float]]]  # by layout, then rank: seconds of a step, and bytes beyond `base`
+
+
+def ranks_here(settings: Settings) -> int:
+    """Counts the workers of this host."""
+    started = started_rank()
+    return settings.workers if started is None else min(settings.workers, started.local_world_size)
+
+
+def num_processes(settings: Settings) -> int:
+    """Returns how many ranks measure at once.
+
+    As many as the run has, where the cores suffice, and two or more for the exchange.
+    """
+    if settings.workers == 1:
+        return 1
+    return max(min(ranks_here(settings), num_cores() // settings.threads), 2)
+
+
+def import_for_steps() -> None:
+    """Imports what ranks that train import, before ranks are forked.
+
+    The memory of a rank includes Lightning, which a trial can do without.
+    """
+    with contextlib.suppress(ModuleNotFoundError):
+        for name in ("torch.utils.tensorboard", "gnnkit.jobs.train"):
+            importlib.import_module(name)
+    torch.optim.SGD([torch.zeros(1)])  # imports torch's compiler, or the stand-in
+
+
+def rehearse(
+    settings: Settings,
+    folder: Path,
+    layouts: Sequence[str],
+    model: Given,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Rehearsal:
+    """Starts ranks that each try a step on every layout.
+
+    Args:
+        settings: The configuration.
+        folder: Has a shard for each layout and process, `LAYOUT/PROCESS`.
+        layouts: Names of the layouts.
+        model: Instead of the configured model.
+        meanwhile: Called a few times a second.
+    """
+    work = functools.partial(_rehearse, settings, folder, list(layouts), model)
+    return Rehearsal(**start_ranks(work, settings, num_processes(settings), meanwhile=meanwhile))
+
+
+def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given, comm: Communicator) -> dict[str, Any]:
+    """Measures on one rank. Collective. Returns the figures of all ranks.
+
+    Args:
+        settings: The configuration.
+        folder: Of the shards.
+        layouts: Names of the layouts.
+        model: Instead of the configured model.
+        comm: The ranks that measure.
+    """
+    progress("a short measurement of this machine")
+    set_up_torch(settings)
+    import_for_steps()  # ranks of GPUs are not forked
+    dtype = DTYPES[settings.trainer.precision]
+    for name in layouts[:1]:  # loads what first steps load
+        _try_step(settings, Shard.load(folder / name / str(comm.rank)), model, comm, steps=1)
+    with _Memory(comm.device) as base:
+        flops = measure_flops(dtype, comm.device)
+    latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
+    found: list[float] = []
+    for name in layouts:
+        progress(f"a trial of {name}")
+        found += _try_step(settings, Shard.load(folder / name / str(comm.rank)), model, comm)
+    table = torch.zeros(comm.world_size, len(found) + 1, dtype=torch.float64, device=comm.device)
+    table[comm.rank] = torch.tensor([*found, base.before], dtype=torch.float64)
+    measured = comm.all_reduce(table).tolist()
+    by_layout = {name: [row[2 * i : 2 * i + 2] for row in measured] for i, name in enumerate(layouts)}
+    return {
+        "flops": flops,
+        "latency": latency,
+        "bandwidth": bandwidth,
+        "base": int(max(row[-1] for row in measured)),
+        "layouts": by_layout,
+    }
+
+
+def counts_cpu(settings: Settings) -> bool:
+    """Says whether steps of a trial are measured in seconds of the processor.
+
+    These do not count other work on the machine. With several threads, or ranks that
+    are threads, they would count all threads.
+    """
+    comm = settings.comm.load()
+    return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_one_process
+
+
+def _try_step(
+    settings: Settings, shard: Shard, given: Given, comm: Communicator, steps: int = _STEPS
+) -> tuple[float, float]:
+    """Takes some training steps on a shard, with peers that send zeros. Collective.
+
+    Returns the seconds of a step, and the bytes that the rank has taken.
+
+    Args:
+        settings: The configuration.
+        shard: The shard.
+        given: Instead of the configured model.
+        comm: The ranks that measure at once.
+        steps: Timed at most.
+    """
+    with _Memory(comm.device) as grown:
+        prepared = Prepared([], {}, "", "", "", None, [])
+        ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
+        job = Job(settings, Path(), prepared, given)
+        worker = Worker(ranks, shard, DTYPES[settings.trainer.precision], settings.seed, threads=settings.threads)
+        strategy, task = job.strategy(), job.task()
+        model, embedding = job.set_up(strategy, worker, task)
+        tell_row_counts(worker.engine(model))
+        optimizer = _optimizer(settings, model)
+        seconds: list[float] = []
+        clock = time.process_time if counts_cpu(settings) else time.perf_counter
+        for epoch in range(steps + 1):
+            spent = torch.tensor([sum(seconds)], dtype=torch.float64, device=comm.device)
+            if comm.all_reduce(spent).item() > _SECONDS * comm.world_size and epoch > 1:
+                break
+            start = clock()
+            (batch,) = strategy.batches(epoch)
+            batch = batch if embedding is None else embedding.fill(batch)
+            loss_of(model, task, batch, 0).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            if comm.device.type == "cuda":
+                torch.cuda.synchronize(comm.device)
+            seconds.append(clock() - start)
+            del batch
+        strategy.close()
+    return min(seconds[1:]), grown.bytes
+
+
+def _optimizer(settings: Settings, model: nn.Module) -> Optimizer:
+    """Makes the optimiser, or the first one that the model brings."""
+    own = own_method(model, "configure_optimizers")
+    if own is None:
+        chosen = settings.trainer
+        return make_optimizer(model, chosen.optimizer, chosen.lr, chosen.weight_decay)
+    made: Any = own()
+    while not isinstance(made, Optimizer):
+        made = made["optimizer"] if isinstance(made, dict) else made[0]
+    return made
+
+
+class _Memory(contextlib.AbstractContextManager["_Memory"]):
+    """Measures the largest memory of its body, above the memory before."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.before, self.bytes = device, 0, 0
+
+    def __enter__(self) -> _Memory:
+        gc.collect()
+        _trim()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self.before = torch.cuda.memory_allocated(self.device)
+        else:
+            with contextlib.suppress(OSError):
+                _PEAK.write_text("5", encoding="ascii")
+            self.before = _status("VmRSS") or peak_memory(self.device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        peak = peak_memory(self.device) if self.device.type == "cuda" else _status("VmHWM") or peak_memory(self.device)
+        self.bytes = max(peak - self.before, 0)
+
+
+def _status(name: str) -> int:
+    """Returns bytes that the system counts for this process. 0: unknown."""
+    try:
+        lines = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="ascii").splitlines())
+        return int(lines[name].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+def _trim() -> None:
+    """Returns freed memory to the system, before the next layout."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if library is not None and hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)

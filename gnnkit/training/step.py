@@ -1,0 +1,87 @@
+"""The loss and the optimiser of one rank's model. Needs no Lightning."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gnnkit.engine.kernels import wide
+from gnnkit.errors import UserError
+from gnnkit.settings import OPTIMIZERS
+from gnnkit.strategy import Batch
+from gnnkit.task import Task
+
+
+def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tensor:
+    """Computes this rank's part of a step's loss, by the model's own step if any.
+
+    Collective.
+
+    Args:
+        model: The model.
+        task: Computes the loss of each row.
+        batch: The batch.
+        batch_idx: Number of the step in the epoch.
+    """
+    with batch.precision():
+        if (own := own_method(model, "training_step")) is None:
+            return loss_part(task, model(batch.x, batch.adjacencies), batch)
+        _check_row_weights(model, batch)
+        loss: Tensor = own(batch, batch_idx)
+        return loss
+
+
+def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
+    """Computes this rank's part of the loss. Collective.
+
+    Args:
+        task: Computes the loss of each row.
+        out: [num_dst, width] output of the model.
+        batch: Says which rows the loss reads.
+    """
+    outputs = batch.outputs(out)
+    losses = task.losses(outputs.to(wide(outputs.dtype)), batch.labels)
+    if batch.row_weights is not None:
+        losses = losses * batch.row_weights
+    return losses.sum() / max(batch.total, 1)
+
+
+def make_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float) -> Optimizer:
+    """Makes the configured optimiser.
+
+    Args:
+        model: The model.
+        name: A key of `settings.OPTIMIZERS`.
+        lr: Learning rate.
+        weight_decay: L2 penalty on the parameters that the model decays.
+    """
+    named = getattr(model, "decayed_parameters", model.parameters)
+    decayed = list(named())
+    chosen = {id(parameter) for parameter in decayed}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    make: Callable[..., Optimizer] = getattr(torch.optim, OPTIMIZERS[name].torch_name)
+    return make([group for group in groups if group["params"]], lr=lr)
+
+
+def own_method(model: nn.Module, name: str) -> Callable[..., Any] | None:
+    """Returns the user's method of a LightningModule, if there is one."""
+    base = getattr(sys.modules.get("lightning"), "LightningModule", None)  # such a model has imported Lightning
+    if base is None or not isinstance(model, base) or getattr(type(model), name) is getattr(base, name):
+        return None
+    method: Callable[..., Any] = getattr(model, name)
+    return method
+
+
+def _check_row_weights(model: nn.Module, batch: Batch) -> None:
+    """Raises `UserError` for a model that would leave out the weights of rows."""
+    if batch.row_weights is not None and not getattr(model, "reads_row_weights", False):
+        raise UserError(
+            f"model={type(model).__name__}: this strategy weighs the rows of a batch, and training_step must multiply "
+            "the loss of each row by batch.row_weights: do so and set reads_row_weights = True, or leave training_step out"
+        )
