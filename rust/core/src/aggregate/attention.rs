@@ -493,8 +493,8 @@ impl<T: Exact> Scratch<T> {
     fn exp(&mut self, count: usize) {
         for start in (0..count).step_by(LANES) {
             let mut powers: [T; LANES] = load(&self.power, start);
-            for lane in 0..LANES {
-                powers[lane] = powers[lane].exp_of_negative();
+            for power in &mut powers {
+                *power = power.exp_of_negative();
             }
             store(&mut self.power, start, powers);
         }
