@@ -18,7 +18,7 @@ from gnnkit.leader.machine import Machine
 from gnnkit.leader.predict import Load, predict
 from gnnkit.leader.sample import sampled
 from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import Grid, make_grid
+from gnnkit.partition.grid import Grid, make_grid, unequal_columns
 from gnnkit.partition.hdrf import Hdrf
 from gnnkit.partition.quality import measure
 from gnnkit.settings import settle
@@ -75,7 +75,11 @@ def test_the_whole_share_is_the_graph_itself(graph: Graph) -> None:
 def test_candidates_fit_the_workers_and_no_grid_comes_twice(workers: int) -> None:
     found = candidates(workers, INSTALLED, grids=True)
     assert next(iter(found)) == "contiguous"
-    plain = [(each.nodes.name, make_grid(each.grid, workers)) for each in found.values() if each.border == "none"]
+    plain = [
+        (each.nodes.name, make_grid(each.grid, workers), unequal_columns(each.grid, workers, None))
+        for each in found.values()
+        if each.border == "none"
+    ]
     assert len(set(plain)) == len(plain)
     assert len({overrides(each) for each in found.values()}) == len(found)
     assert all(each.grid == "1d" for each in candidates(workers, INSTALLED, grids=False).values())
