@@ -4,13 +4,17 @@
 //! edge[e]`. Let `a` be the softmax of the scores over the edges into v, `f` the factor
 //! of dropout and `l` the slope of the leaky ReLU at z. All have heads. Then
 //!
-//!     out[v] = sum of a f x[u]        bent[v] = sum of a f l x[u]
+//! ```text
+//! out[v] = sum of a f x[u]        bent[v] = sum of a f l x[u]
+//! ```
 //!
 //! With g, the gradient of `out`, and D[v] = g[v] . out[v], the gradient of z is `a l (f
 //! x[u] . g[v] - D[v])`. So its sums need no product of rows for each edge:
 //!
-//!     by destination     g[v] . bent[v] - D[v] (sum of a l)
-//!     by source          x[u] . (sum of a f l g[v]) - sum of a l D[v]
+//! ```text
+//! by destination     g[v] . bent[v] - D[v] (sum of a l)
+//! by source          x[u] . (sum of a f l g[v]) - sum of a l D[v]
+//! ```
 //!
 //! Nothing is kept for an edge. Both passes read a row for each edge once, and compute
 //! the weights of some edges from the scores of the two ends.
