@@ -36,16 +36,17 @@ def epochs() -> Mapping[str, Callable[[], None]]:
     into = _core.Aggregator(indptr, rng.integers(0, NUM_NODES, NUM_EDGES), NUM_NODES)
     out_of = into.transpose()
     wide, narrow = (rng.standard_normal((NUM_NODES, width), dtype=np.float32) for width in (WIDTH, NUM_CLASSES))
+    factors = rng.random(NUM_NODES, dtype=np.float32)
     attention = {heads: rng.random((NUM_EDGES, heads), dtype=np.float32) for heads in (1, HEADS)}
 
     def gcn() -> None:
         for kernels, rows in ((into, wide), (into, wide), (into, narrow), (out_of, narrow), (out_of, wide)):
-            kernels.sum(rows, np.empty_like(rows))
+            kernels.sum(rows, np.empty_like(rows), source=factors, destination=factors)
 
     def gat() -> None:
         for heads, rows in ((HEADS, wide), (HEADS, wide), (1, narrow)):
-            into.weighted_sum(attention[heads], rows, np.empty_like(rows))
-            out_of.weighted_sum(attention[heads], rows, np.empty_like(rows))
+            into.sum(rows, np.empty_like(rows), weight=attention[heads])
+            out_of.sum(rows, np.empty_like(rows), weight=attention[heads])
             into.edge_dot(rows, rows, np.empty_like(attention[heads]))
 
     return {"gcn": gcn, "gat": gat}
