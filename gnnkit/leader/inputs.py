@@ -80,7 +80,8 @@ def with_kept(graph: Graph, rows: str, sparse: bool) -> tuple[Graph, list[str]]:
     share = filled(graph.features)
     chosen = rows if rows != "auto" else "sparse" if share < MAX_SHARE else "dense"
     why = f"auto, sparse below {100 * MAX_SHARE:g} %" if rows == "auto" else rows
-    line = f"features: {chosen}, {100 * share:.2g} % of {width:,} columns are not 0 (input_rows={why})"
+    percent = f"{100 * share:.0f}" if share > 0.1 else f"{100 * share:.2g}"
+    line = f"features: {chosen}, {percent} % of {width:,} columns are not 0 (input_rows={why})"
     if chosen == "dense":
         return _dense(graph), [line]
     return replace(graph, features=SparseFeatures.of(graph.features)), [line]
