@@ -51,7 +51,7 @@ def test_full_and_narrow_rows_are_kept_dense_unless_asked() -> None:
     full = replace(make_graph(), features=np.ones((31, 66)))
     kept, (line,) = with_kept(full, "auto", True)
     assert kept is full
-    assert line.startswith("features: dense, 1e+02 %")
+    assert line.startswith("features: dense, 100 %")
     narrow = replace(make_graph(), features=np.eye(31))
     assert with_kept(narrow, "auto", True) == (narrow, [])
     assert isinstance(with_kept(narrow, "sparse", True)[0].features, SparseFeatures)
