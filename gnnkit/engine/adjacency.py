@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gnnkit.engine.attention import Weighing, attend, serves
 from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
+from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import ForwardPass, Operation
 from gnnkit.errors import UserError
@@ -66,7 +67,7 @@ class Adjacency(ABC):
 
     def aggregate_normalized(self, x: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Computes D_in^-1/2 A D_out^-1/2 x. Degrees of 0 count as infinite."""
-        return self.aggregate(x * _inverse_sqrt(self.out_degree)) * _inverse_sqrt(self.in_degree)
+        return self.aggregate(x * inverse_sqrt(self.out_degree)[:, None]) * inverse_sqrt(self.in_degree)[:, None]
 
     def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:  # [num_src, f] -> [num_dst, f]
         """Sums over in-edges, and adds the destination's own row times a scalar.
@@ -244,10 +245,6 @@ class Adjacency(ABC):
             training: False: returns `values`.
         """
         return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
-
-
-def _inverse_sqrt(degree: Tensor) -> Tensor:  # [n] -> [n, 1]
-    return torch.where(degree > 0, degree, torch.inf).rsqrt()[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

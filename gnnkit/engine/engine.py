@@ -318,9 +318,14 @@ class Engine:
     @cached_property
     def _arrivals(self) -> EdgeKernels:
         """From rows that have arrived to the cell's nodes."""
-        own, sent = len(self.shard.cell_nodes), self.targets.sent.cpu().numpy()
-        rows = np.concatenate([np.arange(own), sent])
+        own, rows = len(self.shard.cell_nodes), self._receivers.cpu().numpy()
         return EdgeKernels.of(CSC(np.arange(len(rows) + 1), rows, num_sources=own), self.device).transpose()
+
+    @cached_property
+    def _receivers(self) -> Tensor:  # [num_cell_nodes + num_arrivals]
+        """The row of the cell's nodes that each arrived row belongs to."""
+        own = torch.arange(len(self.shard.cell_nodes), device=self.device)
+        return torch.cat([own, self.targets.sent])
 
     def _join(self, z: Tensor, x: Tensor, layer: int) -> Tensor:
         return self.slicing.join(z, x.shape[-1], layer) if self.slicing else z
@@ -400,7 +405,7 @@ class _Max(Function):
             best = engine._arrivals.max(arrived)[0]
             # Of equal values the lowest source id wins. Of parallel edges in two cells
             # the first arrival wins.
-            candidates = torch.where(arrived == best[_receivers(engine)], -source.to(torch.float64), -torch.inf)
+            candidates = torch.where(arrived == best[engine._receivers], -source.to(torch.float64), -torch.inf)
             place = engine._arrivals.max(candidates)[1]
         ctx.engine, ctx.layer = engine, layer
         ctx.save_for_backward(edge, place)
@@ -411,14 +416,8 @@ class _Max(Function):
         edge, place = ctx.saved_tensors
         engine, own = ctx.engine, len(grad)
         if not engine.targets.idle:
-            to = _receivers(engine)
+            to = engine._receivers
             won = place[to] == torch.arange(len(to), device=grad.device)[:, None]
             grad = torch.where(won, grad[to], 0)
             grad = torch.cat([grad[:own], engine.targets.to_holders(grad[own:], ctx.layer)])
         return engine.edges.kernels.max_backward(grad.contiguous(), edge), None, None
-
-
-def _receivers(engine: Engine) -> Tensor:  # [num_cell_nodes + num_arrivals]
-    """The row of the cell's nodes that each arrived row belongs to."""
-    own = torch.arange(len(engine.shard.cell_nodes), device=engine.device)
-    return torch.cat([own, engine.targets.sent])

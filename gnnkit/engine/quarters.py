@@ -55,11 +55,11 @@ class Quarter:
             degrees: Degrees in the whole graph.
             dtype: Type of the factors.
         """
-        source = _inverse_sqrt(degrees[0][self.columns]) if kind == "normal" else None
+        source = inverse_sqrt(degrees[0][self.columns]) if kind == "normal" else None
         destination = None
         if kind != "sum":
             degree = degrees[1][self.rows]
-            destination = _inverse_sqrt(degree) if kind == "normal" else 1 / torch.where(degree == 0, 1, degree)
+            destination = inverse_sqrt(degree) if kind == "normal" else 1 / torch.where(degree == 0, 1, degree)
         if self.weight is None:
             return Factors(None, _to(source, dtype), _to(destination, dtype))
         factor = torch.from_numpy(np.asarray(self.weight, np.float64)).to(self.edges.device)
@@ -114,7 +114,8 @@ class Quarters:
         return self._factors[kind, dtype]
 
 
-def _inverse_sqrt(degree: Tensor) -> Tensor:
+def inverse_sqrt(degree: Tensor) -> Tensor:
+    """Returns 1 / sqrt(d) for each degree d, and 0 for degree 0."""
     return torch.where(degree > 0, degree, torch.inf).rsqrt()
 
 
