@@ -15,6 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gnnkit.comm import Communicator
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
 from gnnkit.engine.engine import Engine
+from gnnkit.engine.products import fast_products
 from gnnkit.engine.sparse_rows import SparseRows
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
@@ -82,7 +83,8 @@ class Trial:
             self.engine.fix(x)
             model(x, self.adjacencies(num_layers))  # the first step
             self.take_exchanges()
-        with SavedTensors([*known, *self.engine.held(), *model.parameters(), *model.buffers()]) as saved:
+        known += [*self.engine.held(), *model.parameters(), *model.buffers()]
+        with SavedTensors(known) as saved, fast_products():
             logits: Tensor = model(x, self.adjacencies(num_layers))
         return logits, saved.num_bytes
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, Rows, ShardAdjacency, TableFeatures
+from gnnkit.engine.products import fast_products
 from gnnkit.graph import Floats, Graph, Ids
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
@@ -67,7 +68,8 @@ class Evaluation(ABC):
         training = model.training
         model.eval()
         try:
-            return self._logits(model)
+            with fast_products():
+                return self._logits(model)
         finally:
             model.train(training)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnnkit.engine import Tally
+from gnnkit.engine.products import library
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import all_ranks
 from gnnkit.leader.result import versions
@@ -42,7 +43,7 @@ def chosen(job: Job, worker: Worker) -> dict[str, Any]:
 
 def circumstances(job: Job) -> dict[str, Any]:
     """Returns the leader's reason, the versions and the seed."""
-    return {"why": job.prepared.why, "versions": versions(), "seed": job.settings.seed}
+    return {"why": job.prepared.why, "versions": versions() | {"products": library()}, "seed": job.settings.seed}
 
 
 def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:

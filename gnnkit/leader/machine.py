@@ -15,6 +15,7 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine.adjacency import ShardAdjacency
 from gnnkit.engine.engine import Engine
+from gnnkit.engine.products import fast_products
 from gnnkit.engine.trial import Alone
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.partition.base import Partition
@@ -79,7 +80,8 @@ def best_of(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
 def measure_flops(dtype: torch.dtype, device: torch.device) -> float:
     """Measures dense products, with the threads that a rank has."""
     a, b = (torch.ones(_PRODUCT, _PRODUCT, dtype=dtype, device=device) for _ in range(2))
-    return 2 * _PRODUCT**3 / best_of(lambda: _done(a @ b))
+    with fast_products():
+        return 2 * _PRODUCT**3 / best_of(lambda: _done(a @ b))
 
 
 def measure_exchange(comm: Communicator, dtype: torch.dtype) -> tuple[float, float]:

@@ -45,11 +45,14 @@ class SAGEConv(nn.Module):
             weight = torch.cat([neighbor, own], 1).t()
             return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
         x = adjacency.dropout(x, p, training=True)
-        if mean:
-            z = adjacency.aggregate(x @ neighbor.t(), reduce="mean")
+        if not mean:
+            z = x[: adjacency.num_dst] @ own.t() + F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
+        elif len(x) == adjacency.num_dst:  # one product reads the rows once
+            rows, sources = (x @ torch.cat([own, neighbor]).t()).chunk(2, 1)
+            z = rows + adjacency.aggregate(sources, reduce="mean")
         else:
-            z = F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
-        return adjacency.add_columns(x[: adjacency.num_dst] @ own.t() + z) + self.own.bias
+            z = x[: adjacency.num_dst] @ own.t() + adjacency.aggregate(x @ neighbor.t(), reduce="mean")
+        return adjacency.add_columns(z) + self.own.bias
 
 
 class GraphSAGE(ConvModel):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gnnkit.engine.kernels import wide
+from gnnkit.engine.products import fast_products
 from gnnkit.errors import UserError
 from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch
@@ -28,7 +29,7 @@ def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tenso
         batch: The batch.
         batch_idx: Number of the step in the epoch.
     """
-    with batch.precision():
+    with batch.precision(), fast_products():
         if (own := own_method(model, "training_step")) is None:
             return loss_part(task, model(batch.x, batch.adjacencies), batch)
         _check_row_weights(model, batch)

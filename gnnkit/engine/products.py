@@ -1,0 +1,143 @@
+"""Products of rows and a weight matrix, by the faster of two libraries.
+
+On AMD's processors with AVX-512, MKL computes in half as wide registers as oneDNN.
+torch asks MKL. `fast_products` asks oneDNN there, for models of any kind. Which one
+depends on the processor, on the shapes, and on nothing else. So results repeat.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+LEAST_WORK = 1 << 22  # multiplications of a product, below which oneDNN's preparations take longer
+CHUNK = 2048  # rows of a part of the weight's gradient, whose turned copy stays in the cache
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+@functools.cache
+def library() -> str:
+    """Names the library that computes large products of float32 on this processor."""
+    return "oneDNN" if _is_wide_amd() and hasattr(torch.ops.mkldnn, "_linear_pointwise") else "torch"
+
+
+def fast_products() -> AbstractContextManager[Any]:
+    """Makes products of rows and a weight, forward and backward, as fast as they get.
+
+    Serves `F.linear`, `torch.addmm` and `@` of this thread within the context.
+    """
+    return _Products() if library() == "oneDNN" else nullcontext()
+
+
+def _is_wide_amd() -> bool:
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    try:
+        return "AuthenticAMD" in _PROCESSOR.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+class _Products(TorchFunctionMode):
+    """Replaces the functions of torch that multiply rows by a weight."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[Any],
+        args: Any = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        arrange = _ARRANGED.get(function)
+        if arrange is not None and not kwargs:
+            product = arrange(*args)
+            if product is not None and _pays(*product):
+                return _Product.apply(*product)
+        return function(*args, **kwargs)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Any, ...]:
+    return x, weight.t() if weight.dim() == 2 else weight, bias
+
+
+def _addmm(bias: Tensor, x: Tensor, weight: Tensor) -> tuple[Any, ...] | None:
+    return (x, weight, bias) if bias.dim() == 1 else None
+
+
+def _matmul(x: Tensor, weight: Tensor) -> tuple[Any, ...]:
+    return x, weight, None
+
+
+_ARRANGED: dict[Any, Callable[..., tuple[Any, ...] | None]] = {
+    F.linear: _linear,
+    torch.addmm: _addmm,
+    **dict.fromkeys((torch.mm, torch.matmul, Tensor.mm, Tensor.matmul, Tensor.__matmul__), _matmul),
+}
+
+
+def _pays(x: Any, weight: Any, bias: Any) -> bool:
+    """Says whether oneDNN computes this product, and faster."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in given)
+    if not plain or x.dim() != 2 or weight.dim() != 2 or x.numel() * weight.shape[1] < LEAST_WORK:
+        return False
+    served = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
+    return served and x.shape[1] == weight.shape[0] and not _is_special()
+
+
+def _is_special() -> bool:
+    """Says whether torch must see the product: autocast, compilers, transforms."""
+    return (
+        torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    )
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [n, f], [f, k], [k] -> [n, k]
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight.t(), bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        by_torch = torch.is_grad_enabled()  # a gradient of this gradient is asked for
+        rows = by_weight = by_bias = None
+        if ctx.needs_input_grad[0]:
+            rows = grad @ weight.t() if by_torch else _product(grad, weight)
+        if ctx.needs_input_grad[1]:
+            by_weight = x.t() @ grad if by_torch else _outer(x, grad)
+        if ctx.needs_input_grad[2]:
+            by_bias = grad.sum(0)
+        return rows, by_weight, by_bias
+
+
+def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes x W + b from the turned weight [k, f]."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, turned, bias, "none", [], "")
+    return product
+
+
+def _outer(x: Tensor, grad: Tensor) -> Tensor:
+    """Computes x^T grad, [n, f], [n, k] -> [f, k], in chunks of rows.
+
+    Turns the wider of the two into the columns of the product, which is faster.
+    """
+    if x.shape[1] > grad.shape[1]:
+        return _outer(grad, x).t()
+    starts = range(0, len(x), CHUNK)
+    parts = (_product(x[i : i + CHUNK].t(), grad[i : i + CHUNK].t()) for i in starts)
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
