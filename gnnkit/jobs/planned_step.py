@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def step_volume(
     """
     sizes: list[Sizes] = []
     traffic = Traffic.of(_noted_shards(graph, model, quality, sizes))
-    by_slice = [_step_exchanges(model, graph, traffic, s, keeps_sums) for s in range(traffic.grid.slices)]
+    by_slice = _of_slices(traffic.grid.slices, lambda s: _step_exchanges(model, graph, traffic, s, keeps_sums))
     return volume(traffic, [own.edges for own in sizes], by_slice), sizes
 
 
@@ -58,8 +59,27 @@ def step_activations(graph: Graph, model: nn.Module, traffic: Traffic, sizes: Se
     width, edge_width = graph_widths(graph)
     slices = traffic.grid.slices
     sparse = reads_sparse_rows(graph, model)
-    by_slice = [activations(model, width, edge_width, traffic, s, sparse=sparse) for s in range(slices)]
-    return np.array([by_slice[rank % slices] @ [*astuple(own), 1] for rank, own in enumerate(sizes)], np.int64)
+    by_slice = _of_slices(slices, lambda s: activations(model, width, edge_width, traffic, s, sparse=sparse).tolist())
+    return np.array([np.dot(by_slice[rank % slices], [*astuple(own), 1]) for rank, own in enumerate(sizes)], np.int64)
+
+
+def _of_slices(slices: int, of_slice: Callable[[int], list[Any]]) -> list[list[Any]]:
+    """Calls a function for each slice, or for few of many.
+
+    No slice has more columns than the slice before. So slices between two slices with
+    equal counts have these counts too.
+    """
+    known = {last: of_slice(last) for last in {0, slices - 1}}
+    between = [(0, slices - 1)]
+    while between:
+        first, last = between.pop()
+        if known[first] == known[last]:
+            known |= dict.fromkeys(range(first, last), known[first])
+        elif last - first > 1:
+            middle = (first + last) // 2
+            known[middle] = of_slice(middle)
+            between += [(first, middle), (middle, last)]
+    return [known[place] for place in range(slices)]
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.trial import SavedTensors
 from gnnkit.engine.volume import Volume
 from gnnkit.graph import CSC, Graph
+from gnnkit.jobs import planned_step
 from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.planned_step import step_activations, step_volume
 from gnnkit.model.gat import GAT
@@ -220,6 +221,26 @@ def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
         found = Threads.run(functools.partial(kept, shards, model), grid.world_size)
         assert min(found) > 0
         assert step_activations(graph, model, quality.traffic, sizes).tolist() == found, grid
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = MODELS[name](WIDTH, CLASSES, hidden=5).double(), make_graph(60)  # type: ignore[operator]
+    grid = Grid(1, 1, 24)
+    quality = measure(graph, Partition(np.zeros(60, np.int32), None, grid))
+    tried: list[int] = []
+
+    def planned() -> tuple[list[int], list[int]]:
+        volume, sizes = step_volume(graph, model, quality)
+        return volume.received.tolist(), step_activations(graph, model, quality.traffic, sizes).tolist()
+
+    few = planned()
+    original = planned_step._step_exchanges
+    monkeypatch.setattr(planned_step, "_step_exchanges", lambda *args: tried.append(args[3]) or original(*args))
+    assert planned() == few
+    assert len(tried) < grid.slices
+    monkeypatch.setattr(planned_step, "_of_slices", lambda slices, of_slice: [of_slice(s) for s in range(slices)])
+    assert planned() == few
 
 
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
