@@ -20,7 +20,7 @@ from gnnkit.launch.signals import HANDLED
 
 StartMethod = Literal["fork", "spawn"]
 
-QUIET = 0.2  # seconds without a further line, after which stacks are complete
+QUIET = 0.3  # seconds without a further line, after which stacks are complete
 
 _SIGNALS = {-number: number.name for number in signal.Signals} | {128 + number: number.name for number in HANDLED}
 _LOST_PEER = re.compile(

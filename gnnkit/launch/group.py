@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any
 
 from gnnkit.errors import UserError
 from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import Child
-from gnnkit.launch.signals import HANDLED, no_interruption, sigterm_as_exit
+from gnnkit.launch.signals import HANDLED, no_interruption, one_interruption, sigterm_as_exit
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
 
 # Seconds between looks. A death wakes the watch, unless a grandchild holds the pipe.
@@ -24,7 +25,7 @@ GRACE = 0.3  # seconds for other reports, after a rank has failed of itself
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
 TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
 LINGER = 10.0  # seconds from a rank's result to the rank's end
-STACKS = 1.0  # seconds for all processes to write their stacks
+STACKS = 3.0  # seconds for all processes to write their stacks
 
 
 class RankError(RuntimeError):
@@ -70,16 +71,21 @@ class Group:
 
     def run(self) -> list[Any]:
         """Starts the processes and returns the results. Ends all processes always."""
+        with one_interruption(), self._ending(), sigterm_as_exit():
+            share_one_arena()
+            self._starter.start()
+            self._started.wait()
+            if self._error is not None:
+                raise self._error
+            self._beside()
+            self._watch()
+        return [None if child.report is None else child.report.get("result") for child in self._children]
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Ends all processes at the end of the body."""
         try:
-            with sigterm_as_exit():
-                share_one_arena()
-                self._starter.start()
-                self._started.wait()
-                if self._error is not None:
-                    raise self._error
-                self._beside()
-                self._watch()
-            return [None if child.report is None else child.report.get("result") for child in self._children]
+            yield
         finally:
             with no_interruption():
                 self._end()

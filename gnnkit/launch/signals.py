@@ -28,6 +28,27 @@ def sigterm_as_exit() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def one_interruption() -> Iterator[None]:
+    """Lets the first Ctrl-C through, and no other one, where Python handles Ctrl-C.
+
+    A second one could come before the ranks of the first are ended.
+    """
+    ours = _in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
 def no_interruption() -> Iterator[None]:
     """Ignores a second Ctrl-C. Ranks would stay alive otherwise."""
     numbers = HANDLED if _in_main_thread() else ()
