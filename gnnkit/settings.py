@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses
-JOBS = ("train", "verify", "plan", "partition", "predict", "test")
+JOBS = ("train", "verify", "plan", "partition", "predict", "test", "init")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names

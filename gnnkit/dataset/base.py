@@ -83,7 +83,7 @@ def runs_one_way(csc: CSC) -> bool:
     return bool(ends) and not any((csc.indices[csc.indptr[u] : csc.indptr[u + 1]] == v).any() for v, u in ends)
 
 
-def sources_by_row(indptr: Array, indices: Array, weight: Array | None) -> CSC:
+def sources_by_row(indptr: Array, indices: Array, weight: Array | None, shape: Array | None) -> CSC:
     """Reads a square CSR matrix of SciPy, whose row u lists the nodes that u points to.
 
     Weights that are all 1 are left out.
@@ -92,6 +92,9 @@ def sources_by_row(indptr: Array, indices: Array, weight: Array | None) -> CSC:
         indptr: [num_nodes + 1] begin of each row.
         indices: [num_edges] destination of each edge.
         weight: [num_edges] numbers, or None.
+        shape: [2] numbers of rows and columns, or None.
     """
+    if shape is not None and shape.tolist() != [len(indptr) - 1] * 2:
+        raise UserError(f"the matrix has shape {shape.tolist()}, expected one row and one column for each node")
     weight = None if weight is not None and np.all(weight == 1) else weight
     return CSC(indptr, indices, weight).transpose()[0]

@@ -52,7 +52,9 @@ class GraphSaint(Dataset):
         with blame("adj_full.npz"), Arrays(self.root / "adj_full.npz") as fields:
             if (form := fields["format"].item()) != b"csr":
                 raise UserError(f"format is {shown(form)}, expected a matrix of the format csr")
-            return sources_by_row(fields["indptr"], fields["indices"], fields.optional("data"))
+            return sources_by_row(
+                fields["indptr"], fields["indices"], fields.optional("data"), fields.optional("shape")
+            )
 
     def _labels(self, num_nodes: int) -> Array:
         """Reads one class, or a list of 0 and 1, of each node."""

@@ -83,7 +83,8 @@ class Npz(Dataset):
         if self.row is not None:
             raise UserError(f"the file has no masks, which dataset.split={self.row} would choose from")
         with blame("adj_indptr, adj_indices, adj_data"):
-            csc = sources_by_row(fields["adj_indptr"], fields["adj_indices"], fields.optional("adj_data"))
+            arrays = (fields.optional(f"adj_{part}") for part in ("data", "shape"))
+            csc = sources_by_row(fields["adj_indptr"], fields["adj_indices"], *arrays)
         none = np.zeros(csc.num_nodes, np.int8)
         return Graph(csc, _features(fields, "attr", csc.num_nodes), fields["labels"], none)
 

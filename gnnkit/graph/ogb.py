@@ -138,8 +138,10 @@ def _split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int
     names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if name is None and len(names) == 1:
         name = names[0]
-    if name is None or name not in names:
-        raise unknown(f"split={name}", str(name), names)
+    if name is None:
+        raise UserError(f"choose one of the splits with split=NAME, there are: {', '.join(names) or 'none'}")
+    if name not in names:
+        raise unknown(f"split={name}", name, names)
     split = np.zeros(num_nodes, np.int8)
     for part, value in _PARTS.items():
         path = folder / name / f"{part}.csv.gz"

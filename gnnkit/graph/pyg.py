@@ -14,10 +14,10 @@ from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, optional, split_of, tell_unread
 from gnnkit.graph.graph import Graph
 
-_READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes"}
+_TYPES = ("node_type", "edge_type")
+_READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}
 _LINKS = {"edge_label", "edge_label_index", "pos_edge_label", "pos_edge_label_index"}
 _NEGATIVE = {"neg_edge_label", "neg_edge_label_index"}
-_TYPES = ("node_type", "edge_type")
 
 
 def is_pyg(value: Any) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gnnkit.jobs.models import Given
     from gnnkit.settings import Settings
 
-_IN_ONE_PROCESS = ("plan", "partition")
+_IN_ONE_PROCESS = ("plan", "partition", "init")
 
 
 def start(
@@ -47,6 +47,8 @@ def start(
         if not is_leader:
             return Result(settings.job, {})
         started = None
+    if settings.job == "init":
+        return _init(settings, folder, graph)
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
@@ -63,6 +65,18 @@ def start(
     result.save(run_folder)
     say(f"{result.table()}\nwritten to {run_folder}")
     return result
+
+
+def _init(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result:
+    """Writes a configuration and a script, into a folder that is no run folder."""
+    from gnnkit.jobs.init import init
+
+    named = settings.output if folder is None else folder
+    if named is None:
+        raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
+    found = init(settings, Path(named).absolute(), graph)
+    say(found.summary or "")
+    return found
 
 
 @contextlib.contextmanager
