@@ -145,8 +145,8 @@ def _absolute(value: Any) -> Any:
 def _as_yaml(choices: list[Choice], command: str) -> str:
     """Spells the choices as an experiment, which composes with the other options."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}", "defaults:"]
-    named = {each.key: each for each in choices if each.key in _GROUPS}
-    for each in named.values():
+    named = [each for each in choices if each.key in _GROUPS]
+    for each in sorted(named, key=lambda each: each.key != "strategy"):  # Hydra wants overrides last
         choice = "/strategy" if each.key == "strategy" else f"override /{each.key}"
         lines.append(_commented(f"  - {choice}: {each.value}", each.why))
     lines += ["  - _self_", ""]

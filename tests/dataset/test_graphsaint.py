@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,7 @@ import scipy.sparse as sp
 from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-
-MATRIX = sp.csr_matrix((np.ones(3, np.float32), ([0, 1, 2], [1, 2, 1])), (4, 4))
-CLASSES = {"0": 2, "1": 0, "2": 1, "3": 1}
-ROLES = {"tr": [0, 2], "va": [1], "te": [3]}
-
-
-def saint(folder: Path, classes: Any = CLASSES, roles: Any = ROLES, matrix: Any = MATRIX) -> Path:
-    sp.save_npz(folder / "adj_full.npz", matrix)
-    np.save(folder / "feats.npy", np.eye(4))
-    (folder / "class_map.json").write_text(classes if isinstance(classes, str) else json.dumps(classes))
-    (folder / "role.json").write_text(json.dumps(roles))
-    return folder
+from tests.folders import CLASSES, MATRIX, saint
 
 
 def load(folder: Path) -> Graph:

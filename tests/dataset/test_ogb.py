@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,28 +13,7 @@ import pytest
 from gnnkit.dataset.ogb import Ogb
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-
-EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 2]])
-FEATURES = np.arange(6, dtype=np.float32).reshape(3, 2) / 2
-
-
-def table(path: Path, rows: Any, header: str = "") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [",".join(map(str, np.atleast_1d(row))) for row in rows]
-    with gzip.open(path, "wt") as file:
-        file.write("\n".join([header, *lines] if header else lines) + "\n")
-
-
-def ogb(folder: Path, **tables: Any) -> Path:
-    """Writes a data set of three nodes. `name=rows` replaces a table of `raw`."""
-    raw = {"edge": EDGES.T, "node-feat": FEATURES, "node-label": [[4], [0], [1]]}
-    raw |= {"num-node-list": [[3]], "num-edge-list": [[4]]}
-    for name, rows in (raw | {name.replace("_", "-"): rows for name, rows in tables.items()}).items():
-        if rows is not None:
-            table(folder / f"raw/{name}.csv.gz", rows)
-    for part, node in (("train", 2), ("valid", 0), ("test", 1)):
-        table(folder / f"split/time/{part}.csv.gz", [[node]])
-    return folder
+from tests.folders import EDGES, FEATURES, ogb, table
 
 
 def binary(folder: Path) -> Path:
