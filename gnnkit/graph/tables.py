@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from gnnkit.checks import Array
+from gnnkit.checks import Array, array
 from gnnkit.errors import UserError
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.table import Table, as_ids, table_of
@@ -71,9 +70,9 @@ def _features(
 ) -> Array | None:
     if features is None:
         return nodes.other_numbers(columns) if nodes else None
-    names = [features] if isinstance(features, str) else list(features)
-    if not all(isinstance(name, str) for name in names):
-        return np.asarray(features)
+    names = [features] if isinstance(features, str) else features
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return array("features", features)
     if nodes is None:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
     return nodes.rows(names)
