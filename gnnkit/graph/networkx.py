@@ -72,15 +72,15 @@ def _column(place: str, values: list[Any]) -> pa.Array:
     values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         return as_text(place, values, error)
 
 
 def _ids(nodes: list[Any]) -> Array | None:
-    """Reads the nodes as whole numbers, if all are, else as distinct text."""
+    """Reads the nodes as numbers of 64 bits, if all are, else as distinct text."""
     if not nodes:
         return None
-    if all(isinstance(node, int) and not isinstance(node, bool) for node in nodes):
+    if all(isinstance(node, int) and not isinstance(node, bool) and abs(node) < 2**63 for node in nodes):
         column = pa.array(nodes)
     else:
         column = pa.array([str(node) for node in nodes])

@@ -117,7 +117,7 @@ class Table:
         ):
             raise UserError(f"{self._place(name)} holds {kind}, expected numbers")
         self._refuse_nulls(name, column)
-        values = column.cast(pa.float64()) if not pa.types.is_floating(kind) else column
+        values = column if pa.types.is_floating(kind) else column.cast(pa.float64(), safe=False)
         numbers = values.to_numpy(zero_copy_only=False)
         self._refuse(name, ~np.isfinite(numbers), values, "is not finite")
         return np.asarray(numbers)
@@ -222,7 +222,7 @@ def _array(place: str, series: Any) -> pa.ChunkedArray:
         return pa.chunked_array([as_text(place, list(series))])
     try:
         made = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         made = as_text(place, list(series), error)
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 

@@ -50,6 +50,7 @@ def test_nodes_of_any_type_become_ids() -> None:
     names = [uuid.UUID(int=i) for i in range(2)]
     assert Graph.from_networkx(nx.DiGraph([tuple(names)])).node_ids.tolist() == list(map(str, names))
     assert Graph.from_networkx(nx.DiGraph([((0, 1), 7)])).node_ids.tolist() == ["(0, 1)", "7"]
+    assert Graph.from_networkx(nx.DiGraph([(2**70, 7)])).node_ids.tolist() == [str(2**70), "7"]
     with pytest.raises(UserError, match="'1' occurs a second time"):
         Graph.from_networkx(nx.DiGraph([(1, "1")]))
 

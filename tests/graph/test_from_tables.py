@@ -133,3 +133,11 @@ def test_values_of_several_types_are_refused() -> None:
         Graph.from_tables([(0, 1)])
     with pytest.raises(UserError, match=r"features=.* are columns of a table of nodes: give nodes too"):
         Graph.from_tables(pd.DataFrame({"src": [0], "dst": [1]}), features=["a"])
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_large_whole_numbers_are_features(frame: Frame) -> None:
+    nodes = frame({"id": [0, 1], "a": [2**62, -(2**63)]})
+    np.testing.assert_array_equal(
+        Graph.from_tables(frame({"src": [0], "dst": [1]}), nodes).features, [[2**62], [-(2**63)]]
+    )
