@@ -19,6 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
+from gnnkit.plugins import CONF
 from gnnkit.ranges import num_cores, one_line
 from gnnkit.settings import Settings
 
@@ -145,10 +146,10 @@ def _absolute(value: Any) -> Any:
 def _as_yaml(choices: list[Choice], command: str) -> str:
     """Spells the choices as an experiment, which composes with the other options."""
     lines = ["# @package _global_", f"# Written by job=init. Train with {command}", "defaults:"]
-    named = [each for each in choices if each.key in _GROUPS]
-    for each in sorted(named, key=lambda each: each.key != "strategy"):  # Hydra wants overrides last
-        choice = "/strategy" if each.key == "strategy" else f"override /{each.key}"
-        lines.append(_commented(f"  - {choice}: {each.value}", each.why))
+    named, known = [each for each in choices if each.key in _GROUPS], _with_default()
+    for each in sorted(named, key=lambda each: each.key in known):  # Hydra wants overrides last
+        override = "override " if each.key in known else ""
+        lines.append(_commented(f"  - {override}/{each.key}: {each.value}", each.why))
     lines += ["  - _self_", ""]
     for section, entries in _sections(choices).items():
         for each in entries:
@@ -158,6 +159,12 @@ def _as_yaml(choices: list[Choice], command: str) -> str:
             key = each.key.rpartition(".")[2]
             lines.append(_commented(f"{'  ' * nested}{key}: {_plain(each.value)}", each.why))
     return "\n".join(lines) + "\n"
+
+
+def _with_default() -> set[str]:
+    """Lists the sections that the main configuration chooses, which others override."""
+    main = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+    return {section for each in main["defaults"] if isinstance(each, dict) for section in each}
 
 
 def _sections(choices: list[Choice]) -> dict[str, list[Choice]]:
