@@ -17,6 +17,7 @@ import yaml
 from gnnkit import keys
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from gnnkit.jobs.say import say
 from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
 from gnnkit.plugins import CONF
@@ -40,30 +41,46 @@ class Choice:
     why: str = ""
 
 
-def init(settings: Settings, folder: Path, data: Graph | None = None) -> Result:
-    """Writes an experiment and a script into `folder`.
+def init(settings: Settings, folder: str | Path | None, data: Graph | None = None) -> Result:
+    """Writes an experiment and a script into a new folder, which is no run folder.
 
     Args:
         settings: The configuration, which names the data set.
-        folder: The new folder.
+        folder: The new folder. None: the key `output`.
         data: Refused, as a file cannot name a graph that was handed in.
     """
+    named = settings.output if folder is None else folder
+    if named is None:
+        raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
     if data is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
-    choices = list(choose(settings, load(settings)))
+    made, choices = Path(named).absolute(), list(choose(settings, load(settings)))
+    command = one_line(f"gnnkit --config-dir {shlex.quote(str(made))} +experiment={NAME}")
+    script = _write(made, choices, command)
+    lines = [f"{each.key}={_plain(each.value)}  # {each.why}" for each in choices if each.why]
+    ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
+    result = Result("init", {each.key: each.value for each in choices}, "\n".join([*lines, *ways]), made)
+    say(result.table())
+    return result
+
+
+def _write(folder: Path, choices: list[Choice], command: str) -> Path:
+    """Writes both files, and returns the path of the script.
+
+    Args:
+        folder: The new folder.
+        choices: What the files say.
+        command: Trains by the first file.
+    """
     try:
         folder.mkdir(parents=True)
         (folder / "experiment").mkdir()
     except OSError as error:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
-    command = one_line(f"gnnkit --config-dir {shlex.quote(str(folder))} +experiment={NAME}")
-    config, script = folder / "experiment" / f"{NAME}.yaml", folder / "train.py"
-    config.write_text(_as_yaml(choices, command), encoding="utf-8")
+    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, command), encoding="utf-8")
+    script = folder / "train.py"
     script.write_text(_as_script(choices), encoding="utf-8")
-    lines = [f"{each.key}={_plain(each.value)}  # {each.why}" for each in choices if each.why]
-    ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
-    figures = {each.key: each.value for each in choices}
-    return Result("init", figures, "\n".join([*lines, *ways]), folder)
+    return script
 
 
 def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:

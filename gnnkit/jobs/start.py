@@ -48,7 +48,9 @@ def start(
             return Result(settings.job, {})
         started = None
     if settings.job == "init":
-        return _init(settings, folder, graph)
+        from gnnkit.jobs.init import init
+
+        return init(settings, folder, graph)
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
@@ -65,18 +67,6 @@ def start(
     result.save(run_folder)
     say(f"{result.table()}\nwritten to {run_folder}")
     return result
-
-
-def _init(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result:
-    """Writes a configuration and a script, into a folder that is no run folder."""
-    from gnnkit.jobs.init import init
-
-    named = settings.output if folder is None else folder
-    if named is None:
-        raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
-    found = init(settings, Path(named).absolute(), graph)
-    say(found.summary or "")
-    return found
 
 
 @contextlib.contextmanager
