@@ -443,6 +443,11 @@ class MeanOfRanks(NodeClassification):
         return counts / counts.sum().clamp(min=1)
 
 
+class Shorter(NodeClassification):
+    def columns(self, rows: Any, ids: Any, classes: Any) -> dict[str, Any]:
+        return {"class": rows[1:]}
+
+
 class OtherName(NodeClassification):
     def figures(self, counts: Tensor) -> dict[str, float]:
         return {"precision": 1.0}
@@ -454,6 +459,7 @@ class OtherName(NodeClassification):
         (MeanOverRows, "losses of rows together, against each row alone"),
         (OneLoss, "losses gives shape"),
         (MeanOfRanks, "figures on rank 0 of 3 x 1 x 1, against one rank"),
+        (Shorter, "columns gives .* predictions"),
         (OtherName, "which are not in names"),
     ],
 )

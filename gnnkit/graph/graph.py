@@ -102,17 +102,16 @@ class Graph:
 
         Raises `UserError` for anything else.
         """
-        from gnnkit.graph.dgl import is_dgl
-        from gnnkit.graph.networkx import is_networkx
-        from gnnkit.graph.pyg import is_pyg
-
         if isinstance(value, Graph):
             return value
+        from gnnkit.graph.dgl import is_dgl
+        from gnnkit.graph.pyg import is_pyg
+
         if is_pyg(value):
             return cls.from_pyg(value)
         if is_dgl(value):
             return cls.from_dgl(value)
-        ways = {"from_networkx": is_networkx(value), "from_scipy": hasattr(value, "tocoo")}
+        ways = {"from_networkx": hasattr(value, "is_directed"), "from_scipy": hasattr(value, "tocoo")}
         way = next((f": Graph.{name} reads it" for name, fits in ways.items() if fits), "")
         given = type(value).__name__
         raise UserError(f"expected a gnnkit Graph, a torch_geometric Data or a DGLGraph, got {given}{way}")

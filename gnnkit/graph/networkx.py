@@ -14,11 +14,6 @@ from gnnkit.graph.graph import Graph
 from gnnkit.graph.table import Table, as_ids, as_text
 
 
-def is_networkx(value: Any) -> bool:
-    """Says whether a value is a graph of NetworkX."""
-    return all(hasattr(value, name) for name in ("nodes", "edges", "adj", "is_directed"))
-
-
 def from_networkx(
     graph: Any,
     features: str | Sequence[str] | None,
@@ -28,7 +23,7 @@ def from_networkx(
     edge_features: str | Sequence[str] | None,
 ) -> Graph:
     """Reads a graph, as `Graph.from_networkx` says."""
-    if not is_networkx(graph):
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
     number = {node: i for i, node in enumerate(graph.nodes)}
     links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
