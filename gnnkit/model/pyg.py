@@ -129,7 +129,6 @@ def _check(layer: nn.Module) -> None:
                 f"model: {type(part).__name__} needs statistics of the whole graph, a rank has its own rows only"
             )
     if not _is_convolution(layer):
-        _check_rows(layer)
         return
     if not _is(layer, (*BIPARTITE, *NORMALIZED)):
         raise UserError(
@@ -141,22 +140,6 @@ def _check(layer: nn.Module) -> None:
         )
     if getattr(layer, "flow", "source_to_target") != "source_to_target":
         raise UserError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")
-
-
-def _check_rows(layer: nn.Module) -> None:
-    """Raises `UserError` for a module that reads more than the rows of one layer."""
-    name = type(layer).__name__
-    if _is(layer, ("JumpingKnowledge",)):
-        raise UserError(
-            f"model: {name} reads the outputs of several layers, and PyG([...]) passes on those of the last one: write a "
-            "forward of your own that calls the layers, and join the outputs there"
-        )
-    inner = next((type(part).__name__ for part in layer.modules() if _is_convolution(part)), None)
-    if inner is not None:
-        raise UserError(
-            f"model: {name} holds layers such as {inner}, each of which needs an adjacency of its own: list the layers "
-            "themselves in PyG([...])"
-        )
 
 
 def _is_convolution(layer: nn.Module) -> bool:
