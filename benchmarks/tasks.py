@@ -38,9 +38,8 @@ from torch_geometric.utils import negative_sampling, to_undirected
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.dataset.base import random_split
 from gnnkit.dataset.npz import Npz
-from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph import CSC, Graph, Split, random_split
 from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.sampler.links import Links, pairs_of
@@ -96,7 +95,7 @@ def relabelled(graph: Graph, name: str) -> Graph:
     """Returns the graph with the labels of a task, and for most a random split."""
     if name == "node_classification":
         return graph
-    split = random_split(np.zeros(graph.num_nodes, np.int64), 0.2, 0.1, 0)
+    split = random_split(np.ones(graph.num_nodes, np.bool_), (0.2, 0.1, 0.7), 0)
     if name == "multilabel":
         has = graph.features > 0
         words = np.argsort(-has.sum(0), kind="stable")[:WORDS]

@@ -20,6 +20,7 @@ SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "embedding")  # keys that do
 _OF_TRAINED = ("predict", "test")  # jobs
+_OF_DATA = "init"  # the job that reads nothing but the data set
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _NO_NAME = re.compile(
@@ -80,7 +81,8 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
     if named.get("checkpoint", "null") in ("", "null"):
         if named.get("job") in _OF_TRAINED:
             raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")
-        return list(overrides)
+        begun = named.get("job") == _OF_DATA and "strategy" not in named  # the job chooses one
+        return [*(["strategy=auto"] if begun else []), *overrides]
     folder = Path(named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:

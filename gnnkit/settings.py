@@ -15,9 +15,10 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses
-JOBS = ("train", "verify", "plan", "partition", "predict", "test")
+JOBS = ("train", "verify", "plan", "partition", "predict", "test", "init")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
+FORMATS = ("npy", "parquet")  # of the files that `write` names
 SCHEDULES = ("cosine", "linear")
 PRECISIONS = (32, 64, "bf16-mixed")
 INPUTS = ("features", "degree", "learned")
@@ -43,6 +44,7 @@ _KEYS = (
     "cache",
     "checkpoint",
     "write",
+    "write_format",
     "plan",
 )
 
@@ -208,6 +210,7 @@ class Settings:
     cache: Path | None  # where partitions and shards are kept. None: nowhere
     checkpoint: str | None  # of jobs in TRAINED: the folder of the run that has trained
     write: tuple[str, ...]  # of WRITTEN
+    write_format: str  # one of FORMATS
     dataset: Choice
     partition: PartitionSettings
     sampler: Choice | None  # None: nothing was chosen
@@ -266,6 +269,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         cache=_cache(config["cache"]),
         checkpoint=_checkpoint(config["job"], config["checkpoint"]),
         write=_written(config["write"]),
+        write_format=one_of("write_format", config["write_format"], FORMATS),
         dataset=_choice("dataset", config),
         partition=_partition(config, workers),
         sampler=None if config["sampler"] is None else _choice("sampler", config),

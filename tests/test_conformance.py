@@ -37,6 +37,7 @@ from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
+from tests.folders import ogb, saint
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
 
@@ -60,10 +61,14 @@ def arguments(tmp_path: Path) -> dict[str, dict[str, str]]:
         **{f"{split}_mask": np.arange(GRAPH.num_nodes) % 3 == i for i, split in enumerate(("train", "val", "test"))},
     )
     (tmp_path / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
+    check_graph().save(tmp_path / "saved")
     return {
         "cluster": {"clusters": str(tmp_path / "clusters.npy")},
         "npz": {"root": str(tmp_path / "graph.npz")},
         "edges": {"root": str(tmp_path)},
+        "saved": {"root": str(tmp_path / "saved")},
+        "graphsaint": {"root": str(saint(tmp_path / "saint"))},
+        "ogb": {"root": str(ogb(tmp_path / "ogbn_arxiv"))},
     }
 
 
@@ -438,6 +443,11 @@ class MeanOfRanks(NodeClassification):
         return counts / counts.sum().clamp(min=1)
 
 
+class Shorter(NodeClassification):
+    def columns(self, rows: Any, ids: Any, classes: Any) -> dict[str, Any]:
+        return {"class": rows[1:]}
+
+
 class OtherName(NodeClassification):
     def figures(self, counts: Tensor) -> dict[str, float]:
         return {"precision": 1.0}
@@ -449,6 +459,7 @@ class OtherName(NodeClassification):
         (MeanOverRows, "losses of rows together, against each row alone"),
         (OneLoss, "losses gives shape"),
         (MeanOfRanks, "figures on rank 0 of 3 x 1 x 1, against one rank"),
+        (Shorter, "columns gives .* predictions"),
         (OtherName, "which are not in names"),
     ],
 )

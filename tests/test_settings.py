@@ -158,9 +158,10 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "job": ["trian", ""],
     "checkpoint": [3, ""],
     "write": ["weights", ["predictions", "rows"], 3],
+    "write_format": ["csv", "", 3, ["npy"]],
     "output": [""],
 }
-WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "sort_ids", "redraw", "edge_ids",
+WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "sort_ids", "add_inverse_edge", "redraw", "edge_ids",
                  "replace", "contiguous", "checkpoint", "final_average", "name", "options")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 
@@ -212,6 +213,9 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
     needed = {
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
+        "graphsaint": ["dataset.root=folder"],
+        "ogb": ["dataset.root=folder"],
+        "saved": ["dataset.root=folder"],
         "cluster": [f"sampler.clusters={clusters}"],
         "stored": [f"partition.path={clusters.parent}"],
     }

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from gnnkit.checks import one_line, whole
-from gnnkit.dataset.base import Dataset, blame
+from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import SPLITS, Floats, Graph, Ids, Labels
+from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph.table import Table, as_ids, is_text, narrowed
 from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
@@ -54,80 +53,89 @@ class EdgeFolder(Dataset):
     def __init__(
         self,
         root: str,
-        symmetrize: bool = False,
+        symmetrize: bool | None = None,
         row_normalize: bool = False,
         num_nodes: int | None = None,
         sort_ids: bool = False,
+        split: Sequence[float] | None = None,
+        seed: int = 0,
     ) -> None:
         """Keeps the options.
 
         Args:
             root: the folder.
-            symmetrize: add the reverse edges that are missing. Default: no.
+            symmetrize: add the reverse edges that are missing. Default: no, with a
+                warning where no edge has a reverse edge.
             row_normalize: divide each node's features by the sum. Default: no.
             num_nodes: number of nodes, if no table holds the nodes. Default: the number
                 of rows of features.npy, or else one more than the largest id. An id of
                 1,000,000 or more is then refused if there are fewer than id / 16 edges.
             sort_ids: number the nodes in ascending order of the ids, whole numbers by
                 value and text by code points. Default: in the order of the table.
+            split: shares of the labelled nodes that train, validate and test, for data
+                without a split. Default: none is drawn.
+            seed: of this draw.
         """
         self.root = Path(root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
         self.sort_ids = sort_ids
+        self.split = None if split is None else read_shares("dataset.split", split)
+        self.seed = whole("dataset.seed", seed, 0)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
-            graph = self._read()
-        graph = graph.symmetrize() if self.symmetrize else graph
-        return graph.row_normalize() if self.row_normalize else graph
+            graph = with_split(self._read(), self.split, self.seed)
+        return finished(graph, self.symmetrize, self.row_normalize)
 
     def _read(self) -> Graph:
         if not self.root.is_dir():
             raise UserError("is not a folder")
         path = _file(self.root, "nodes", ("csv", "parquet"))
-        nodes = _Table(path) if path else None
+        nodes = _table(path, {"id": pa.string()}) if path else None
         if nodes is None and self.sort_ids:
             raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
         if path and self.num_nodes is not None:
             raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
-        ids = nodes.ids() if nodes else None
+        ids = nodes.ids("id") if nodes else None
         path = _file(self.root, "edges", ("csv", "parquet", "npy"))
         if path is None:
             raise UserError("holds no edges.csv, edges.parquet or edges.npy")
         # Ids that are text must not be read as numbers. Numbers are checked below.
-        edges = _Table(path, {"src": ids.type, "dst": ids.type} if ids is not None and _is_text(ids.type) else {})
+        text = ids is not None and is_text(ids.type)
+        edges = _table(path, {"src": pa.string(), "dst": pa.string()} if text else {})
+        graph = self._graph(edges, nodes, ids)
+        return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
+
+    def _graph(self, edges: Table, nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
-        graph = Graph.from_edges(
+        return Graph.from_edges(
             edges.positions("src", ids),
             edges.positions("dst", ids),
             self.num_nodes if ids is None else len(ids),
             features=self._features(nodes),
             labels=labels,
-            split=nodes.splits() if nodes else None,
+            split=nodes.splits("split") if nodes else None,
             weight=edges.numbers("weight") if "weight" in edges.names else None,
             edge_features=edges.other_numbers(("src", "dst", "weight")),
             coordinates=self._array("coordinates"),
             class_names=class_names,
+            node_ids=None if ids is None else as_ids(ids),
         )
-        if ids is None or not self.sort_ids:
-            return graph
-        named = replace(graph, node_ids=np.array(ids.to_pylist()) if _is_text(ids.type) else ids.to_numpy())
-        return named.renumber(pc.sort_indices(ids).to_numpy())
 
-    def _features(self, nodes: _Table | None) -> Array | None:
+    def _features(self, nodes: Table | None) -> Array | None:
         array = self._array("features")
         columns = nodes.other_numbers(("id", "label", "split")) if nodes else None
         if nodes and columns is not None and array is not None:
-            raise UserError(f"features.npy and {nodes.path.name} both hold features")
+            raise UserError(f"features.npy and {nodes.name} both hold features")
         return array if columns is None else columns
 
-    def _labels(self, nodes: _Table | None) -> tuple[Labels | None, list[str] | None]:
+    def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         array = self._array("labels")
-        labels, names = nodes.labels() if nodes else (None, None)
+        labels, names = nodes.labels("label") if nodes else (None, None)
         if nodes and labels is not None and array is not None:
-            raise UserError(f"labels.npy and {nodes.path.name} both hold labels")
+            raise UserError(f"labels.npy and {nodes.name} both hold labels")
         return (array, None) if labels is None else (labels, names)
 
     def _array(self, name: str) -> Array | None:
@@ -135,141 +143,13 @@ class EdgeFolder(Dataset):
         return read_npy(path) if _exists(path) else None
 
 
-class _Table:
-    """The columns of a file. Errors name file, column and row."""
-
-    def __init__(self, path: Path, types: _Types | None = None) -> None:
-        """Reads the file. `types` fixes the types of some columns."""
-        self.path = path
-        check_regular(path)
-        try:
-            self._table = _READERS[path.suffix](path, types or {})
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"{path.name}: {one_line(error)}") from error
-        self.names: list[str] = self._table.column_names
-        seen: set[str] = set()
-        for name in self.names:
-            if name in seen:
-                raise UserError(f"{path.name} has two columns {name!r}")
-            seen.add(name)
-
-    def ids(self) -> pa.Array:  # [num_nodes] int64 or string, distinct
-        column = self._column("id")
-        if not len(column):
-            raise UserError(f"{self.path.name} has no rows")
-        if pa.types.is_integer(column.type):
-            ids = self._cast("id", pa.int64())
-        elif _is_text(column.type):
-            ids = column.cast(pa.string())
-        else:
-            raise UserError(f"{self._place('id')} holds {column.type}, expected whole numbers or text")
-        self._refuse_nulls("id", ids)
-        first = pc.index_in(ids, value_set=ids).to_numpy()
-        self._refuse("id", first != np.arange(len(ids)), ids, "occurs a second time")
-        return ids
-
-    def positions(self, name: str, ids: pa.Array | None) -> Ids:  # [rows]
-        """Finds the position in `ids` of each entry of a column.
-
-        Without `ids`, entries are positions.
-        """
-        column = self._cast(name, pa.int64() if ids is None else ids.type)
-        self._refuse_nulls(name, column)
-        if ids is None:
-            return np.asarray(column.to_numpy())
-        found = pc.index_in(column, value_set=ids)
-        self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
-        return np.asarray(found.to_numpy())
-
-    def labels(self) -> tuple[Labels | None, list[str] | None]:
-        """Reads class numbers [num_nodes], -1 for none, and names of text classes.
-
-        Reads floating-point numbers as they are, NaN for none.
-        """
-        if "label" not in self.names:
-            return None, None
-        column = self._column("label")
-        if _is_text(column.type):
-            column = column.cast(pa.string())
-            names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
-            return pc.index_in(column, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy(), names
-        if pa.types.is_floating(column.type):
-            return column.to_numpy(zero_copy_only=False), None
-        if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-            raise UserError(f"{self._place('label')} holds {column.type}, expected numbers or text")
-        labels = self._cast("label", pa.int64()).fill_null(-1)
-        self._refuse("label", labels.to_numpy() < -1, labels, "is no class and not -1")
-        return labels.to_numpy(), None
-
-    def splits(self) -> npt.NDArray[np.int8] | None:  # [num_nodes]
-        if "split" not in self.names:
-            return None
-        words = self._cast("split", pa.string()).fill_null("")
-        found = pc.index_in(words, value_set=pa.array(SPLITS, pa.string()))
-        bad = found.is_null().to_numpy(zero_copy_only=False)
-        self._refuse("split", bad, words, "is none of train, val, test, none")
-        return np.asarray(np.array(list(SPLITS.values()), np.int8)[found.to_numpy()])
-
-    def numbers(self, name: str) -> Floats:  # [rows] finite
-        column = self._column(name)
-        kind = column.type
-        if not (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not len(column)
-        ):
-            raise UserError(f"{self._place(name)} holds {kind}, expected numbers")
-        self._refuse_nulls(name, column)
-        values = column.cast(pa.float64()) if not pa.types.is_floating(kind) else column
-        numbers = values.to_numpy()
-        self._refuse(name, ~np.isfinite(numbers), values, "is not finite")
-        return np.asarray(numbers)
-
-    def other_numbers(self, known: tuple[str, ...]) -> Floats | None:  # [rows, columns] float32
-        """Reads all columns but the known ones. Returns None if there are no others."""
-        others = [name for name in self.names if name not in known]
-        if not others:
-            return None
-        numbers = np.empty((self._table.num_rows, len(others)), np.float32)
-        for column, name in enumerate(others):
-            exact = self.numbers(name)
-            with np.errstate(over="ignore"):  # found below
-                numbers[:, column] = exact
-            self._refuse(name, ~np.isfinite(numbers[:, column]), exact, "is too large for float32")
-        return numbers
-
-    def _column(self, name: str) -> pa.Array:
-        if name not in self.names:
-            shown = [*map(repr, self.names[:20]), *(["..."] if len(self.names) > 20 else [])]
-            raise UserError(f"{self.path.name} has no column {name!r}, only {', '.join(shown)}")
-        column = self._table.column(name)
-        return (column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column).combine_chunks()
-
-    def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
-        column = self._column(name)
-        try:
-            return column.cast(kind)
-        except pa.ArrowException as error:
-            row = _first_misfit(column, kind)
-            raise UserError(f"{self._place(name)}, row {row}: {column[row].as_py()!r} is no {kind}") from error
-
-    def _refuse_nulls(self, name: str, column: pa.Array) -> None:
-        self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
-
-    def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Floats | None, why: str) -> None:
-        """Raises `UserError` with the first bad row, the value and `why`.
-
-        Args:
-            name: Name of the column.
-            bad: [rows] whether a row is bad.
-            column: Values of the rows, or None.
-            why: End of the message.
-        """
-        rows = np.flatnonzero(bad)
-        if len(rows):
-            value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "
-            raise UserError(f"{self._place(name)}, row {rows[0]}: {value}{why}")
-
-    def _place(self, name: str) -> str:
-        return f"{self.path.name}, column {name!r}"
+def _table(path: Path, types: _Types) -> Table:
+    """Reads a file. `types` fixes the types of some columns of a CSV."""
+    check_regular(path)
+    try:
+        return Table(path.name, _READERS[path.suffix](path, types))
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path.name}: {one_line(error)}") from error
 
 
 def _file(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
@@ -284,28 +164,6 @@ def _exists(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
-def _plain(value: Any) -> object:
-    """Returns the Python object of an entry of a column or an array."""
-    return value.as_py() if isinstance(value, pa.Scalar) else value.item()
-
-
-def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
-    """Finds the first row that cannot be cast, by bisection. There must be one."""
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            column.slice(low, middle - low).cast(kind)
-            low = middle
-        except pa.ArrowException:
-            high = middle
-    return low
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _check_width(path: Path, num_columns: int) -> None:
     """Refuses a table whose columns would take minutes to read."""
     if num_columns > _MAX_COLUMNS:
@@ -318,7 +176,10 @@ def _check_width(path: Path, num_columns: int) -> None:
 def _read_csv(path: Path, types: _Types) -> pa.Table:
     with path.open("rb") as file:
         _check_width(path, file.readline(_MAX_HEADER).count(b",") + 1)
-    return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+    table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+    if "id" not in types or table.column_names.count("id") != 1:
+        return table
+    return table.set_column(table.column_names.index("id"), "id", narrowed(table.column("id")))
 
 
 def _read_parquet(path: Path, _: _Types) -> pa.Table:

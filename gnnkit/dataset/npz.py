@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import struct
-import zipfile
-import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gnnkit.checks import whole
-from gnnkit.dataset.base import Dataset, blame
+from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_split
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split
-from gnnkit.storage import Array, check_npy, check_regular
+from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
+from gnnkit.graph.zipped import Arrays
+from gnnkit.storage import Array
 
-# Errors of zipfile for files that are not, or no longer, zip archives.
-_BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -34,99 +31,91 @@ class Npz(Dataset):
       `train_masks`, ... [splits, num_nodes].
     - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
       `task=link_prediction`. Optional.
+
+    Or the arrays of gnn-benchmark: `adj_indptr`, `adj_indices`, `adj_shape`, `adj_data`
+    and the same of `attr`, as CSR whose row v lists the nodes that read from v, and
+    `labels`.
     """
 
     def __init__(
-        self, root: str, split: int | None = None, symmetrize: bool = False, row_normalize: bool = False
+        self,
+        root: str,
+        split: int | Sequence[float] | None = None,
+        symmetrize: bool = False,
+        row_normalize: bool = False,
+        seed: int = 0,
     ) -> None:
         """Keeps the options.
 
         Args:
             root: the file.
-            split: row of `train_masks`, ..., from 0. Default: `train_mask`, ...
+            split: row of `train_masks`, ..., from 0. Or, for a file without masks,
+                shares of the labelled nodes that train, validate and test. Default:
+                `train_mask`, ..., if there are any.
             symmetrize: add the reverse edges that are missing. Default: no.
             row_normalize: divide each node's features by the sum. Default: no.
+            seed: of the draw of a split.
         """
         self.root = Path(root)
-        self.split = None if split is None else whole("dataset.split", split)
+        self.row, self.shares = _row_or_shares(split)
+        self.seed = whole("dataset.seed", seed, 0)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
 
     def load(self) -> Graph:
-        with blame(f"dataset.root={self.root}"), _Fields(self.root) as fields:
-            csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
-            graph = Graph(
-                csc,
-                _features(fields, csc.num_nodes),
-                fields["y"],
-                self._masks(fields),
-                val_edges=fields.optional("val_edges"),
-                test_edges=fields.optional("test_edges"),
-            )
-        graph = graph.symmetrize() if self.symmetrize else graph
-        return graph.row_normalize() if self.row_normalize else graph
+        with blame(f"dataset.root={self.root}"), Arrays(self.root) as fields:
+            made = self._gnn_benchmark(fields) if "adj_indptr" in fields else self._planetoid(fields)
+            graph = with_split(made, self.shares, self.seed)
+        return finished(graph, self.symmetrize, self.row_normalize)
 
-    def _masks(self, fields: _Fields) -> Array:
-        if self.split is None:
+    def _planetoid(self, fields: Arrays) -> Graph:
+        csc = CSC(fields["indptr"], fields["indices"], fields.optional("weight"))
+        return Graph(
+            csc,
+            _features(fields, "x", csc.num_nodes),
+            fields["y"],
+            self._masks(fields, csc.num_nodes),
+            val_edges=fields.optional("val_edges"),
+            test_edges=fields.optional("test_edges"),
+        )
+
+    def _gnn_benchmark(self, fields: Arrays) -> Graph:
+        if self.row is not None:
+            raise UserError(f"the file has no masks, which dataset.split={self.row} would choose from")
+        with blame("adj_indptr, adj_indices, adj_data"):
+            arrays = (fields.optional(f"adj_{part}") for part in ("data", "shape"))
+            csc = sources_by_row(fields["adj_indptr"], fields["adj_indices"], *arrays)
+        none = np.zeros(csc.num_nodes, np.int8)
+        return Graph(csc, _features(fields, "attr", csc.num_nodes), fields["labels"], none)
+
+    def _masks(self, fields: Arrays, num_nodes: int) -> Array:
+        if self.shares is not None and not any(name in fields for name in _MASKS):
+            return np.zeros(num_nodes, np.int8)
+        if self.row is None:
             return Split.of_masks(*(fields[name] for name in _MASKS))
         masks = [fields[f"{name}s"] for name in _MASKS]
         for name, mask in zip(_MASKS, masks, strict=True):
             if mask.ndim != 2:
                 raise UserError(f"{name}s has shape {list(mask.shape)}, expected [splits, num_nodes]")
-        if not 0 <= self.split < min(map(len, masks)):
-            raise UserError(f"dataset.split={self.split} is out of range for {min(map(len, masks))} splits")
-        return Split.of_masks(*(mask[self.split] for mask in masks))
+        if not 0 <= self.row < min(map(len, masks)):
+            raise UserError(f"dataset.split={self.row} is out of range for {min(map(len, masks))} splits")
+        return Split.of_masks(*(mask[self.row] for mask in masks))
 
 
-class _Fields:
-    """The arrays of an .npz file. Each is checked against the file's size at first."""
-
-    # Deflate makes nothing smaller than this.
-    MAX_RATIO = 1032
-
-    def __init__(self, path: Path) -> None:
-        check_regular(path)
-        try:
-            self._zip = zipfile.ZipFile(path)
-        except OSError as error:
-            raise UserError(f"{path}: {error.strerror}") from error
-        except _BAD_ZIP as error:
-            raise UserError(f"not an .npz file: {error}") from error
-
-    def __enter__(self) -> _Fields:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._zip.close()
-
-    def __contains__(self, name: str) -> bool:
-        return f"{name}.npy" in self._zip.namelist()
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self:
-            raise UserError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
-        info = self._zip.getinfo(f"{name}.npy")
-        try:
-            with self._zip.open(info) as file:
-                check_npy(file, min(info.file_size, info.compress_size * self.MAX_RATIO), name)
-                file.seek(0)
-                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-        except (*_BAD_ZIP, OSError) as error:
-            raise UserError(f"{name} cannot be read: {error}") from error
-
-    def optional(self, name: str) -> Array | None:
-        """Reads an array, or returns None if there is none."""
-        if name not in self:
-            return None
-        return self[name]
+def _row_or_shares(split: int | Sequence[float] | None) -> tuple[int | None, tuple[float, float, float] | None]:
+    """Reads the key `dataset.split`."""
+    if split is None or isinstance(split, Sequence):
+        return None, None if split is None else read_shares("dataset.split", split)
+    return whole("dataset.split", split), None
 
 
-def _features(fields: _Fields, num_nodes: int) -> Features:
-    if "x" in fields:
-        return fields["x"]
-    shape = fields["x_shape"]
+def _features(fields: Arrays, name: str, num_nodes: int) -> Features:
+    """Reads dense features, or the arrays of sparse ones."""
+    if name in fields:
+        return fields[name]
+    shape = fields[f"{name}_shape"]
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != num_nodes or shape[1] < 0:
-        raise UserError(f"x_shape = {shape.tolist()}, expected ({num_nodes}, width)")
-    with blame("x_indptr, x_indices, x_data"):
-        data = fields.optional("x_data")
-        return SparseFeatures(CSC(fields["x_indptr"], fields["x_indices"], data, num_sources=int(shape[1])))
+        raise UserError(f"{name}_shape = {shape.tolist()}, expected ({num_nodes}, width)")
+    with blame(", ".join(f"{name}_{part}" for part in ("indptr", "indices", "data"))):
+        data = fields.optional(f"{name}_data")
+        return SparseFeatures(CSC(fields[f"{name}_indptr"], fields[f"{name}_indices"], data, num_sources=int(shape[1])))

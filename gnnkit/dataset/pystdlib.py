@@ -16,9 +16,9 @@ import numpy as np
 
 from gnnkit.checks import whole
 from gnnkit.dataset import code_graph
-from gnnkit.dataset.base import Dataset, random_split
+from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Ids, SparseFeatures
+from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, random_split
 from gnnkit.storage import cache_folder
 
 _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
@@ -69,7 +69,7 @@ class PyStdlib(Dataset):
                 "choose another data set, such as dataset=synthetic"
             )
         graph = self._cached(sources)
-        graph = replace(graph, split=random_split(graph.labels, 0.1, 0.1, self.seed))
+        graph = replace(graph, split=random_split(graph.labelled, (0.1, 0.1, 0.8), self.seed))
         return graph.symmetrize() if self.symmetrize else graph
 
     def _cached(self, sources: dict[str, bytes]) -> Graph:

@@ -8,9 +8,9 @@ import numpy as np
 
 from gnnkit import _core
 from gnnkit.checks import MAX_THREADS, whole
-from gnnkit.dataset.base import Dataset, blame, random_split
+from gnnkit.dataset.base import Dataset, blame
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Floats, Graph, Ids, Labels
+from gnnkit.graph import CSC, Floats, Graph, Ids, Labels, random_split
 from gnnkit.ranges import one_of
 
 _DIMS = {"grid2d": 2, "grid3d": 3}
@@ -97,7 +97,7 @@ class Synthetic(Dataset):
             csc,
             features.reshape(-1, self.width),
             self._targets(csc, labels),
-            random_split(labels, 0.1, 0.1, self.seed),
+            random_split(labels >= 0, (0.1, 0.1, 0.8), self.seed),
             coordinates=_coordinates(self.num_nodes, _DIMS[self.kind]) if self.kind in _DIMS else None,
         )
 

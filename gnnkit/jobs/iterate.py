@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
@@ -21,13 +22,14 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
 from gnnkit.jobs.job import Job
-from gnnkit.jobs.rows import write_names, write_rows
+from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
 from gnnkit.settings import DEFAULT_TASK, Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.task import numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,14 @@ def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
     watch = StepLog(job.folder) if comm.rank == LEADER else (lambda *_: None)
     outcome = iterate(program, worker, watch)
     values = outcome.values
-    write_rows(job.folder / "values.npy", by_node(values[:, 0] if values.shape[1] == 1 else values, worker))
+    rows = by_node(values[:, 0] if values.shape[1] == 1 else values, worker)
+    write_named(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
     measured: dict[str, float | None] = {}
     if program.classifies:
         task = job.task()
         measured = figures.by_name(task, task.measure(values, worker))
-        write_rows(job.folder / "predictions.npy", task.predictions(values, worker))
+        columns = functools.partial(task.columns, classes=job.prepared.class_names)
+        write_named(job, worker, "predictions", task.predictions(values, worker), columns)
         if comm.rank == LEADER:
             write_names(job, job.prepared.class_names)
     return {

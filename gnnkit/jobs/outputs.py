@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from torch import Tensor, nn
 
+from gnnkit.checks import Array
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, by_node
-from gnnkit.jobs.rows import write_rows
+from gnnkit.jobs.job import Job
+from gnnkit.jobs.rows import write_named
 from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
-from gnnkit.task import NodeTask, Task
+from gnnkit.task import NodeTask, Task, numbered
 
 Make = Callable[[nn.Module], Evaluation]
+_SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # of columns
 
 
 def check(settings: Settings, model: object) -> None:
@@ -38,38 +41,46 @@ def check(settings: Settings, model: object) -> None:
 
 
 def write(
-    wanted: Sequence[str], folder: Path, task: Task, model: nn.Module, make: Make, *, measures: bool = True
+    job: Job, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
 ) -> dict[str, float]:
     """Writes the wanted rows, and returns the figures of the task. Collective.
 
     Args:
-        wanted: Names of `settings.WRITTEN`.
-        folder: The run folder.
+        job: The job, whose settings say what is wanted.
         task: Makes predictions and probabilities, and measures.
         model: The model.
         make: Makes the evaluation of a model. Collective.
+        names: The user's names of classes, or None.
         measures: Whether figures are asked for. Default: yes.
     """
+    wanted = job.settings.write
+
+    def keep(name: str, rows: Tensor, worker: Worker) -> None:
+        if name in wanted:
+            titles = None if name == "embeddings" else task.output_names(names)
+            columns = functools.partial(_columns, _SINGULAR[name], titles)
+            write_named(job, worker, name, by_node(rows, worker), columns)
 
     def read(logits: Tensor, worker: Worker) -> dict[str, float]:
         if "predictions" in wanted:
-            write_rows(folder / "predictions.npy", task.predictions(logits, worker))
-        if "logits" in wanted:
-            write_rows(folder / "logits.npy", by_node(logits, worker))
+            columns = functools.partial(task.columns, classes=names)
+            write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
+        keep("logits", logits, worker)
         if "probabilities" in wanted:
-            write_rows(folder / "probabilities.npy", by_node(task.probabilities(logits), worker))
+            keep("probabilities", task.probabilities(logits), worker)
         return task.measure(logits, worker) if measures else {}
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:
         _check_layers(model)
         body = Body(model)
-
-        def keep(rows: Tensor, worker: Worker) -> None:
-            write_rows(folder / "embeddings.npy", by_node(rows, worker))
-
-        make(body).read(body, keep)
+        make(body).read(body, lambda rows, worker: keep("embeddings", rows, worker))
     return found
+
+
+def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:
+    """Returns the columns of a table of rows [num_nodes, width]."""
+    return {"id": ids, **numbered(name, rows, titles)}
 
 
 class Body(nn.Module):

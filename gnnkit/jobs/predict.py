@@ -41,10 +41,11 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job == "test"
-    measured = outputs.write(settings.write, job.folder, task, model, make, measures=tests)
+    names = names or job.prepared.class_names
+    measured = outputs.write(job, task, model, make, names, measures=tests)
     if comm.rank != LEADER:
         return {}
-    rows.write_names(job, names or job.prepared.class_names)
+    rows.write_names(job, names)
     found = figures.by_name(task, measured) if tests else {}
     return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job)}
 

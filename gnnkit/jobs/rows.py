@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,15 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.jobs.job import Job
-from gnnkit.storage import write_atomically
+from gnnkit.leader.inputs import IDS
+from gnnkit.storage import Array, read_npy, write_atomically
 from gnnkit.strategy import Worker
 
 NAMES = "classes.json"  # in the run folder
 EMBEDDING = "embedding.npy"  # learned input rows, in the run folder
+
+
+Columns = Callable[[Array, Array], Mapping[str, Any]]  # rows, ids of nodes -> columns of a table
 
 
 def write_rows(path: Path, joined: Tensor | None) -> None:
@@ -28,6 +32,38 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
         buffer = io.BytesIO()
         np.save(buffer, joined.cpu().numpy(), allow_pickle=False)
         write_atomically(path, buffer.getvalue())
+
+
+def write_named(job: Job, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
+    """Writes rows as `write_format` says, on the leader.
+
+    Args:
+        job: The job.
+        worker: This rank.
+        name: Of the file, without the form.
+        joined: Rows in the order of the data set, or None on other ranks.
+        columns: Makes the table of a Parquet file from the rows and the ids of nodes.
+    """
+    if job.settings.write_format == "npy":
+        write_rows(job.folder / f"{name}.npy", joined)
+    elif joined is not None:
+        rows = joined.cpu().numpy()
+        _write_table(job.folder / f"{name}.parquet", columns(rows, _ids(job.folder, worker.shard.num_nodes)))
+
+
+def _ids(folder: Path, num_nodes: int) -> Array:  # [num_nodes]
+    """Reads the user's ids of nodes. Without any, ids are 0, 1, ..."""
+    path = folder / IDS
+    return read_npy(path) if path.exists() else np.arange(num_nodes)
+
+
+def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    arrays = {name: pyarrow.array(values) for name, values in columns.items()}
+    pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
+    write_atomically(path, buffer.getvalue())
 
 
 def write_names(job: Job, names: Sequence[str] | None) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gnnkit.jobs.models import Given
     from gnnkit.settings import Settings
 
-_IN_ONE_PROCESS = ("plan", "partition")
+_IN_ONE_PROCESS = ("plan", "partition", "init")
 
 
 def start(
@@ -47,6 +47,10 @@ def start(
         if not is_leader:
             return Result(settings.job, {})
         started = None
+    if settings.job == "init":
+        from gnnkit.jobs.init import init
+
+        return init(settings, folder, graph)
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():

@@ -87,7 +87,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     module.strategy.close()
     learned = module.learned
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
-    measured = outputs.write(job.settings.write, job.folder, module.task, module.model, make)
+    measured = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
     if learned is not None:
         rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
     if comm.rank == LEADER:

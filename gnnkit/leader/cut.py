@@ -76,9 +76,18 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     prepared, links = task.prepare(graph)
     needed = (Split.VAL, Split.TEST) if settings.job == "test" else (Split.TRAIN,)
     if links is None and not np.isin(prepared.split, needed).any():
-        what = "validation or test" if settings.job == "test" else "training"
-        raise UserError(f"dataset: no node is in the {what} split")
+        raise UserError(_no_split(settings, prepared))
     return with_inputs(prepared, settings.inputs), links
+
+
+def _no_split(settings: Settings, graph: Graph) -> str:
+    """Says which split is missing, and what to do."""
+    what = "validation or test" if settings.job == "test" else "training"
+    if graph.labelled.any():
+        way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
+    else:
+        way = "no node has a label, and task=link_prediction needs none"
+    return f"dataset: no node is in the {what} split: {way}"
 
 
 def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:

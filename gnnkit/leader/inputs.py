@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,21 +11,32 @@ import numpy as np
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, SparseFeatures
+from gnnkit.ranges import one_line
 from gnnkit.settings import Settings
 
 # Measured: products of sparse rows are quicker than dense ones up to these.
 MAX_SHARE, MIN_WIDTH = 0.1, 64
+IDS = "node_ids.npy"  # in the run folder
 _LOOKED_AT = 1 << 22  # numbers of dense features, to find the share that is not 0
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
-    """The given graph, or the graph of the configured data set."""
-    loaded: Graph = settings.dataset.create().load() if graph is None else graph
+    """The given graph, or the graph of the configured data set.
+
+    Warnings of the data set are one line each.
+    """
+    if graph is not None:
+        return graph
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        loaded: Graph = settings.dataset.create().load()
+    for warning in told:
+        print(f"gnnkit: warning: dataset={settings.dataset.name}: {one_line(warning.message)}", file=sys.stderr)
     return loaded
 
 
 def named(graph: Graph, folder: Path) -> Graph:
-    """Writes the user's ids of nodes that are numbered anew. Returns the graph without.
+    """Writes the user's ids of nodes. Returns the graph without.
 
     Args:
         graph: The graph.
@@ -31,7 +44,7 @@ def named(graph: Graph, folder: Path) -> Graph:
     """
     if graph.node_ids is None:
         return graph
-    np.save(folder / "node_ids.npy", graph.node_ids, allow_pickle=False)
+    np.save(folder / IDS, graph.node_ids, allow_pickle=False)
     return replace(graph, node_ids=None)
 
 

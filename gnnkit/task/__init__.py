@@ -2,3 +2,4 @@
 
 from gnnkit.task.base import NodeTask as NodeTask
 from gnnkit.task.base import Task as Task
+from gnnkit.task.base import numbered as numbered

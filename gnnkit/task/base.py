@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnnkit.checks import Array
 from gnnkit.evaluation import by_node
 from gnnkit.graph import Graph, Split
 from gnnkit.sampler import Sampler
@@ -98,6 +100,24 @@ class Task(ABC):
         Collective. Returns None on other ranks. Arguments are as in `measure`.
         """
 
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+        """Returns the columns of `predictions.parquet`, by name.
+
+        Args:
+            rows: What `predictions` gives.
+            ids: [num_nodes] the user's ids.
+            classes: [num_classes] the user's names of classes, or None.
+        """
+        return {"id": ids, **numbered("prediction", rows)}
+
+    def output_names(self, classes: Sequence[str] | None) -> Sequence[str] | None:
+        """Returns the names of the outputs, where outputs are classes with names.
+
+        Args:
+            classes: [num_classes] the user's names of classes, or None.
+        """
+        return None
+
 
 class NodeTask(Task):
     """A task whose rows are nodes. Sums over ranks keep the metrics exact.
@@ -152,6 +172,19 @@ class NodeTask(Task):
 
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
         return by_node(self.predict(outputs), worker)
+
+
+def numbered(name: str, rows: Array, titles: Sequence[str] | None = None) -> dict[str, Array]:
+    """Returns the columns of rows, such as `logit_0`, or `logit_cat` with titles.
+
+    Args:
+        name: Of the columns.
+        rows: [n] or [n, width].
+        titles: [width] of the columns, or None for 0, 1, ...
+    """
+    if rows.ndim == 1:
+        return {name: rows}
+    return {f"{name}_{title}": rows[:, i] for i, title in enumerate(titles or range(rows.shape[1]))}
 
 
 def rows_of(split: str, outputs: Tensor, worker: Worker) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gnnkit.checks import Array
 from gnnkit.engine import Lookup, Tally, derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
@@ -176,6 +179,10 @@ class LinkPrediction(Task):
             return None
         scores = ranked(parts, len(links.test))
         return torch.cat([torch.from_numpy(np.array(links.test, np.float64)).to(scores.device), scores], 1)
+
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+        source, destination = rows[:, :2].astype(np.int64).T
+        return {"source": ids[source], "destination": ids[destination], "score": rows[:, 2]}
 
     @torch.no_grad()
     def _scores(self, outputs: Tensor, worker: Worker, links: Links, pairs: Ids, split: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.strategy import Worker
@@ -67,6 +69,13 @@ class Multilabel(NodeTask):
 
     def probabilities(self, outputs: Tensor) -> Tensor:  # [k, num_classes]
         return outputs.sigmoid()
+
+    def columns(self, rows: Array, ids: Array, classes: Sequence[str] | None) -> dict[str, Any]:
+        names = range(rows.shape[1]) if classes is None else classes
+        return {"id": ids, "classes": [[names[i] for i in np.flatnonzero(row).tolist()] for row in rows]}
+
+    def output_names(self, classes: Sequence[str] | None) -> Sequence[str] | None:
+        return classes
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k, num_classes] uint8
         return (outputs > 0).to(torch.uint8)

@@ -20,6 +20,7 @@ def check_dataset(dataset: Dataset) -> Graph:
     assert graph.num_nodes > 0, "the graph has no nodes"
     assert np.issubdtype(graph.features.dtype, np.floating), f"features are {graph.features.dtype}, not floating-point"
     assert not graph.split.any() or (graph.split == Split.TRAIN).any(), "nodes are in use, but none trains"
+    assert graph.class_names == again.class_names, "the second load gives other class_names"
     for (name, one), (_, other) in zip(_arrays(graph), _arrays(again), strict=True):
         same = (
             one is other

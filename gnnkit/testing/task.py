@@ -27,7 +27,7 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     `num_outputs` a width. The loss of a row must not depend on other rows, and have
     finite gradients. Figures must be those of `names`, and on several ranks equal those
     on one rank. Predictions must be the leader's alone, and the same on any number of
-    ranks.
+    ranks. `columns` must give a value for each of them.
 
     Args:
         make: Makes the task.
@@ -53,6 +53,7 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
     outputs = torch.randn(prepared.num_nodes, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     ((expected, rows),) = _measured(task, prepared, links, outputs, ONE)
     assert rows is not None, "predictions gives nothing on the leader"
+    _check_columns(task, rows, prepared.num_nodes, width)
     unknown = set(expected) - set(task.names)
     assert not unknown, f"measure gives {sorted(unknown)}, which are not in names"
     assert set(expected) & {name for name in task.names if name.endswith(task.metrics[0])}, "measure gives nothing"
@@ -65,6 +66,16 @@ def check_task(make: Callable[[], Task], graph: Graph | None = None) -> None:
         assert found[0][1] is not None, f"predictions gives nothing on the leader of {grid}"
         assert_close(found[0][1].double(), rows.double(), f"predictions on {grid}, against one rank")
         assert all(other is None for _, other in found[1:]), f"predictions gives rows to other ranks of {grid}"
+
+
+def _check_columns(task: Task, rows: Tensor, num_nodes: int, width: int) -> None:
+    """Checks the tables of a run, with ids and names of classes and without."""
+    names = [f"class {number}" for number in range(width)]
+    for ids, classes in ((np.arange(num_nodes), None), (np.array([f"n{i}" for i in range(num_nodes)]), names)):
+        lengths = {name: len(column) for name, column in task.columns(rows.numpy(), ids, classes).items()}
+        assert set(lengths.values()) == {len(rows)}, f"columns gives {lengths} rows for {len(rows)} predictions"
+        titles = task.output_names(classes)
+        assert titles is None or len(titles) == width, f"output_names gives {titles} for {width} outputs"
 
 
 def _check_losses(task: Task, graph: Graph, links: Links | None, width: int) -> None:

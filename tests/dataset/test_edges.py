@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,7 +120,7 @@ def test_graphs_are_symmetrized_and_rows_normalized_on_demand(tmp_path: Path) ->
 
 def by_id(graph: Graph) -> dict[str, Any]:
     """What a graph says about each id of the user, and about each edge."""
-    ids = np.array([10, 30, 20, 40]) if graph.node_ids is None else graph.node_ids
+    ids = graph.node_ids
     ends = ids[np.repeat(np.arange(4), np.diff(graph.csc.indptr))], ids[graph.csc.indices]
     nodes = zip(graph.labels, graph.split, graph.features.tolist(), graph.coordinates.tolist(), strict=True)
     edges = zip(*ends, graph.csc.weight, graph.edge_features[:, 0], graph.edge_positions, strict=True)
@@ -128,7 +130,7 @@ def by_id(graph: Graph) -> dict[str, Any]:
 def test_ids_are_sorted_on_demand(tmp_path: Path) -> None:
     plain = load(folder(tmp_path, coordinates_npy=np.arange(8.0).reshape(4, 2)))
     graph = load(tmp_path, sort_ids=True)
-    assert plain.node_ids is None
+    np.testing.assert_array_equal(plain.node_ids, [10, 30, 20, 40])
     np.testing.assert_array_equal(graph.node_ids, [10, 20, 30, 40])
     np.testing.assert_array_equal(graph.labels, [0, -1, 1, -1])
     np.testing.assert_array_equal(graph.csc.indices, [1, 2, 0])
@@ -162,9 +164,8 @@ def test_sorted_ids_give_the_run_of_a_sorted_table_and_results_name_them(tmp_pat
 
     tidy = run("tidy", np.arange(40))
     found = run("found", rng.permutation(40), "dataset.sort_ids=true")
-    assert not (tidy / "train/node_ids.npy").exists()
-    for job in ("train", "partition"):
-        np.testing.assert_array_equal(np.load(found / job / "node_ids.npy"), ids)
+    for root, job in itertools.product((tidy, found), ("train", "partition")):
+        np.testing.assert_array_equal(np.load(root / job / "node_ids.npy"), ids)
     for name in ("train/predictions.npy", "partition/partition/node_rank.npy"):
         np.testing.assert_array_equal(np.load(found / name), np.load(tidy / name))
     assert json.loads((found / "partition/partition/meta.json").read_text())["edge_cut"] == 4
@@ -209,7 +210,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ),
         ({"nodes_csv": NODES.replace("30,1", "10,1")}, r"nodes.csv, column 'id', row 1: 10 occurs a second time"),
         ({"nodes_csv": NODES.replace("30,1", ",1")}, r"nodes.csv, column 'id', row 1: is empty"),
-        ({"nodes_csv": NODES.replace("30,1", "3.5,1")}, "nodes.csv, column 'id' holds double, expected whole numbers"),
+        ({"nodes_csv": NODES.replace("30,1", "3.5,1")}, "edges.csv, column 'src', row 1: '30' is no id of a node"),
         ({"nodes_csv": NODES.replace("val", "valid")}, r"column 'split', row 1: 'valid' is none of train, val, test"),
         ({"nodes_csv": NODES.replace("30,1", "30,-5")}, r"nodes.csv, column 'label', row 1: -5 is no class"),
         ({"nodes_csv": NODES.replace("30,1", "30,1000000000")}, r"labels\[1\] = 1000000000 is out of range"),
@@ -300,3 +301,81 @@ def test_the_number_of_nodes_may_be_given(tmp_path: Path) -> None:
 def test_a_path_with_a_line_break_is_shown_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a b: is not a folder"):
         load(tmp_path / "a\nb")
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["01", "2"], ["01", "2"]),  # not the number 1
+        (["2", "1"], [2, 1]),
+        (["99999999999999999999", "1"], ["99999999999999999999", "1"]),
+        (["2026-01-01", "2026-01-02"], ["2026-01-01", "2026-01-02"]),
+        (["true", "false"], ["true", "false"]),
+        (["1.50", "1.5"], ["1.50", "1.5"]),
+        (["0", "1"], None),  # the number of the node itself
+        (["00000000-0000-0000-0000-00000000000a", "b"], ["00000000-0000-0000-0000-00000000000a", "b"]),
+    ],
+)
+def test_ids_are_kept_as_they_are_spelt(tmp_path: Path, ids: list[str], expected: list[Any] | None) -> None:
+    graph = load(folder(tmp_path, nodes_csv="id\n" + "\n".join(ids) + "\n", edges_csv=f"src,dst\n{ids[0]},{ids[1]}\n"))
+    assert (None if graph.node_ids is None else graph.node_ids.tolist()) == expected
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 0, 1])
+
+
+def test_a_split_is_drawn_from_the_labelled_nodes(tmp_path: Path) -> None:
+    rows = [f"{node},{node % 3 if node % 2 else ''}" for node in range(100)]
+    folder(tmp_path, nodes_csv="id,label\n" + "\n".join(rows) + "\n", edges_csv="src,dst\n1,0\n")
+    split = load(tmp_path, split=[0.6, 0.2, 0.1]).split
+    assert np.bincount(split, minlength=4).tolist() == [55, 30, 10, 5]
+    assert not split[::2].any()
+    np.testing.assert_array_equal(load(tmp_path, split=[0.6, 0.2, 0.1]).split, split)
+    assert (load(tmp_path, split=[0.6, 0.2, 0.1], seed=1).split != split).any()
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ([0.5, 0.5], r"dataset.split=\[0.5, 0.5\] must be three shares"),
+        ([0, 0.5, 0.5], "must train on some nodes and add up to at most 1"),
+        ([0.9, 0.2, 0.2], "must train on some nodes and add up to at most 1"),
+        ([0.6, -0.1, 0.2], r"dataset.split\[1\]=-0.1 must be a number of at least 0"),
+        ([0.6, float("nan"), 0.2], r"dataset.split\[1\]=nan must be a number"),
+        ([0.6, 0.2, 0.2], r"the data has a split, so dataset.split=\[0.6, 0.2, 0.2\] must go"),
+    ],
+)
+def test_shares_of_a_split_are_checked(tmp_path: Path, split: list[float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(folder(tmp_path), split=split)
+
+
+def test_a_split_without_labelled_nodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"dataset\.split: split=\[0.6, 0.2, 0.2\] trains on no node: 0 nodes have a label"
+    ):
+        load(folder(tmp_path, nodes_csv="id\n10\n20\n30\n"), split=[0.6, 0.2, 0.2])
+
+
+def test_edges_that_all_run_one_way_are_told_of_unless_meant(tmp_path: Path) -> None:
+    folder(tmp_path, nodes_csv=None, edges_csv="src,dst\n0,1\n1,2\n2,2\n")
+    with pytest.warns(UserWarning, match="none of 3 edges has a reverse edge, .*dataset.symmetrize=true if"):
+        load(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(tmp_path, symmetrize=False).num_edges == 3
+        assert load(tmp_path, symmetrize=True).num_edges == 5
+        load(folder(tmp_path, nodes_csv=None, edges_csv="src,dst\n0,1\n1,0\n2,0\n"))
+
+
+@pytest.mark.slow
+def test_the_command_tells_of_a_missing_split_and_of_one_way_in_one_line_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, nodes_csv="id,label,f\n0,a;b,1\n1,b,2\n2,a,3\n", edges_csv="src,dst\n0,1\n1,2\n")
+    command = ["strategy=vertex_centric", "dataset=edges", f"dataset.root={tmp_path}", "comm=threads", "workers=1"]
+    assert main([*command, f"output={tmp_path}/a"]) == 2
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert told[0].startswith("gnnkit: warning: dataset=edges: none of 2 edges has a reverse edge")
+    assert "the name 'a;b' joins several: choose task=multilabel" in told[1]
+    assert main([*command, "task=multilabel", f"output={tmp_path}/b"]) == 2
+    assert "no node is in the training split: dataset.split=[0.6,0.2,0.2] or Graph" in capfd.readouterr().err

@@ -158,3 +158,58 @@ def test_flipped_bytes_give_an_error_or_a_valid_graph(tmp_path: Path) -> None:
         path.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
         with suppress(ValueError):
             Npz(str(path)).load()
+
+
+def benchmark(folder: Path, **changes: Any) -> Path:
+    """Writes a file of gnn-benchmark: edges 0 -> 1, 1 -> 2, 2 -> 1 of 4 nodes."""
+    fields: dict[str, Any] = {
+        "adj_indptr": np.array([0, 1, 2, 3, 3], np.int32),
+        "adj_indices": np.array([1, 2, 1], np.int32),
+        "adj_data": np.ones(3, np.float32),
+        "adj_shape": np.array([4, 4]),
+        "attr_indptr": np.array([0, 1, 1, 2, 2], np.int32),
+        "attr_indices": np.array([2, 0], np.int32),
+        "attr_data": np.array([1, 0.5], np.float32),
+        "attr_shape": np.array([4, 3]),
+        "labels": np.array([0, 1, 1, 0]),
+    }
+    np.savez(folder / "benchmark.npz", **fields | changes)
+    return folder / "benchmark.npz"
+
+
+def test_gnn_benchmark_files_are_read_and_get_a_split(tmp_path: Path) -> None:
+    graph = Npz(str(benchmark(tmp_path)), split=[0.5, 0.25, 0.25]).load()
+    np.testing.assert_array_equal(graph.csc.indptr, [0, 0, 2, 3, 3])
+    np.testing.assert_array_equal(graph.csc.indices, [0, 2, 1])
+    assert graph.csc.weight is None
+    np.testing.assert_array_equal(graph.features, [[0, 0, 1], [0, 0, 0], [0.5, 0, 0], [0, 0, 0]])
+    assert graph.labels.tolist() == [0, 1, 1, 0]
+    assert np.bincount(graph.split).tolist() == [0, 2, 1, 1]
+    dense = benchmark(tmp_path, attr=np.eye(4), adj_data=np.array([2.0, 3, 4]))
+    again = Npz(str(dense), symmetrize=True).load()
+    np.testing.assert_array_equal(again.features, np.eye(4))
+    np.testing.assert_array_equal(again.csc.weight, [2, 2, 4, 3])
+    assert not again.split.any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"split": 0}, "the file has no masks, which dataset.split=0 would choose from"),
+        ({"adj_shape": np.array([4, 5])}, {}, r"adj_data: the matrix has shape \[4, 5\]"),
+        ({"attr_shape": np.array([3, 3])}, {}, r"attr_shape = \[3, 3\], expected \(4, width\)"),
+        ({"labels": np.array(["a"] * 4, object)}, {}, "labels holds Python objects, which only pickle could read"),
+    ],
+)
+def test_gnn_benchmark_files_name_what_is_wrong(
+    tmp_path: Path, changes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Npz(str(benchmark(tmp_path, **changes)), **options).load()
+
+
+def test_a_file_with_masks_draws_no_split(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the data has a split, so dataset\.split="):
+        Npz(str(write(tmp_path)), split=[0.6, 0.2, 0.2]).load()
+    bare = write(tmp_path, train_mask=None, val_mask=None, test_mask=None)
+    assert Npz(str(bare), split=[0.5, 0.5, 0]).load().split.tolist() in ([1, 2, 0], [2, 1, 0])

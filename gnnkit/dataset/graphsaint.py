@@ -1,0 +1,94 @@
+"""Data sets of GraphSAINT: Flickr, Yelp, Reddit, AmazonProducts, and others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph.zipped import Arrays
+from gnnkit.ranges import shown
+from gnnkit.storage import Array, check_regular, read_npy
+
+_ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}
+
+
+class GraphSaint(Dataset):
+    """A folder of GraphSAINT (Zeng et al., ICLR 2020).
+
+    `adj_full.npz` is a CSR matrix of SciPy whose row u lists the nodes that u points
+    to. `feats.npy` has a row for each node. `class_map.json` has the class of each
+    node, or a list of 0 and 1. `role.json` lists the nodes of `tr`, `va` and `te`.
+    """
+
+    def __init__(self, root: str, symmetrize: bool = False, row_normalize: bool = False) -> None:
+        """Keeps the options.
+
+        Args:
+            root: the folder.
+            symmetrize: add the reverse edges that are missing. Default: no.
+            row_normalize: divide each node's features by the sum. Default: no.
+        """
+        self.root = Path(root)
+        self.symmetrize = symmetrize
+        self.row_normalize = row_normalize
+
+    def load(self) -> Graph:
+        with blame(f"dataset.root={self.root}"):
+            if not self.root.is_dir():
+                raise UserError("is not a folder")
+            csc = self._edges()
+            labels, split = self._labels(csc.num_nodes), self._split(csc.num_nodes)
+            graph = Graph(csc, read_npy(self.root / "feats.npy"), labels, split)
+        return finished(graph, self.symmetrize, self.row_normalize)
+
+    def _edges(self) -> CSC:
+        with blame("adj_full.npz"), Arrays(self.root / "adj_full.npz") as fields:
+            if (form := fields["format"].item()) != b"csr":
+                raise UserError(f"format is {shown(form)}, expected a matrix of the format csr")
+            return sources_by_row(
+                fields["indptr"], fields["indices"], fields.optional("data"), fields.optional("shape")
+            )
+
+    def _labels(self, num_nodes: int) -> Array:
+        """Reads one class, or a list of 0 and 1, of each node."""
+        classes = self._json("class_map.json")
+        with blame("class_map.json"):
+            given = [classes.get(str(node)) for node in range(num_nodes)]
+            if len(classes) != num_nodes or None in given:
+                missing = given.index(None) if None in given else num_nodes
+                raise UserError(f"has classes of {len(classes)} nodes, expected 0..{num_nodes - 1}: node {missing}")
+            try:
+                return np.array(given)
+            except (ValueError, OverflowError) as error:
+                raise UserError("the lists of classes are of unequal length") from error
+
+    def _split(self, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+        roles = self._json("role.json")
+        split = np.zeros(num_nodes, np.int8)
+        with blame("role.json"):
+            for name, value in _ROLES.items():
+                nodes = np.asarray(roles.get(name, []))
+                bad = nodes.dtype.kind not in "iu" and nodes.size
+                if bad or nodes.ndim != 1 or np.any((nodes < 0) | (nodes >= num_nodes)):
+                    raise UserError(f"{name} must list nodes 0..{num_nodes - 1}")
+                if np.any(split[nodes.astype(np.int64)]):
+                    raise UserError(f"{name} lists a node that has another role too")
+                split[nodes.astype(np.int64)] = value
+        return split
+
+    def _json(self, name: str) -> dict[str, Any]:
+        check_regular(self.root / name)
+        try:
+            found = json.loads((self.root / name).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{name} cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise UserError(f"{name} is no mapping")
+        return found

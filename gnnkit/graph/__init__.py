@@ -1,0 +1,18 @@
+"""The values that all other parts pass on: CSC, features, Graph, Block, MiniBatch."""
+
+from gnnkit.graph.batch import Block as Block
+from gnnkit.graph.batch import MiniBatch as MiniBatch
+from gnnkit.graph.csc import CSC as CSC
+from gnnkit.graph.features import Features as Features
+from gnnkit.graph.features import SparseFeatures as SparseFeatures
+from gnnkit.graph.features import feature_arrays as feature_arrays
+from gnnkit.graph.features import read_features as read_features
+from gnnkit.graph.graph import Graph as Graph
+from gnnkit.graph.labels import labelled as labelled
+from gnnkit.graph.split import SPLITS as SPLITS
+from gnnkit.graph.split import Split as Split
+from gnnkit.graph.split import random_split as random_split
+from gnnkit.graph.split import read_shares as read_shares
+from gnnkit.graph.types import Floats as Floats
+from gnnkit.graph.types import Ids as Ids
+from gnnkit.graph.types import Labels as Labels

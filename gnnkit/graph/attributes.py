@@ -1,0 +1,83 @@
+"""What graphs of other libraries hold under a name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import checks
+from gnnkit.checks import Array, whole
+from gnnkit.errors import UserError
+from gnnkit.graph.split import Split
+
+Get = Callable[[str], Any]  # name -> value, None where there is none
+PARTS = ("train", "val", "test")
+
+
+def tell_unread(what: str, names: Iterable[str]) -> None:
+    """Warns, in one line, of attributes that are not read."""
+    unread = sorted(names)
+    if unread:
+        warnings.warn(f"{what}: not read, as gnnkit knows no meaning of: {', '.join(unread)}", stacklevel=4)
+
+
+def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple[npt.NDArray[np.int8], set[str]]:
+    """Reads masks or indices of train, val and test. Also returns the names read.
+
+    Args:
+        prefix: before the names, for messages, such as "data.".
+        get: finds an attribute.
+        num_nodes: number of nodes.
+        column: split wanted of masks that hold several.
+    """
+    found = [next((name for name in (f"{part}_mask", f"{part}_idx") if get(name) is not None), None) for part in PARTS]
+    given = {name: checks.array(f"{prefix}{name}", get(name)) for name in found if name is not None}
+    if column is not None and all(values.ndim != 2 for values in given.values()):
+        raise UserError(f"split={column}, but {prefix.rstrip('.')} holds no masks of several splits")
+    none = np.zeros(num_nodes, np.bool_)
+    masks = [none if name is None else _mask(f"{prefix}{name}", given[name], num_nodes, column) for name in found]
+    return Split.of_masks(*masks), set(given)
+
+
+def _mask(name: str, values: Array, num_nodes: int, column: int | None) -> npt.NDArray[np.bool_]:  # [num_nodes]
+    """Reads a mask [num_nodes], a column of masks [num_nodes, splits], or node ids."""
+    if values.ndim == 2:
+        last = values.shape[1] - 1
+        if column is None:
+            raise UserError(f"{name} has shape {list(values.shape)}, one column a split: choose with split=0..{last}")
+        values = values[:, whole("split", column, 0, last)]
+    if values.dtype in (np.bool_, np.uint8):  # torch's masks were uint8 once
+        if values.shape != (num_nodes,):
+            raise UserError(f"{name} has shape {list(values.shape)}, expected [{num_nodes}]")
+        return values.astype(np.bool_)
+    ids = checks.integers(name, values)
+    checks.check_range(name, ids, 0, num_nodes)
+    mask = np.bincount(ids, minlength=num_nodes) if len(ids) else np.zeros(num_nodes, np.int64)
+    if mask.max(initial=0) > 1:
+        raise UserError(f"{name} names node {mask.argmax()} twice: masks must be bool, node ids distinct")
+    return mask.astype(np.bool_)
+
+
+def as_column(values: Array | None) -> Array | None:  # [n, width]
+    """Makes a row of numbers a column."""
+    return values[:, None] if values is not None and values.ndim == 1 else values
+
+
+def as_row(values: Array | None) -> Array | None:  # [n] or [n, 2 or more]
+    """Makes a single column a row."""
+    return values[:, 0] if values is not None and values.shape[1:] == (1,) else values
+
+
+def optional(prefix: str, get: Get, name: str) -> Array | None:
+    """Reads an array, if there is one."""
+    value = get(name)
+    return None if value is None else checks.array(f"{prefix}{name}", value)
+
+
+def getter(values: Mapping[str, Any]) -> Get:
+    """Looks names up in a mapping."""
+    return lambda name: values[name] if name in values else None  # noqa: SIM401 - DGL's views have no `get`

@@ -1,0 +1,133 @@
+"""Edges by destination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import _core, checks
+from gnnkit.checks import whole
+from gnnkit.errors import UserError
+from gnnkit.graph.types import Floats, Ids, set_fields, take
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class CSC:
+    """In-edges by destination: node v reads from `indices[indptr[v]:indptr[v + 1]]`.
+
+    Edge ids are positions in `indices`. The constructor checks every value once, in
+    native code on one thread, and raises `UserError` with the place of the first wrong
+    value. Contiguous arrays of the types below are taken without a copy, from mapped
+    files too.
+    """
+
+    indptr: Ids  # [num_nodes + 1] int64
+    indices: Ids  # [num_edges] int32 or int64, source of each edge
+    weight: Floats | None = None  # [num_edges] finite
+    num_sources: int = -1  # sources are 0..num_sources-1. -1: number of destinations
+
+    def __post_init__(self) -> None:
+        indptr = checks.int64s("indptr", self.indptr)
+        indices = checks.ids("indices", self.indices)
+        num_sources = whole("num_sources", self.num_sources, -1)
+        num_sources = len(indptr) - 1 if num_sources == -1 else num_sources
+        _core.check_csc(indptr, indices, max(num_sources, 0))
+        weight = read_weights(self.weight, len(indices))
+        set_fields(self, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: npt.ArrayLike,  # [num_edges]
+        dst: npt.ArrayLike,  # [num_edges]
+        num_nodes: int,
+        weight: npt.ArrayLike | None = None,  # [num_edges]
+        *,
+        num_sources: int | None = None,
+        threads: int | None = None,
+    ) -> CSC:
+        """Makes the graph of the edges `src[i] -> dst[i]`.
+
+        In-edges of a node are ordered by source, then by i. Parallel edges and
+        self-loops stay. `indices` are int32 where all ids fit. The result does not
+        depend on the threads. No thread outlives the call. Raises `UserError` for ids
+        out of range.
+
+        Args:
+            src: [num_edges] source of each edge.
+            dst: [num_edges] destination of each edge.
+            num_nodes: number of destinations.
+            weight: [num_edges] finite numbers, or None.
+            num_sources: number of sources. Default: `num_nodes`.
+            threads: threads that sort. Default: the cores at hand.
+        """
+        src, dst = checks.ids("src", src), checks.ids("dst", dst)
+        num_sources = num_nodes if num_sources is None else num_sources
+        csc, positions = sort_edges(src, dst, num_nodes, num_sources, weight is not None, threads)
+        return csc if weight is None else replace(csc, weight=take(read_weights(weight, len(src)), positions))
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of destinations."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    def transpose(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
+        """Turns every edge around.
+
+        Also returns the position in this CSC of each edge [num_edges].
+        """
+        indptr, indices, positions = _core.csc_transpose(
+            self.indptr, self.indices, self.num_sources, checked_threads(threads)
+        )
+        return CSC(indptr, indices, take(self.weight, positions), num_sources=self.num_nodes), positions
+
+    def symmetrize(self, *, threads: int | None = None) -> tuple[CSC, Ids]:
+        """Adds an edge v -> u for each edge u -> v without one, with equal weight.
+
+        Also returns the position in this CSC of the edge that each edge of the result
+        equals or reverses [num_edges]. Each of k parallel edges is reversed. A pair
+        joined in both directions stays, even if numbers or weights of parallel edges
+        differ. Raises `UserError` unless sources and destinations are the same nodes.
+        """
+        if self.num_sources != self.num_nodes:
+            raise UserError(f"{self.num_sources} sources and {self.num_nodes} destinations cannot be symmetrized")
+        indptr, indices, positions = _core.csc_symmetrize(self.indptr, self.indices, checked_threads(threads))
+        return CSC(indptr, indices, take(self.weight, positions)), positions
+
+    def in_degree(self) -> npt.NDArray[np.float64]:  # [num_nodes]
+        """Sums the weights of each destination's in-edges.
+
+        Counts edges without weights.
+        """
+        return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[0]
+
+    def out_degree(self) -> npt.NDArray[np.float64]:  # [num_sources]
+        """Sums the weights of each source's out-edges. Counts edges without weights."""
+        return _core.csc_degrees(self.indptr, self.indices, self.num_sources, self.weight)[1]
+
+
+def sort_edges(
+    src: Ids, dst: Ids, num_nodes: int, num_sources: int, positions: bool, threads: int | None
+) -> tuple[CSC, Ids]:
+    """Returns the CSC of an edge list and, if wanted, the position of each edge."""
+    num_nodes, num_sources = whole("num_nodes", num_nodes, 0), whole("num_sources", num_sources, 0)
+    indptr, indices, order = _core.csc_from_edges(src, dst, num_nodes, num_sources, positions, checked_threads(threads))
+    return CSC(indptr, indices, num_sources=num_sources), order
+
+
+def checked_threads(threads: int | None) -> int | None:
+    return None if threads is None else whole("threads", threads, 1, checks.MAX_THREADS)
+
+
+def read_weights(values: object | None, num_edges: int) -> Floats | None:
+    """Reads edge weights, float32 or float64, if there are any."""
+    if values is None:
+        return None
+    weight = checks.floats("weight", values, (num_edges,))
+    return weight.astype(np.promote_types(weight.dtype, np.float32), copy=False)

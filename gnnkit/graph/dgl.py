@@ -1,0 +1,69 @@
+"""Graphs of the Deep Graph Library (DGL), which need not be installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnkit import checks
+from gnnkit.checks import Array, whole
+from gnnkit.errors import UserError
+from gnnkit.graph.attributes import Get, as_column, as_row, getter, optional, split_of, tell_unread
+from gnnkit.graph.graph import Graph
+
+_ID = "_ID"  # dgl.NID and dgl.EID: ids in the graph that this one was taken from
+
+
+def is_dgl(value: Any) -> bool:
+    """Says whether a value is a graph of DGL."""
+    return all(hasattr(value, name) for name in ("ndata", "edata", "canonical_etypes"))
+
+
+def from_dgl(graph: Any, features: str, labels: str, weight: str, edge_features: str, split: int | None) -> Graph:
+    """Reads a `DGLGraph`, as `Graph.from_dgl` says."""
+    _check(graph)
+    num_nodes = whole("graph.num_nodes()", graph.num_nodes(), 0)
+    nodes, edges = getter(graph.ndata), getter(graph.edata)
+    src, dst = graph.edges(order="eid")
+    splits, masks = split_of("ndata.", nodes, num_nodes, split)
+    tell_unread("Graph.from_dgl", _unread("ndata", graph.ndata, {features, labels, _ID, *masks}))
+    tell_unread("Graph.from_dgl", _unread("edata", graph.edata, {weight, edge_features, _ID}))
+    return Graph.from_edges(
+        checks.array("src", src),
+        checks.array("dst", dst),
+        num_nodes,
+        features=as_column(_field("ndata", nodes, features, "feat")),
+        labels=as_row(_field("ndata", nodes, labels, "label")),
+        split=splits,
+        weight=as_row(_field("edata", edges, weight, "weight")),
+        edge_features=as_column(_field("edata", edges, edge_features, "feat")),
+        node_ids=optional("ndata.", nodes, _ID),
+    )
+
+
+def _check(graph: Any) -> None:
+    """Raises `UserError` for types, and for several graphs."""
+    if not is_dgl(graph):
+        raise UserError(f"expected a DGLGraph, got {type(graph).__name__}")
+    types = ["-".join(each) for each in graph.canonical_etypes]
+    if len(graph.ntypes) != 1 or len(types) != 1:
+        raise UserError(
+            f"the DGLGraph has types of nodes ({', '.join(graph.ntypes)}) and of edges ({', '.join(types)}), expected one of "
+            "each, as more are not supported yet: choose with graph.edge_type_subgraph, or forget the types with "
+            "dgl.to_homogeneous"
+        )
+    if getattr(graph, "is_block", False):
+        raise UserError("the DGLGraph is a block of a mini-batch: give the graph that the block was drawn from")
+    if getattr(graph, "batch_size", 1) != 1:
+        raise UserError(f"the DGLGraph is a batch of {graph.batch_size} graphs: labels of graphs are not supported yet")
+
+
+def _field(view: str, get: Get, name: str, usual: str) -> Array | None:
+    """Reads a field. A field of the usual name may be missing."""
+    found = optional(f"{view}.", get, name)
+    if found is None and name != usual:
+        raise UserError(f"the DGLGraph has no {view}[{name!r}]")
+    return found
+
+
+def _unread(view: str, given: Any, read: set[str]) -> list[str]:
+    return [f"{view}[{name!r}]" for name in given if name not in read]

@@ -1,0 +1,179 @@
+"""Features of nodes: dense rows, or rows without their zeros."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import checks
+from gnnkit.checks import Array, whole
+from gnnkit.errors import UserError
+from gnnkit.graph.csc import CSC
+from gnnkit.graph.types import Floats, set_fields, take
+
+_ELEMENTS = 1 << 22  # numbers of dense rows that are looked at together
+_MAX_COLUMNS = 2**31 - 1  # of sparse features
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseFeatures:
+    """Rows of features that are mostly 0, of which only the other numbers are kept.
+
+    Row v has `csr.weight[i]` in column `csr.indices[i]`, for each i in
+    `csr.indptr[v]:csr.indptr[v + 1]`. All other numbers are 0. Has the shape and type
+    of the dense rows, gives rows by `features[ids]`, and becomes dense by
+    `np.asarray(features)`.
+
+    The constructor sorts the columns of each row. Raises `UserError` for a column that
+    stands twice in a row, for 2^31 columns or more, and for numbers beyond float32.
+    """
+
+    csr: CSC  # rows are destinations, columns are sources. Has weights
+
+    def __post_init__(self) -> None:
+        if self.csr.num_sources > _MAX_COLUMNS:
+            raise UserError(f"features of shape {self.shape} have more than {_MAX_COLUMNS} columns")
+        csr = _by_column(self.csr)
+        if csr.weight is None:
+            csr = replace(csr, weight=np.ones(csr.num_edges, np.float32))
+        elif csr.weight.itemsize > 4:  # float32 is checked by CSC
+            checks.check_finite("values", csr.weight, bound=checks.FLOAT32_MAX)
+        set_fields(self, csr=csr)
+
+    @classmethod
+    def of(cls, features: Features) -> SparseFeatures:
+        """Keeps the numbers of dense rows that are not 0."""
+        if isinstance(features, SparseFeatures):
+            return features
+        step = max(_ELEMENTS // max(features.shape[1], 1), 1)
+        counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, features.dtype)]
+        for start in range(0, len(features), step):
+            some = features[start : start + step]
+            row, column = np.nonzero(some)
+            counts.append(np.bincount(row, minlength=len(some)))
+            columns.append(column.astype(np.int32))
+            values.append(some[row, column])
+        indptr, indices = np.concatenate(counts).cumsum(), np.concatenate(columns)
+        return cls(CSC(indptr, indices, np.concatenate(values), num_sources=features.shape[1]))
+
+    @property
+    def values(self) -> Floats:  # [num_stored]
+        assert self.csr.weight is not None
+        return self.csr.weight
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows, and width."""
+        return self.csr.num_nodes, self.csr.num_sources
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.values.dtype
+
+    @property
+    def share(self) -> float:
+        """The share of the numbers that are kept, 0 to 1."""
+        return self.csr.num_edges / max(math.prod(self.shape), 1)
+
+    def __len__(self) -> int:
+        return self.csr.num_nodes
+
+    def __getitem__(self, rows: Any) -> SparseFeatures:
+        """Takes rows, by ids, a mask or a slice."""
+        csr, chosen = self.csr, np.arange(len(self))[rows]
+        degree = csr.indptr[chosen + 1] - csr.indptr[chosen]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+        kept = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
+        return SparseFeatures(CSC(indptr, csr.indices[kept], self.values[kept], csr.num_sources))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
+        """Returns the dense rows. Raises `UserError` for more than memory holds."""
+        try:
+            dense = np.zeros(self.shape, self.dtype if dtype is None else dtype)
+        except (ValueError, MemoryError) as error:  # more than an address or more than the machine holds
+            raise UserError(f"features of shape {self.shape} need more memory than there is") from error
+        dense[np.repeat(np.arange(len(self)), np.diff(self.csr.indptr)), self.csr.indices] = self.values
+        return dense
+
+    def row_normalize(self) -> SparseFeatures:
+        """Divides each row by the sum of absolute values."""
+        csr, magnitudes = self.csr, np.abs(self.values)
+        row = np.repeat(np.arange(len(self)), np.diff(csr.indptr))
+        sums = np.bincount(row, magnitudes, len(self)).astype(self.dtype)
+        return SparseFeatures(replace(csr, weight=self.values / np.where(sums == 0, 1, sums)[row]))
+
+
+Features = Floats | SparseFeatures  # of nodes: [num_nodes, width]
+
+
+def feature_arrays(features: Features) -> dict[str, Array]:
+    """Returns the arrays that stand for features in a folder, by name."""
+    if not isinstance(features, SparseFeatures):
+        return {"features": features}
+    csr = features.csr
+    return {
+        "feature_indptr": csr.indptr,
+        "feature_columns": csr.indices,
+        "feature_values": features.values,
+        "feature_width": np.array([csr.num_sources]),
+    }
+
+
+def read_features(arrays: Mapping[str, Array]) -> Features:
+    """Returns the features of `feature_arrays`. Raises KeyError if one is missing."""
+    if "feature_width" not in arrays:
+        return arrays["features"]
+    width = whole("feature_width", arrays["feature_width"].item(), 0)
+    indptr, columns, values = (arrays[f"feature_{name}"] for name in ("indptr", "columns", "values"))
+    return SparseFeatures(CSC(indptr, columns, values, width))
+
+
+def features_of(name: str, values: object, num_rows: int) -> Floats:
+    """Reads rows of numbers that float32 can hold."""
+    return checks.floats(name, values, (num_rows, None), bound=checks.FLOAT32_MAX)
+
+
+def node_features(features: Features, num_nodes: int) -> Features:
+    if not isinstance(features, SparseFeatures):
+        return features_of("features", features, num_nodes)
+    if len(features) != num_nodes:
+        raise UserError(f"features has shape {list(features.shape)}, expected [{num_nodes}, any]")
+    return features
+
+
+def rows_of(features: object) -> Features:
+    return features if isinstance(features, SparseFeatures) else checks.array("features", features)
+
+
+def _by_column(csr: CSC) -> CSC:
+    """Sorts the columns of each row, as int32.
+
+    Raises `UserError` for a column that stands twice.
+    """
+    if csr.indices.dtype != np.int32:
+        csr = replace(csr, indices=csr.indices.astype(np.int32))
+    if _unsorted(csr).any():
+        order = np.lexsort((csr.indices, np.repeat(np.arange(csr.num_nodes), np.diff(csr.indptr))))
+        csr = replace(csr, indices=csr.indices[order], weight=take(csr.weight, order))
+    bad = np.flatnonzero(_unsorted(csr))
+    if len(bad):
+        row = np.searchsorted(csr.indptr, bad[0], side="right") - 1
+        raise UserError(f"features: row {row} has column {csr.indices[bad[0]]} twice")
+    return csr
+
+
+def _unsorted(csr: CSC) -> npt.NDArray[np.bool_]:  # [num_edges]
+    """Says which entries of a row are not below the next one."""
+    wrong = np.diff(csr.indices, append=csr.num_sources) <= 0
+    ends = csr.indptr[1:] - 1
+    wrong[ends[ends >= 0]] = False
+    return wrong
+
+
+def optional_rows(name: str, values: object | None, num_rows: int) -> Floats | None:
+    return None if values is None else features_of(name, values, num_rows)

@@ -1,0 +1,87 @@
+"""Checks of the further fields of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import checks
+from gnnkit.checks import Array
+from gnnkit.errors import UserError
+from gnnkit.graph.features import rows_of
+from gnnkit.graph.types import Ids
+from gnnkit.ranges import shown
+
+_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
+
+
+def class_names_of(values: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Reads names of classes, if there are any. Raises `UserError` for equal names."""
+    if values is None:
+        return None
+    names = tuple(values)
+    for number, name in enumerate(names):
+        if not isinstance(name, str):
+            raise UserError(f"class_names[{number}] = {shown(name)} is no text")
+    if len(set(names)) < len(names):
+        number = next(i for i, name in enumerate(names) if name in names[:i])
+        raise UserError(f"class_names[{number}] = {names[number]!r} is given twice")
+    return names
+
+
+def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
+    """Returns the number of rows of features, or one more than the largest id."""
+    if features is not None:
+        rows = rows_of(features)
+        return len(rows) if rows.shape else 0
+    name, ids = max((("src", src), ("dst", dst)), key=lambda named: int(named[1].max(initial=-1)))
+    largest = int(ids.max(initial=-1))
+    if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * len(src)):
+        place = f"{name}[{ids.argmax()}] = {largest}"
+        raise UserError(
+            f"{place} would make {largest + 1} nodes for {len(src)} edges: "
+            f"if that is meant, give num_nodes={largest + 1} (dataset.num_nodes)"
+        )
+    return largest + 1
+
+
+def edge_positions_of(values: object | None, num_edges: int) -> Ids | None:
+    if values is None:
+        return None
+    positions = checks.ids("edge_positions", checks.integers("edge_positions", values, num_edges))
+    checks.check_range("edge_positions", positions, 0, 2**63)
+    return positions
+
+
+def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:
+    """Reads pairs of nodes.
+
+    Args:
+        name: argument, for the message.
+        values: [num_pairs, 2] ids, or None.
+        num_nodes: number of nodes.
+    """
+    if values is None:
+        return None
+    pairs = checks.array(name, values)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise UserError(f"{name} has shape {list(pairs.shape)}, expected rows of source and destination")
+    ends = checks.int64s(name, pairs.reshape(-1))
+    bad = np.flatnonzero((ends < 0) | (ends >= num_nodes))
+    if len(bad):
+        place = f"{name}[{bad[0] // 2}, {bad[0] % 2}]"
+        raise UserError(f"{place} = {ends[bad[0]]} is out of range for {num_nodes} nodes")
+    return np.ascontiguousarray(ends.reshape(-1, 2))
+
+
+def node_ids_of(values: object | None, num_nodes: int) -> Array | None:
+    """Reads the user's ids of nodes, if there are any."""
+    if values is None:
+        return None
+    ids = checks.array("node_ids", values)
+    if ids.shape != (num_nodes,) or (ids.dtype.kind not in "iuU" and num_nodes):
+        given = f"{ids.dtype} of shape {list(ids.shape)}"
+        raise UserError(f"node_ids are {given}, expected [{num_nodes}] whole numbers or text")
+    return ids

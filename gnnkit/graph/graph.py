@@ -1,0 +1,468 @@
+"""One graph with everything that belongs to nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import checks
+from gnnkit.errors import UserError
+from gnnkit.graph.csc import CSC, read_weights, sort_edges
+from gnnkit.graph.features import (
+    Features,
+    SparseFeatures,
+    feature_arrays,
+    node_features,
+    optional_rows,
+    read_features,
+    rows_of,
+)
+from gnnkit.graph.fields import class_names_of, count_nodes, edge_positions_of, node_ids_of, pairs_of
+from gnnkit.graph.labels import check_labelled, labelled, read_labels
+from gnnkit.graph.split import Split, random_split
+from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
+from gnnkit.storage import load_arrays, save_arrays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A graph with features, labels and splits of nodes, and features of edges.
+
+    Node ids are 0..num_nodes-1, edge ids positions in `csc.indices`. The constructor
+    checks shapes and values and raises `UserError` with the place of the first wrong
+    value. Features and weights beyond float32 are refused, because models compute in
+    float32. `split` also takes all forms that `Split.of` reads. Contiguous arrays of
+    the types below are taken without a copy, from mapped files too.
+
+    `labels` hold what a model is to say about each node, in one of three forms. The
+    form decides which tasks fit:
+
+    - [num_nodes] int64: one class of each node, -1 for none
+    - [num_nodes, num_classes] bool: a set of classes of each node
+    - [num_nodes] or [num_nodes, numbers] floating: numbers, NaN for none
+
+    `val_edges` and `test_edges` are edges that are to be predicted, as rows of (source,
+    destination), whether they are edges of `csc` or not. None: none are named.
+
+    `edge_positions` are the positions of the edges in the list that the graph was made
+    from. None stands for positions in `csc`.
+
+    `node_ids` are the user's ids: whole numbers or text, such as UUIDs. Runs write them
+    beside the predictions. None stands for 0, 1, ...
+
+    `class_names` are distinct. Runs write them beside the predictions too.
+    """
+
+    csc: CSC
+    features: Features  # [num_nodes, width] finite
+    labels: Labels  # classes, sets of classes, or numbers, as `Graph` describes
+    split: npt.NDArray[np.int8]  # [num_nodes] values of `Split`. Nodes in use have a label
+    edge_features: Floats | None = None  # [num_edges, edge_width] finite
+    coordinates: Floats | None = None  # [num_nodes, 2 or 3] finite
+    class_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_classes]
+    edge_positions: Ids | None = field(default=None, kw_only=True)  # [num_edges] int32 or int64
+    val_edges: Ids | None = field(default=None, kw_only=True)  # [num_val, 2] int64
+    test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
+    node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
+
+    def __post_init__(self) -> None:
+        n = self.csc.num_nodes
+        if self.csc.num_sources != n:
+            raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
+        if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
+            checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
+        names = class_names_of(self.class_names)
+        labels = read_labels(self.labels, n, None if names is None else len(names))
+        split = Split.of(self.split, n)
+        check_labelled(labels, split)
+        set_fields(
+            self,
+            features=node_features(self.features, n),
+            labels=labels,
+            split=split,
+            class_names=names,
+            edge_features=optional_rows("edge_features", self.edge_features, self.num_edges),
+            coordinates=optional_rows("coordinates", self.coordinates, n),
+            edge_positions=edge_positions_of(self.edge_positions, self.num_edges),
+            val_edges=pairs_of("val_edges", self.val_edges, n),
+            test_edges=pairs_of("test_edges", self.test_edges, n),
+            node_ids=node_ids_of(self.node_ids, n),
+        )
+        if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
+            raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
+
+    @classmethod
+    def of(cls, value: Any) -> Graph:
+        """Returns a graph itself, or reads a graph of PyG or DGL.
+
+        Raises `UserError` for anything else.
+        """
+        if isinstance(value, Graph):
+            return value
+        from gnnkit.graph.dgl import is_dgl
+        from gnnkit.graph.pyg import is_pyg
+
+        if is_pyg(value):
+            return cls.from_pyg(value)
+        if is_dgl(value):
+            return cls.from_dgl(value)
+        ways = {"from_networkx": hasattr(value, "is_directed"), "from_scipy": hasattr(value, "tocoo")}
+        way = next((f": Graph.{name} reads it" for name, fits in ways.items() if fits), "")
+        given = type(value).__name__
+        raise UserError(f"expected a gnnkit Graph, a torch_geometric Data or a DGLGraph, got {given}{way}")
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: npt.ArrayLike,  # [num_edges]
+        dst: npt.ArrayLike,  # [num_edges]
+        num_nodes: int | None = None,
+        *,
+        features: npt.ArrayLike | SparseFeatures | None = None,  # [num_nodes, width]
+        labels: npt.ArrayLike | None = None,  # [num_nodes, ...]
+        split: npt.ArrayLike | None = None,  # [num_nodes]
+        weight: npt.ArrayLike | None = None,  # [num_edges]
+        edge_features: npt.ArrayLike | None = None,  # [num_edges, edge_width]
+        coordinates: npt.ArrayLike | None = None,  # [num_nodes, 2 or 3]
+        class_names: Sequence[str] | None = None,
+        node_ids: npt.ArrayLike | None = None,  # [num_nodes]
+        threads: int | None = None,
+    ) -> Graph:
+        """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
+
+        Args:
+            src: [num_edges] source of each edge.
+            dst: [num_edges] destination of each edge.
+            num_nodes: number of nodes. Default: rows of features, or one more than the
+                largest id. This id must be below max(1,000,000, 16 num_edges).
+            features: [num_nodes, width] numbers. Default: width 0.
+            labels: [num_nodes] class of each node, -1 for none. Or sets of classes
+                [num_nodes, classes] of 0 and 1. Or floating-point numbers [num_nodes]
+                or [num_nodes, numbers], NaN for none. Default: no labels.
+            split: [num_nodes] names or codes for `Split.of`. Default: no node in use.
+            weight: [num_edges] finite numbers, or None.
+            edge_features: [num_edges, edge_width] numbers, or None.
+            coordinates: [num_nodes, 2 or 3] numbers, or None.
+            class_names: [num_classes] names, or None.
+            node_ids: [num_nodes] your ids of the nodes, or None.
+            threads: threads that sort. Default: the cores at hand.
+        """
+        src, dst = checks.ids("src", src), checks.ids("dst", dst)
+        num_nodes = count_nodes(src, dst, features) if num_nodes is None else num_nodes
+        edge_features, weight = optional_rows("edge_features", edge_features, len(src)), read_weights(weight, len(src))
+        csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
+        return cls(
+            csc if weight is None else replace(csc, weight=weight[positions]),
+            features=np.empty((num_nodes, 0), np.float32) if features is None else rows_of(features),
+            labels=np.full(num_nodes, -1) if labels is None else checks.array("labels", labels),
+            split=np.zeros(num_nodes, np.int8) if split is None else checks.array("split", split),
+            edge_features=take(edge_features, positions),
+            coordinates=None if coordinates is None else checks.array("coordinates", coordinates),
+            class_names=None if class_names is None else tuple(class_names),
+            edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
+            node_ids=None if node_ids is None else checks.array("node_ids", node_ids),
+        )
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
+        """Reads a `torch_geometric.data.Data`, or a `HeteroData` of one type.
+
+        Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`,
+        `pos` of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. The split of
+        train, val and test is a mask (`train_mask` [num_nodes] bool), a column of masks
+        (`train_mask` [num_nodes, splits]) or node ids (`train_mask` or `train_idx`). A
+        warning names other attributes, which are not read.
+
+        Puts edges into the CSC's order. `edge_positions` keep the positions in
+        `edge_index`. Raises `UserError` naming the attribute at fault, and for types,
+        times and labels of graphs or of edges, which are not supported yet.
+
+        Args:
+            data: homogeneous graph with an `edge_index` [2, num_edges].
+            split: column of masks that hold several splits, from 0.
+            val: second `Data` of `RandomLinkSplit`. `val_edges` are the edges that are
+                to be predicted. Pairs without an edge are not read, as
+                `task=link_prediction` draws them.
+            test: third `Data` of `RandomLinkSplit`, for `test_edges`.
+        """
+        from gnnkit.graph.pyg import from_pyg
+
+        return from_pyg(data, split, val, test)
+
+    @classmethod
+    def from_dgl(
+        cls,
+        graph: Any,
+        *,
+        features: str = "feat",
+        labels: str = "label",
+        weight: str = "weight",
+        edge_features: str = "feat",
+        split: int | None = None,
+    ) -> Graph:
+        """Reads a homogeneous `dgl.DGLGraph`.
+
+        Reads the named fields where present, and the split from `train_mask`,
+        `val_mask` and `test_mask` as `from_pyg` does. Ids of a subgraph's nodes in the
+        larger graph become `node_ids`. A warning names other fields.
+
+        Args:
+            graph: graph of one type.
+            features: name in `ndata`.
+            labels: name in `ndata`.
+            weight: name in `edata`.
+            edge_features: name in `edata`.
+            split: column of masks that hold several splits, from 0.
+        """
+        from gnnkit.graph.dgl import from_dgl
+
+        return from_dgl(graph, features, labels, weight, edge_features, split)
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        *,
+        features: str | Sequence[str] | None = None,
+        label: str | None = None,
+        split: str | None = None,
+        weight: str | None = None,
+        edge_features: str | Sequence[str] | None = None,
+    ) -> Graph:
+        """Reads a graph of NetworkX. The nodes become `node_ids`, in their order.
+
+        An edge of an undirected graph becomes two. Parallel edges stay. A warning names
+        attributes that no argument names.
+
+        Args:
+            graph: `Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`.
+            features: attributes of nodes: numbers, or lists of numbers.
+            label: attribute of nodes: class, name or decimal fraction, None for none.
+            split: attribute of nodes: train, val, test, none.
+            weight: attribute of edges.
+            edge_features: attributes of edges, like `features`.
+        """
+        from gnnkit.graph.networkx import from_networkx
+
+        return from_networkx(graph, features, label, split, weight, edge_features)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, **fields: Any) -> Graph:
+        """Reads an adjacency matrix of SciPy, in any sparse format.
+
+        The stored entry [i, j] is an edge i -> j. The number is the edge's weight,
+        unless all are 1.
+
+        Args:
+            matrix: [num_nodes, num_nodes] sparse array or matrix.
+            **fields: features, labels, split, ... as of `from_edges`.
+        """
+        from gnnkit.graph.scipy import from_scipy
+
+        return from_scipy(matrix, **fields)
+
+    @classmethod
+    def from_tables(
+        cls,
+        edges: Any,
+        nodes: Any = None,
+        *,
+        src: str = "src",
+        dst: str = "dst",
+        weight: str | None = None,
+        id: str = "id",
+        label: str = "label",
+        split: str = "split",
+        features: Any = None,
+        edge_features: Sequence[str] | None = None,
+    ) -> Graph:
+        """Reads data frames of pandas or polars, or tables of pyarrow.
+
+        Nodes are numbered in the order of their table, and `node_ids` keep the ids.
+        Without this table, ids that are numbers are 0, 1, ..., and text names the
+        nodes, in the order of code points.
+
+        Args:
+            edges: one row for each edge.
+            nodes: one row for each node, or None.
+            src: column of `edges`, the id of the source.
+            dst: column of `edges`, the id of the destination.
+            weight: column of `edges`. Default: `weight`, if there is one.
+            id: column of `nodes`: whole numbers, text or UUIDs.
+            label: column of `nodes`, may be missing: classes, names or decimal
+                fractions, empty for none.
+            split: column of `nodes`, may be missing: train, val, test, none.
+            features: columns of `nodes` with numbers or lists of numbers, or an array
+                [num_nodes, width]. Default: all other columns.
+            edge_features: columns of `edges`. Default: all other columns.
+        """
+        from gnnkit.graph.tables import from_tables
+
+        return from_tables(edges, nodes, (src, dst), weight, (id, label, split), features, edge_features)
+
+    from_pandas = from_tables
+    from_polars = from_tables
+
+    @classmethod
+    def from_ogb(cls, folder: str | Path, *, split: str | None = None, add_inverse_edge: bool | None = None) -> Graph:
+        """Reads a folder of an OGB node data set, such as `dataset/ogbn_arxiv`.
+
+        Reads the files of `raw`, `split` and `mapping`, without the package `ogb`.
+        `edge_positions` are the positions in the `edge_index` that `ogb` gives.
+
+        Args:
+            folder: the folder of the data set, which holds `raw` and `split`.
+            split: folder in `split`. Default: the only one.
+            add_inverse_edge: whether each edge is also turned around. Default: as `ogb`
+                does for this name.
+        """
+        from gnnkit.graph.ogb import from_ogb
+
+        return from_ogb(Path(folder), split, add_inverse_edge)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Graph:
+        """Maps a graph that was saved, read-only.
+
+        Raises `UserError` naming file and place.
+        """
+        folder = Path(folder)
+        arrays, meta = load_arrays(folder)
+        try:
+            csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"))
+            names = meta["class_names"]
+            return cls(
+                csc,
+                read_features(arrays),
+                arrays["labels"],
+                arrays["split"],
+                arrays.get("edge_features"),
+                arrays.get("coordinates"),
+                class_names=None if names is None else tuple(map(str, names)),
+                edge_positions=arrays.get("edge_positions"),
+                val_edges=arrays.get("val_edges"),
+                test_edges=arrays.get("test_edges"),
+                node_ids=arrays.get("node_ids"),
+            )
+        except KeyError as error:
+            raise UserError(f"{folder} holds no {error.args[0]}") from error
+        except ValueError as error:
+            raise UserError(f"{folder}: {error}") from error
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the graph into `folder`, one .npy per array, whole or not at all.
+
+        Replaces a graph saved there before.
+        """
+        arrays = {
+            "indptr": self.csc.indptr,
+            "indices": self.csc.indices,
+            "weight": self.csc.weight,
+            **feature_arrays(self.features),
+            "labels": self.labels,
+            "split": self.split,
+            "edge_features": self.edge_features,
+            "coordinates": self.coordinates,
+            "edge_positions": self.edge_positions,
+            "val_edges": self.val_edges,
+            "test_edges": self.test_edges,
+            "node_ids": self.node_ids,
+        }
+        save_arrays(Path(folder), arrays, {"class_names": self.class_names})
+
+    @property
+    def num_nodes(self) -> int:
+        return self.csc.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.csc.num_edges
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, or of numbers where labels are numbers.
+
+        Of classes: the number of class names, or one more than the largest label.
+        """
+        if self.labels.ndim == 2:
+            return int(self.labels.shape[1])
+        if self.labels.dtype.kind == "f":
+            return 1
+        return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
+        """Which nodes have a label. A set of classes may be empty, and is a label."""
+        return labelled(self.labels)
+
+    def symmetrize(self, *, threads: int | None = None) -> Graph:
+        """Adds missing reverse edges, like `CSC.symmetrize`.
+
+        A reverse edge has the features and the position of the other edge.
+        """
+        csc, order = self.csc.symmetrize(threads=threads)
+        features, positions = take(self.edge_features, order), take(self.edge_positions, order)
+        return replace(self, csc=csc, edge_features=features, edge_positions=positions)
+
+    def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
+        """Numbers the nodes in another order.
+
+        `edge_positions` keep the positions in the list that the graph was made from.
+
+        Args:
+            order: [num_nodes] each node once, the new node 0 first.
+            threads: threads that sort. Default: the cores at hand.
+        """
+        order = checks.int64s("order", order, self.num_nodes)
+        checks.check_range("order", order, 0, self.num_nodes)
+        number = np.full(self.num_nodes, -1, order.dtype)
+        number[order] = np.arange(self.num_nodes)
+        if np.any(number < 0):
+            raise UserError(f"order lacks node {number.argmin()}")
+        dst = np.repeat(number, np.diff(self.csc.indptr))
+        csc, edges = sort_edges(number[self.csc.indices], dst, self.num_nodes, self.num_nodes, True, threads)
+        return replace(
+            self,
+            csc=replace(csc, weight=take(self.csc.weight, edges)),
+            features=self.features[order],
+            labels=self.labels[order],
+            split=self.split[order],
+            edge_features=take(self.edge_features, edges),
+            coordinates=take(self.coordinates, order),
+            edge_positions=edges if self.edge_positions is None else self.edge_positions[edges],
+            val_edges=None if self.val_edges is None else number[self.val_edges],
+            test_edges=None if self.test_edges is None else number[self.test_edges],
+            node_ids=take(self.node_ids, order),
+        )
+
+    def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:
+        """Draws which labelled nodes train, validate and test.
+
+        Raises `UserError` where no node would train.
+
+        Args:
+            shares: of the labelled nodes, for train, val and test, such as 0.6, 0.2,
+                0.2. Nodes beyond their sum are in no split.
+            seed: of the draw.
+        """
+        split = random_split(self.labelled, shares, seed)
+        if not (split == Split.TRAIN).any():
+            raise UserError(f"split={list(shares)} trains on no node: {self.labelled.sum()} nodes have a label")
+        return replace(self, split=split)
+
+    def row_normalize(self) -> Graph:
+        """Divides each row of features by the sum of absolute values.
+
+        Rows of zeros stay.
+        """
+        if isinstance(self.features, SparseFeatures):
+            return replace(self, features=self.features.row_normalize())
+        result = np.abs(self.features)
+        sums = result.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.promote_types(result.dtype, np.float32))
+        np.divide(self.features, np.where(sums == 0, 1, sums), out=result)
+        return replace(self, features=result)

@@ -1,0 +1,82 @@
+"""Labels of nodes: classes, sets of classes, or numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import checks
+from gnnkit.checks import Array
+from gnnkit.errors import UserError
+from gnnkit.graph.split import Split
+from gnnkit.graph.types import Ids, Labels
+
+_MAX_CLASSES = 1 << 16  # labels beyond this and the number of nodes are no labels
+
+
+def read_labels(values: object, num_nodes: int, num_classes: int | None = None) -> Labels:
+    """Reads labels of nodes, in one of three forms.
+
+    Integers in one dimension are classes, -1 for none. Booleans, or integers 0 and 1,
+    in two dimensions are sets of classes. Floating-point numbers in one or two
+    dimensions are numbers to predict, NaN for none.
+
+    Args:
+        values: [num_nodes] or [num_nodes, ...] labels.
+        num_nodes: number of nodes.
+        num_classes: number of class names. None: there are no names.
+    """
+    given = checks.array("labels", values)
+    if given.dtype.kind == "f" and given.size:
+        return _numbers(given, num_nodes)
+    if given.ndim == 2:
+        return _class_sets(given, num_nodes, num_classes)
+    labels = checks.int64s("labels", given, num_nodes)
+    checks.check_range("labels", labels, -1, max(num_nodes, _MAX_CLASSES) if num_classes is None else num_classes)
+    return labels
+
+
+def labelled(labels: Labels) -> npt.NDArray[np.bool_]:  # [num_nodes]
+    """Says which rows of labels hold a label."""
+    if labels.dtype.kind == "f":
+        known: npt.NDArray[np.bool_] = ~np.isnan(labels)
+        return known if known.ndim == 1 else np.asarray(known.any(axis=1))
+    return np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
+
+
+def _numbers(given: Array, num_nodes: int) -> Labels:
+    if given.ndim not in (1, 2) or len(given) != num_nodes or not given.shape[-1]:
+        raise UserError(f"labels has shape {list(given.shape)}, expected [{num_nodes}] or [{num_nodes}, numbers]")
+    labels = np.ascontiguousarray(given, np.float64 if given.itemsize > 4 else np.float32)
+    with np.errstate(invalid="ignore"):
+        bad = np.argwhere(np.abs(labels) > checks.FLOAT32_MAX)
+    if len(bad):
+        place = bad[0].tolist()
+        raise UserError(f"labels{place} = {labels[tuple(place)]} is too large for float32: NaN stands for no label")
+    return labels
+
+
+def _class_sets(given: Array, num_nodes: int, num_classes: int | None) -> Labels:
+    if given.dtype.kind not in "iub" or len(given) != num_nodes or not given.shape[1]:
+        raise UserError(
+            f"labels has dtype {given.dtype}, shape {list(given.shape)}, expected 0 and 1 of shape "
+            f"[{num_nodes}, classes]"
+        )
+    if num_classes not in (None, given.shape[1]):
+        raise UserError(f"labels has {given.shape[1]} columns, but there are {num_classes} class names")
+    if given.dtype != np.bool_:
+        bad = np.argwhere((given != 0) & (given != 1))
+        if len(bad):
+            place = bad[0].tolist()
+            raise UserError(f"labels{place} = {given[tuple(place)]}: labels of two dimensions are 0 or 1, or floating")
+    return np.ascontiguousarray(given, np.bool_)
+
+
+def check_labelled(labels: Labels, split: Ids) -> None:
+    """Refuses nodes in use without a label."""
+    bad = np.flatnonzero((split != Split.NONE) & ~labelled(labels))
+    if len(bad):
+        node = bad[0]
+        raise UserError(
+            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label"
+        )

@@ -1,0 +1,82 @@
+"""Graphs of NetworkX, which need not be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from gnnkit.checks import Array
+from gnnkit.errors import UserError
+from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.graph import Graph
+from gnnkit.graph.table import Table, as_ids, as_text
+
+
+def from_networkx(
+    graph: Any,
+    features: str | Sequence[str] | None,
+    label: str | None,
+    split: str | None,
+    weight: str | None,
+    edge_features: str | Sequence[str] | None,
+) -> Graph:
+    """Reads a graph, as `Graph.from_networkx` says."""
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
+        raise UserError(f"expected a graph of networkx, got {type(graph).__name__}")
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    links = [(number[u], number[v], data) for u, v, data in graph.edges(data=True)]
+    if not graph.is_directed():
+        links += [(v, u, data) for u, v, data in links if u != v]
+    wide, rows = _names(features), _names(edge_features)
+    nodes = _table("nodes", [data for _, data in graph.nodes(data=True)], [*wide, *filter(None, (label, split))])
+    edges = _table("edges", [data for _, _, data in links], [*rows, *filter(None, (weight,))])
+    labels, class_names = nodes.labels(label) if label else (None, None)
+    return Graph.from_edges(
+        [u for u, _, _ in links],
+        [v for _, v, _ in links],
+        len(number),
+        features=nodes.rows(wide),
+        labels=labels,
+        split=nodes.splits(split) if split else None,
+        weight=edges.numbers(weight) if weight else None,
+        edge_features=edges.rows(rows),
+        class_names=class_names,
+        node_ids=_ids(list(number)),
+    )
+
+
+def _names(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _table(name: str, attributes: list[dict[str, Any]], wanted: list[str]) -> Table:
+    """Makes a table of the wanted attributes. Missing values are empty."""
+    known = {key for each in attributes for key in each}
+    missing = [key for key in wanted if key not in known]
+    if missing and attributes:
+        raise UserError(f"no one of the {name} of the networkx graph has an attribute {missing[0]!r}")
+    tell_unread("Graph.from_networkx", [f"{key!r} of {name}" for key in known if key not in wanted])
+    columns = {key: _column(f"{name}, attribute {key!r}", [each.get(key) for each in attributes]) for key in wanted}
+    return Table(name, pa.table(columns))
+
+
+def _column(place: str, values: list[Any]) -> pa.Array:
+    """Reads values of one type. Arrays and tensors become lists."""
+    values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        return as_text(place, values, error)
+
+
+def _ids(nodes: list[Any]) -> Array | None:
+    """Reads the nodes as numbers of 64 bits, if all are, else as distinct text."""
+    if not nodes:
+        return None
+    if all(isinstance(node, int) and not isinstance(node, bool) and abs(node) < 2**63 for node in nodes):
+        column = pa.array(nodes)
+    else:
+        column = pa.array([str(node) for node in nodes])
+    return as_ids(Table("graph", pa.table({"nodes": column})).ids("nodes"))

@@ -1,0 +1,205 @@
+"""Folders of the Open Graph Benchmark (OGB), read without the package `ogb`.
+
+That package reads its own files with pickle, and fails on newer releases of torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+
+from gnnkit.checks import Array, one_line
+from gnnkit.errors import UserError
+from gnnkit.graph.attributes import tell_unread
+from gnnkit.graph.graph import Graph
+from gnnkit.graph.split import Split
+from gnnkit.graph.zipped import Arrays
+from gnnkit.ranges import unknown
+from gnnkit.storage import check_regular
+
+# Whether `ogb` adds each edge turned around, from the table that it keeps.
+_INVERSE = {"ogbn_arxiv": False, "ogbn_papers100M": False, "ogbn_products": True, "ogbn_proteins": True}
+_NODES, _EDGES = "num-node-list", "num-edge-list"
+_READ = {"edge", "node-feat", "edge-feat", "node-label", _NODES, _EDGES}
+_KEYS = {"edge_index", "node_feat", "edge_feat", "num_nodes_list", "num_edges_list"}
+_PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
+
+
+def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
+    """Reads a folder, as `Graph.from_ogb` says."""
+    name = folder.resolve().name.replace("-", "_")
+    _check(folder, name)
+    inverse = _inverse(name) if add_inverse_edge is None else add_inverse_edge
+    raw = folder / "raw"
+    arrays = _binary(raw) if (raw / "data.npz").exists() else _tables(raw)
+    num_nodes = int(arrays["num_nodes"])
+    src, dst = arrays["edge_index"]
+    rows = arrays.get("edge_feat")
+    if inverse:  # in the order of ogb: each edge, and the edge turned around
+        src, dst = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
+        rows = None if rows is None else np.repeat(rows, 2, axis=0)
+    labels = _labels(arrays["node_label"])
+    return Graph.from_edges(
+        src,
+        dst,
+        num_nodes,
+        features=arrays.get("node_feat"),
+        labels=labels,
+        split=_split(folder / "split", split, num_nodes),
+        edge_features=rows,
+        class_names=_class_names(folder / "mapping", labels),
+        node_ids=_mapped(folder / "mapping", "nodeidx2*", num_nodes),
+    )
+
+
+def _check(folder: Path, name: str) -> None:
+    """Raises `UserError` for folders of another kind."""
+    raw = folder / "raw"
+    for kind, what in (("ogbg", "labels of graphs"), ("ogbl", "pairs of edges kept with pickle")):
+        if name.startswith(kind):
+            raise UserError(
+                f"{folder} holds {what}, which are not supported yet: only data sets of nodes (ogbn) are read"
+            )
+    if not raw.is_dir():
+        raise UserError(f"{folder} has no folder raw: give the folder of one data set, such as dataset/ogbn_arxiv")
+    if (raw / "relations").exists() or (raw / "triplet-type-list.csv.gz").exists():
+        raise UserError(f"{folder} has several types of nodes or edges, which are not supported yet")
+
+
+def _inverse(name: str) -> bool:
+    if name not in _INVERSE:
+        raise UserError(
+            f"{name} is none of {', '.join(_INVERSE)}: say with add_inverse_edge=true whether raw holds each undirected "
+            "edge once, or with false that it holds all"
+        )
+    return _INVERSE[name]
+
+
+def _tables(raw: Path) -> dict[str, Any]:
+    """Reads the kind of tables without names of columns."""
+    found = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
+    tell_unread(f"{raw}", found - _READ)
+    edges = _csv(raw / "edge.csv.gz")
+    if edges.shape[1] != 2:
+        raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
+    optional = {
+        key: _csv(raw / f"{name}.csv.gz")
+        for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"))
+        if name in found
+    }
+    counts = _csv(raw / f"{_NODES}.csv.gz").ravel()
+    return {
+        "num_nodes": _one_graph(raw, counts),
+        "edge_index": edges.T,
+        "node_label": _csv(raw / "node-label.csv.gz"),
+        **optional,
+    }
+
+
+def _binary(raw: Path) -> dict[str, Any]:
+    """Reads the kind of arrays, as of ogbn-papers100M."""
+    with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
+        tell_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
+        edges = data["edge_index"]
+        if edges.ndim != 2 or len(edges) != 2:
+            raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(edges.shape)}, expected [2, num_edges]")
+        optional = {key: data[key] for key in ("node_feat", "edge_feat") if key in data}
+        return {
+            "num_nodes": _one_graph(raw, data["num_nodes_list"].ravel()),
+            "edge_index": edges,
+            "node_label": labels["node_label"],
+            **optional,
+        }
+
+
+def _one_graph(raw: Path, counts: Array) -> int:
+    if len(counts) != 1:
+        raise UserError(
+            f"{raw} holds {len(counts)} graphs: labels of graphs are not supported yet, only labels of nodes"
+        )
+    return int(counts[0])
+
+
+def _labels(given: Array) -> Array:
+    """Reads one class of each node, NaN for none, or several columns of 0 and 1."""
+    labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    if labels.ndim == 2:
+        return labels if labels.dtype.kind in "iu" else labels.astype(np.int64)
+    return np.where(np.isnan(labels), -1, labels).astype(np.int64) if labels.dtype.kind == "f" else labels
+
+
+def _split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+    """Reads the ids of nodes that train, validate and test."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name is None:
+        raise UserError(f"choose one of the splits with split=NAME, there are: {', '.join(names) or 'none'}")
+    if name not in names:
+        raise unknown(f"split={name}", name, names)
+    split = np.zeros(num_nodes, np.int8)
+    for part, value in _PARTS.items():
+        path = folder / name / f"{part}.csv.gz"
+        nodes = _csv(path).ravel()
+        if nodes.dtype.kind not in "iu" or np.any((nodes < 0) | (nodes >= num_nodes)):
+            raise UserError(f"{path} holds numbers that are no nodes 0..{num_nodes - 1}")
+        if np.any(split[nodes]):
+            raise UserError(f"{path}: node {nodes[split[nodes] != 0][0]} is in another part of the split too")
+        split[nodes] = value
+    return split
+
+
+def _class_names(folder: Path, labels: Array) -> list[str] | None:
+    """Reads the names of classes, where each has one."""
+    if labels.ndim != 1 or not len(labels):
+        return None
+    names = _mapped(folder, "labelidx2*", int(labels.max(initial=-1)) + 1)
+    spelt = None if names is None else [str(name) for name in names]
+    return spelt if spelt is not None and len(set(spelt)) == len(spelt) else None
+
+
+def _mapped(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
+    """Reads a table of numbers 0, 1, ... and what each stands for, if there is one."""
+    paths = sorted(folder.glob(f"{pattern}.csv.gz"))
+    if len(paths) != 1:
+        return None
+    table = _read(paths[0], pyarrow.csv.ReadOptions())
+    if table.num_columns != 2 or table.num_rows < count:
+        return None
+    numbers, values = (column.combine_chunks() for column in table.columns)
+    if not pa.types.is_integer(numbers.type) or not np.array_equal(numbers.to_numpy()[:count], np.arange(count)):
+        return None
+    whole = pa.types.is_integer(values.type) and not values.null_count
+    return np.asarray(
+        values.to_numpy()[:count] if whole else np.array(values.cast(pa.string()).to_pylist()[:count], np.str_)
+    )
+
+
+def _csv(path: Path) -> Array:  # [rows, columns]
+    """Reads numbers without a line of names."""
+    table = _read(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+            raise UserError(f"{path}: column {name[1:]} holds {column.type}, expected numbers")
+    whole = all(pa.types.is_integer(column.type) and not column.null_count for column in table.columns)
+    rows = np.empty((table.num_rows, table.num_columns), np.int64 if whole else np.float32)
+    for place, column in enumerate(table.columns):
+        rows[:, place] = column.cast(pa.int64() if whole else pa.float32()).to_numpy()
+    return rows
+
+
+def _read(path: Path, options: Any) -> pa.Table:
+    check_regular(path)
+    try:
+        return pyarrow.csv.read_csv(str(path), read_options=options)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return pa.table({})
+        raise UserError(f"{path}: {one_line(error)}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: {one_line(error)}") from error

@@ -1,0 +1,170 @@
+"""Graphs of PyTorch Geometric (PyG), which need not be installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit import checks
+from gnnkit.checks import Array, whole
+from gnnkit.errors import UserError
+from gnnkit.graph.attributes import Get, as_column, as_row, optional, split_of, tell_unread
+from gnnkit.graph.graph import Graph
+
+_TYPES = ("node_type", "edge_type")
+_READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}
+_LINKS = {"edge_label", "edge_label_index", "pos_edge_label", "pos_edge_label_index"}
+_NEGATIVE = {"neg_edge_label", "neg_edge_label_index"}
+
+
+def is_pyg(value: Any) -> bool:
+    """Says whether a value is a graph of PyG."""
+    homogeneous = hasattr(value, "edge_index") and hasattr(value, "num_nodes")
+    return homogeneous or _is_hetero(value) or _is_temporal(value)
+
+
+def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
+    """Reads a `Data`, as `Graph.from_pyg` says."""
+    data = _homogeneous(data)
+    num_nodes = whole("data.num_nodes", data.num_nodes, 0)
+    given = _names(data)
+    links = given & {*_LINKS, *_NEGATIVE}
+    if links and val is None and test is None:
+        raise UserError(
+            f"data.{min(links)}: edges to predict are given by Graph.from_pyg(train, val=val, test=test), from the "
+            "three Data of RandomLinkSplit, for task=link_prediction"
+        )
+    graph, read = _read(data, num_nodes, split)
+    tell_unread("Graph.from_pyg", given - read - links)
+    if val is None and test is None:
+        return graph
+    _check_supervision(data, num_nodes)
+    return replace(
+        graph,
+        val_edges=None if val is None else _positives("val", val, num_nodes),
+        test_edges=None if test is None else _positives("test", test, num_nodes),
+    )
+
+
+def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]]:
+    """Makes the graph. Also returns the names of the attributes read."""
+
+    def get(name: str) -> Any:
+        return getattr(data, name, None)
+
+    edge_index = _edge_index(get)
+    splits, masks = split_of("data.", get, num_nodes, split)
+    pos = optional("data.", get, "pos")
+    has_place = pos is not None and pos.shape[1:] in ((2,), (3,))
+    graph = Graph.from_edges(
+        edge_index[0],
+        edge_index[1],
+        num_nodes,
+        features=optional("data.", get, "x"),
+        labels=_labels(get, num_nodes),
+        split=splits,
+        weight=optional("data.", get, "edge_weight"),
+        edge_features=as_column(optional("data.", get, "edge_attr")),
+        coordinates=pos if has_place else None,
+        node_ids=optional("data.", get, "n_id"),
+    )
+    return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
+
+
+def _edge_index(get: Get) -> Array:  # [2, num_edges]
+    if get("edge_index") is None and get("adj_t") is not None:
+        raise UserError("data.adj_t is not read, data.edge_index is: leave out the transform ToSparseTensor")
+    for name in _TYPES:
+        types = optional("data.", get, name)
+        if types is not None and (types != types.ravel()[:1]).any():
+            raise UserError(
+                f"data.{name} holds several types, which are not supported yet: del data.{name} trains on all as one type"
+            )
+    edge_index = optional("data.", get, "edge_index")
+    if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
+        raise UserError("data.edge_index must have shape [2, num_edges], other forms of edges are not read")
+    return edge_index
+
+
+def _labels(get: Get, num_nodes: int) -> Array | None:
+    """Reads labels of nodes. Raises `UserError` for several graphs and their labels."""
+    batch, labels = optional("data.", get, "batch"), as_row(optional("data.", get, "y"))
+    several = batch is not None and (batch != batch.ravel()[:1]).any()
+    if several or (labels is not None and labels.shape[:1] != (num_nodes,) and labels.size):
+        what = "data.batch holds several graphs" if several else f"data.y has shape {list(labels.shape)}"  # type: ignore[union-attr]
+        raise UserError(f"{what} for {num_nodes} nodes: labels of graphs are not supported yet, only labels of nodes")
+    return labels
+
+
+def _homogeneous(data: Any) -> Any:
+    """Returns a `Data`. Raises `UserError` for several types, and for times."""
+    if _is_temporal(data):
+        raise UserError(
+            f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
+        )
+    if not _is_hetero(data):
+        return data
+    nodes, edges = list(data.node_types), ["-".join(each) for each in data.edge_types]
+    if len(nodes) == 1 and len(edges) == 1:
+        return data.to_homogeneous(add_node_type=False, add_edge_type=False)
+    raise UserError(
+        f"HeteroData has types of nodes ({', '.join(nodes) or 'none'}) and of edges ({', '.join(edges) or 'none'}), expected "
+        "one of each, as more are not supported yet: choose with data.edge_type_subgraph, or forget the types with "
+        "data.to_homogeneous(add_node_type=False, add_edge_type=False)"
+    )
+
+
+def _is_hetero(value: Any) -> bool:
+    return hasattr(value, "node_types") and hasattr(value, "edge_types") and hasattr(value, "to_homogeneous")
+
+
+def _is_temporal(value: Any) -> bool:
+    return type(value).__name__ == "TemporalData"
+
+
+def _names(data: Any) -> set[str]:
+    """Lists the attributes that hold something. PyG's `keys` was a property once."""
+    keys = data.keys() if callable(data.keys) else data.keys
+    return {name for name in keys if getattr(data, name, None) is not None}
+
+
+def _positives(name: str, data: Any, num_nodes: int) -> npt.NDArray[np.int64]:  # [k, 2]
+    """Reads the edges to predict. Pairs without an edge are drawn anew."""
+    if whole(f"{name}.num_nodes", data.num_nodes) != num_nodes:
+        raise UserError(f"{name} has {data.num_nodes} nodes, the graph that trains has {num_nodes}")
+    for index, label in (("edge_label_index", "edge_label"), ("pos_edge_label_index", "pos_edge_label")):
+        pairs = getattr(data, index, None)
+        if pairs is not None:
+            return _marked(f"{name}.{index}", pairs, f"{name}.{label}", getattr(data, label, None))
+    raise UserError(f"{name} has no edge_label_index, which RandomLinkSplit makes")
+
+
+def _marked(index: str, pairs: Any, name: str, labels: Any) -> npt.NDArray[np.int64]:  # [k, 2]
+    """Returns the pairs of label 1."""
+    ends = checks.array(index, pairs)
+    if ends.ndim != 2 or len(ends) != 2:
+        raise UserError(f"{index} has shape {list(ends.shape)}, expected [2, num_pairs]")
+    marks = np.ones(ends.shape[1]) if labels is None else checks.array(name, labels)
+    if marks.shape != ends.shape[1:]:
+        raise UserError(f"{name} has shape {list(marks.shape)}, expected {list(ends.shape[1:])}")
+    if not np.isin(marks, (0, 1)).all():
+        raise UserError(
+            f"{name} has other values than 0 and 1: labels of edges are not supported yet, only whether there is one"
+        )
+    return np.ascontiguousarray(ends[:, marks == 1].T, np.int64)
+
+
+def _check_supervision(data: Any, num_nodes: int) -> None:
+    """Raises `UserError` where edges train that carry no messages."""
+    if not _names(data) & _LINKS:
+        return
+    trained = _positives("data", data, num_nodes) @ np.array([num_nodes, 1])
+    edges = checks.array("data.edge_index", data.edge_index).astype(np.int64)
+    if not np.isin(trained, np.array([num_nodes, 1]) @ edges).all():
+        raise UserError(
+            "data.edge_label_index holds edges that are not in data.edge_index: RandomLinkSplit(disjoint_train_ratio=0) keeps "
+            "them, and gnnkit leaves out the edges of each step itself"
+        )

@@ -1,0 +1,297 @@
+"""Tables of nodes and of edges, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.checks import Array, one_line
+from gnnkit.errors import UserError
+from gnnkit.graph.split import SPLITS
+from gnnkit.graph.types import Floats, Ids, Labels
+
+_MAX_TEXT = 2048  # characters of an id. An array of ids gives each the room of the longest
+_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
+
+
+class Table:
+    """The columns of a table. Errors name table, column and row."""
+
+    def __init__(self, name: str, table: pa.Table) -> None:
+        """Keeps the table. Raises `UserError` for two columns of one name.
+
+        Args:
+            name: of the file or the argument, for messages.
+            table: the columns.
+        """
+        self.name = name
+        self._table = table
+        self.names: list[str] = table.column_names
+        seen: set[str] = set()
+        for column in self.names:
+            if column in seen:
+                raise UserError(f"{name} has two columns {column!r}")
+            seen.add(column)
+
+    def is_text(self, name: str) -> bool:
+        """Says whether the column holds text."""
+        return is_text(self._column(name).type)
+
+    def ids(self, name: str) -> pa.Array:  # [rows] int64 or string, distinct
+        """Reads ids of nodes: whole numbers, text, or UUIDs as text."""
+        if not self._table.num_rows:
+            raise UserError(f"{self.name} has no rows")
+        column = self._column(name)
+        if pa.types.is_integer(column.type):
+            ids = self._cast(name, pa.int64())
+        elif is_text(column.type):
+            ids = column.cast(pa.large_string())
+        else:
+            raise UserError(f"{self._place(name)} holds {column.type}, expected whole numbers, text or UUIDs")
+        self._refuse_nulls(name, ids)
+        if is_text(ids.type):
+            length = pc.utf8_length(ids).to_numpy()
+            self._refuse(name, length == 0, None, "is empty")
+            self._refuse(name, length > _MAX_TEXT, length, f"characters are too many for an id, at most {_MAX_TEXT}")
+        first = pc.index_in(ids, value_set=ids).to_numpy()
+        self._refuse(name, first != np.arange(len(ids)), ids, "occurs a second time")
+        return ids
+
+    def positions(self, name: str, ids: pa.Array | None) -> Ids:  # [rows]
+        """Finds the position in `ids` of each entry of a column.
+
+        Without `ids`, entries are positions.
+        """
+        column = self._cast(name, pa.int64() if ids is None else ids.type)
+        self._refuse_nulls(name, column)
+        if ids is None:
+            return np.asarray(column.to_numpy())
+        found = pc.index_in(column, value_set=ids)
+        self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
+        return np.asarray(found.to_numpy())
+
+    def distinct(self, names: Sequence[str]) -> pa.Array:  # [num_nodes] string
+        """Collects the ids in columns of text, in the order of code points."""
+        found = [pc.unique(self._column(name).cast(pa.large_string()).drop_null()) for name in names]
+        return pc.unique(pa.concat_arrays(found)).sort()
+
+    def labels(self, name: str) -> tuple[Labels | None, list[str] | None]:
+        """Reads class numbers [rows], -1 for none, and names of other classes.
+
+        Reads floating-point numbers as they are, NaN for none.
+        """
+        if name not in self.names:
+            return None, None
+        column = self._column(name)
+        if is_text(column.type) or pa.types.is_boolean(column.type):
+            column = column.cast(pa.string())
+            names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
+            return pc.index_in(column, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy(), names
+        if pa.types.is_floating(column.type):
+            return column.to_numpy(zero_copy_only=False), None
+        if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+            raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
+        labels = self._cast(name, pa.int64()).fill_null(-1)
+        self._refuse(name, labels.to_numpy() < -1, labels, "is no class and not -1")
+        return labels.to_numpy(), None
+
+    def splits(self, name: str) -> npt.NDArray[np.int8] | None:  # [rows]
+        if name not in self.names:
+            return None
+        words = self._cast(name, pa.string()).fill_null("")
+        found = pc.index_in(words, value_set=pa.array(SPLITS, pa.string()))
+        bad = found.is_null().to_numpy(zero_copy_only=False)
+        self._refuse(name, bad, words, "is none of train, val, test, none")
+        return np.asarray(np.array(list(SPLITS.values()), np.int8)[found.to_numpy()])
+
+    def numbers(self, name: str) -> Floats:  # [rows] finite
+        column = self._column(name)
+        kind = column.type
+        if not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not len(column)
+        ):
+            raise UserError(f"{self._place(name)} holds {kind}, expected numbers")
+        self._refuse_nulls(name, column)
+        values = column if pa.types.is_floating(kind) else column.cast(pa.float64(), safe=False)
+        numbers = values.to_numpy(zero_copy_only=False)
+        self._refuse(name, ~np.isfinite(numbers), values, "is not finite")
+        return np.asarray(numbers)
+
+    def other_numbers(self, known: Collection[str]) -> Floats | None:  # [rows, columns] float32
+        """Reads all columns but the known ones. Returns None if there are no others."""
+        return self.rows([name for name in self.names if name not in known])
+
+    def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns] float32
+        """Reads columns of numbers, or of lists of equal length, side by side."""
+        if not names:
+            return None
+        return np.concatenate([self._wide(name) for name in names], axis=1)
+
+    def _wide(self, name: str) -> Floats:  # [rows, 1 or more] float32
+        column = self._column(name)
+        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or _is_fixed(column.type)):
+            return self._narrow(name, self.numbers(name))[:, None]
+        self._refuse_nulls(name, column)
+        length = pc.list_value_length(column).to_numpy()
+        width = int(length[0]) if len(length) else 0
+        self._refuse(name, length != width, length, f"numbers, expected {width} as in row 0")
+        inner = Table(self.name, pa.table({name: pc.list_flatten(column)}))
+        numbers: Floats = inner._narrow(name, inner.numbers(name)).reshape(-1, max(width, 1))
+        return numbers[:, :width]
+
+    def _narrow(self, name: str, exact: Floats) -> Floats:  # [rows] float32
+        with np.errstate(over="ignore"):  # found below
+            numbers = exact.astype(np.float32)
+        self._refuse(name, ~np.isfinite(numbers), exact, "is too large for float32")
+        return numbers
+
+    def _column(self, name: str) -> pa.Array:
+        if name not in self.names:
+            shown = [*map(repr, self.names[:20]), *(["..."] if len(self.names) > 20 else [])]
+            raise UserError(f"{self.name} has no column {name!r}, only {', '.join(shown)}")
+        column = self._table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        elif _is_uuid(column.type):
+            column = pa.chunked_array([pa.array([str(each) for each in column.to_pylist()], pa.string())])
+        elif isinstance(column.type, pa.BaseExtensionType):
+            raise UserError(f"{self._place(name)} holds {column.type}, expected numbers or text")
+        return column.combine_chunks()
+
+    def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
+        column = self._column(name)
+        try:
+            return column.cast(kind)
+        except pa.ArrowException as error:
+            row = _first_misfit(column, kind)
+            raise UserError(f"{self._place(name)}, row {row}: {column[row].as_py()!r} is no {kind}") from error
+
+    def _refuse_nulls(self, name: str, column: pa.Array) -> None:
+        self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
+
+    def _refuse(self, name: str, bad: npt.NDArray[np.bool_], column: pa.Array | Array | None, why: str) -> None:
+        """Raises `UserError` with the first bad row, the value and `why`.
+
+        Args:
+            name: Name of the column.
+            bad: [rows] whether a row is bad.
+            column: Values of the rows, or None.
+            why: End of the message.
+        """
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "
+            raise UserError(f"{self._place(name)}, row {rows[0]}: {value}{why}")
+
+    def _place(self, name: str) -> str:
+        return f"{self.name}, column {name!r}"
+
+
+def table_of(name: str, frame: Any) -> Table:
+    """Reads a table of pyarrow, or a data frame of pandas or polars.
+
+    Raises `UserError` for anything else, and for columns that mix types.
+    """
+    if isinstance(frame, pa.Table):
+        return Table(name, frame)
+    if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
+        raise UserError(f"{name} is a {type(frame).__name__}, expected a table of pandas, polars or pyarrow")
+    columns = list(frame.columns)
+    for column in columns:
+        if not isinstance(column, str):
+            raise UserError(f"{name} has a column {column!r}, names of columns must be text")
+    arrays = [_array(f"{name}, column {column!r}", frame[column]) for column in _once(name, columns)]
+    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))))
+
+
+def _once(name: str, columns: list[str]) -> list[str]:
+    twice = next((column for column in columns if columns.count(column) > 1), None)
+    if twice is not None:
+        raise UserError(f"{name} has two columns {twice!r}")
+    return columns
+
+
+def _array(place: str, series: Any) -> pa.ChunkedArray:
+    """Reads one column of a frame. Values without a type of Arrow become text."""
+    if str(series.dtype) == "Object":  # of polars, which would give addresses
+        return pa.chunked_array([as_text(place, list(series))])
+    try:
+        made = series.to_arrow() if hasattr(series, "to_arrow") else pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        made = as_text(place, list(series), error)
+    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
+
+
+def as_text(place: str, values: Sequence[Any], error: BaseException | None = None) -> pa.Array:
+    """Spells values of one type as text, None as null.
+
+    Raises `UserError` for values of several types.
+
+    Args:
+        place: name of the column, for the message.
+        values: [n] values.
+        error: the reason why they cannot be read as they are.
+    """
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise UserError(f"{place} mixes {names}: give all values one type") from error
+    if any(not _has_text(kind) for kind in kinds):
+        raise UserError(f"{place} cannot be read: {one_line(error or 'no text stands for the values')}") from error
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _has_text(kind: type) -> bool:
+    """Says whether values of a type have a text of their own, as UUIDs do."""
+    own = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
+    return own and not issubclass(kind, list | dict | set | int)
+
+
+def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]
+    """Returns ids for `Graph.node_ids`, or None where each is the node's own number."""
+    if is_text(ids.type):
+        return np.array(ids.to_pylist(), np.str_)
+    numbers: Array = ids.to_numpy()
+    return None if np.array_equal(numbers, np.arange(len(numbers))) else numbers
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Says whether a type is text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+
+
+def narrowed(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Reads text as whole numbers, where each number is spelt as the text is."""
+    whole = pc.match_substring_regex(text, _WHOLE)
+    return text.cast(pa.int64()) if pc.all(whole, skip_nulls=False).as_py() else text
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return getattr(kind, "extension_name", "") == "arrow.uuid"
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind))
+
+
+def _plain(value: Any) -> object:
+    """Returns the Python object of an entry of a column or an array."""
+    return value.as_py() if isinstance(value, pa.Scalar) else value.item()
+
+
+def _first_misfit(column: pa.Array, kind: pa.DataType) -> int:
+    """Finds the first row that cannot be cast, by bisection. There must be one."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            column.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowException:
+            high = middle
+    return low

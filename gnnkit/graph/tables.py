@@ -1,0 +1,78 @@
+"""A table of edges and a table of nodes as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from gnnkit.checks import Array, array
+from gnnkit.errors import UserError
+from gnnkit.graph.graph import Graph
+from gnnkit.graph.table import Table, as_ids, table_of
+
+
+def from_tables(
+    edges: Any,
+    nodes: Any,
+    ends: tuple[str, str],
+    weight: str | None,
+    columns: tuple[str, str, str],
+    features: str | Sequence[str] | Array | None,
+    edge_features: Sequence[str] | None,
+) -> Graph:
+    """Reads data frames, as `Graph.from_tables` says.
+
+    Args:
+        edges: table of edges.
+        nodes: table of nodes, or None.
+        ends: columns of source and destination.
+        weight: column of weights. None: "weight", if there is one.
+        columns: columns of id, label and split.
+        features: columns of numbers, rows, or None for all other columns.
+        edge_features: columns of numbers, or None for all other columns.
+    """
+    links = table_of("edges", edges)
+    named = None if nodes is None else table_of("nodes", nodes)
+    if weight is None:
+        weight = "weight" if "weight" in links.names else None
+    if edge_features is None:
+        edge_features = [name for name in links.names if name not in {*ends, weight}]
+    ids = node_ids(links, named, ends, columns[0])
+    labels, class_names = named.labels(columns[1]) if named else (None, None)
+    return Graph.from_edges(
+        links.positions(ends[0], ids),
+        links.positions(ends[1], ids),
+        None if ids is None else len(ids),
+        features=_features(named, columns, features),
+        labels=labels,
+        split=named.splits(columns[2]) if named else None,
+        weight=None if weight is None else links.numbers(weight),
+        edge_features=links.rows(edge_features),
+        class_names=class_names,
+        node_ids=None if ids is None else as_ids(ids),
+    )
+
+
+def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str) -> pa.Array | None:
+    """Returns the ids of nodes, or None where ids are 0, 1, ...
+
+    Without a table of nodes, text names the nodes, in the order of code points.
+    """
+    if nodes is not None:
+        return nodes.ids(name)
+    return edges.distinct(ends) if all(map(edges.is_text, ends)) else None
+
+
+def _features(
+    nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
+) -> Array | None:
+    if features is None:
+        return nodes.other_numbers(columns) if nodes else None
+    names = [features] if isinstance(features, str) else features
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return array("features", features)
+    if nodes is None:
+        raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
+    return nodes.rows(names)

@@ -1,0 +1,23 @@
+"""The types of arrays of a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.integer[Any]]
+Floats = npt.NDArray[np.floating[Any]]
+Labels = npt.NDArray[Any]  # of nodes: int64 [n] classes, bool [n, classes], or floating [n] or [n, numbers]
+
+
+def take(values: npt.NDArray[Any] | None, positions: Ids) -> npt.NDArray[Any] | None:
+    """Takes rows of an array, if there is one."""
+    return None if values is None else values[positions]
+
+
+def set_fields(value: object, **fields: object) -> None:
+    """Fills in checked fields of a frozen value, in the constructor."""
+    for name, array in fields.items():
+        object.__setattr__(value, name, array)

@@ -1,0 +1,260 @@
+"""job=init: a first configuration and script for the user's data.
+
+Looks at the graph, chooses what fits, and says why beside each choice.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnnkit import keys
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Split
+from gnnkit.jobs.say import say
+from gnnkit.leader.inputs import load
+from gnnkit.leader.result import Result
+from gnnkit.plugins import CONF
+from gnnkit.ranges import num_cores, one_line
+from gnnkit.settings import Settings
+
+NAME = "mine"  # of the experiment
+SPLIT = [0.6, 0.2, 0.2]
+# Beyond either, a step over all nodes takes long and mini-batches get on sooner.
+_MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
+_PATIENCE = 10  # evaluations
+_GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One key of the configuration, with the reason."""
+
+    key: str  # as on the command line, such as model.hidden
+    value: Any
+    why: str = ""
+
+
+def init(settings: Settings, folder: str | Path | None, data: Graph | None = None) -> Result:
+    """Writes an experiment and a script into a new folder, which is no run folder.
+
+    Args:
+        settings: The configuration, which names the data set.
+        folder: The new folder. None: the key `output`.
+        data: Refused, as a file cannot name a graph that was handed in.
+    """
+    named = settings.output if folder is None else folder
+    if named is None:
+        raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
+    if data is not None:
+        raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
+    made, choices = Path(named).absolute(), list(choose(settings, load(settings)))
+    command = one_line(f"gnnkit --config-dir {shlex.quote(str(made))} +experiment={NAME}")
+    script = _write(made, choices, command)
+    lines = [f"{each.key}={_plain(each.value)}  # {each.why}" for each in choices if each.why]
+    ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
+    result = Result("init", {each.key: each.value for each in choices}, "\n".join([*lines, *ways]), made)
+    say(result.table())
+    return result
+
+
+def _write(folder: Path, choices: list[Choice], command: str) -> Path:
+    """Writes both files, and returns the path of the script.
+
+    Args:
+        folder: The new folder.
+        choices: What the files say.
+        command: Trains by the first file.
+    """
+    try:
+        folder.mkdir(parents=True)
+        (folder / "experiment").mkdir()
+    except OSError as error:
+        raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
+    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, command), encoding="utf-8")
+    script = folder / "train.py"
+    script.write_text(_as_script(choices), encoding="utf-8")
+    return script
+
+
+def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
+    """Yields what fits the graph."""
+    yield from _dataset(settings, graph)
+    yield from _task(graph)
+    yield from _strategy(graph)
+    yield from _inputs(graph)
+    yield Choice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
+    yield from _trainer(graph)
+    if graph.node_ids is not None or graph.class_names is not None:
+        yield Choice("write_format", "parquet", "predictions name your ids and classes")
+
+
+def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
+    """Yields the data set with the keys that were set, and those that are missing."""
+    chosen = settings.dataset
+    usual = {key.name: yaml.safe_load(key.default) for key in keys.read("dataset", chosen.name).keys}
+    size = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} columns of features"
+    yield Choice("dataset", chosen.name, size)
+    for key, value in chosen.arguments.items():
+        if key not in usual or usual[key] != value:
+            yield Choice(f"dataset.{key}", _absolute(value))
+    if "symmetrize" in usual and usual["symmetrize"] is None and chosen.arguments.get("symmetrize") is None:
+        yield Choice("dataset.symmetrize", False, "edges as they are. true: both ways, for edges without direction")
+    if graph.labelled.any() and not graph.split.any():
+        if "split" not in usual:
+            raise UserError(f"dataset={chosen.name} has labels, and no split says who trains: give the data a split")
+        yield Choice("dataset.split", SPLIT, "the data has labels and no split: train, validate, test")
+
+
+def _task(graph: Graph) -> Iterator[Choice]:
+    """Yields the task that reads labels of this form."""
+    names = graph.class_names or ()
+    if not graph.labelled.any():
+        yield Choice("task", "link_prediction", "no node has a label, so edges are predicted")
+    elif graph.labels.dtype.kind == "f":
+        yield Choice("task", "regression", "labels are floating-point numbers")
+    elif graph.labels.ndim == 2 or any(";" in name for name in names):
+        yield Choice("task", "multilabel", "labels are sets of classes")
+    else:
+        yield Choice("task", "node_classification", f"labels are {graph.num_classes} classes")
+
+
+def _strategy(graph: Graph) -> Iterator[Choice]:
+    """Yields the strategy for a graph of this size, and a model."""
+    if graph.num_nodes <= _MAX_NODES and graph.num_edges <= _MAX_EDGES:
+        yield Choice("strategy", "vertex_centric", "the graph is small: every node in every step, exactly")
+    else:
+        yield Choice("strategy", "individual_sample", "the graph is large: mini-batches of sampled neighbours")
+    rows = "" if graph.edge_features is None else ". Edges have features: gine and your own model read them"
+    yield Choice("model", "sage", f"or gcn, gat, gin{rows}")
+    yield Choice("model.hidden", 64, "width of the hidden layers")
+
+
+def _inputs(graph: Graph) -> Iterator[Choice]:
+    if not graph.features.shape[1]:
+        yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
+
+
+def _trainer(graph: Graph) -> Iterator[Choice]:
+    """Yields how long to train."""
+    yield Choice("trainer.max_epochs", 200, "at most")
+    validates = (graph.split == Split.VAL).any() or not graph.split.any()
+    if validates and graph.labelled.any():
+        yield Choice("trainer.monitor", "val_loss", "keep the best model")
+        yield Choice("trainer.patience", _PATIENCE, "evaluations without a better one end the training")
+        yield Choice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
+
+
+def _absolute(value: Any) -> Any:
+    """Makes a path that exists absolute, so that the files work in any folder."""
+    try:
+        found = isinstance(value, str) and Path(value).exists()
+    except (OSError, ValueError):
+        found = False
+    return str(Path(value).absolute()) if found else value
+
+
+def _as_yaml(choices: list[Choice], command: str) -> str:
+    """Spells the choices as an experiment, which composes with the other options."""
+    lines = ["# @package _global_", f"# Written by job=init. Train with {command}", "defaults:"]
+    named, known = [each for each in choices if each.key in _GROUPS], _with_default()
+    for each in sorted(named, key=lambda each: each.key in known):  # Hydra wants overrides last
+        override = "override " if each.key in known else ""
+        lines.append(_commented(f"  - {override}/{each.key}: {each.value}", each.why))
+    lines += ["  - _self_", ""]
+    for section, entries in _sections(choices).items():
+        for each in entries:
+            nested = bool(section)
+            if nested and each is entries[0]:
+                lines.append(f"{section}:")
+            key = each.key.rpartition(".")[2]
+            lines.append(_commented(f"{'  ' * nested}{key}: {_plain(each.value)}", each.why))
+    return "\n".join(lines) + "\n"
+
+
+def _with_default() -> set[str]:
+    """Lists the sections that the main configuration chooses, which others override."""
+    main = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
+    return {section for each in main["defaults"] if isinstance(each, dict) for section in each}
+
+
+def _sections(choices: list[Choice]) -> dict[str, list[Choice]]:
+    """Groups keys by section. Keys of the run stand under the empty name."""
+    found: dict[str, list[Choice]] = {"": []}
+    for each in choices:
+        if each.key not in _GROUPS:
+            found.setdefault(each.key.rpartition(".")[0], []).append(each)
+    return found
+
+
+def _commented(line: str, why: str) -> str:
+    return f"{line}  # {why}" if why else line
+
+
+def _plain(value: Any) -> str:
+    """Spells a value as YAML in one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=2**31, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+_SCRIPT = '''\
+"""Trains a model of your own. Written by job=init: change all that you like."""
+
+import gnnkit
+from torch import nn
+
+
+class Model(nn.Module):
+    """Means over the in-neighbours, as GraphSAGE. Put your own model here."""
+
+    num_layers = 2  # one adjacency for each
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        widths = [in_features, 64, num_classes]
+        self.own = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
+        self.near = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
+
+    def forward(self, x, adjacencies):
+        for i, adjacency in enumerate(adjacencies):
+            if i:
+                x = adjacency.dropout(x.relu(), 0.5, training=self.training)
+            near = adjacency.aggregate(x, reduce="mean")
+            x = self.own[i](x[: adjacency.num_dst]) + self.near[i](near)
+        return x
+
+
+result = gnnkit.train(
+{arguments}
+)
+print(f"{{result.folder}} has the trained model, predictions and figures")
+'''
+
+
+def _as_script(choices: list[Choice]) -> str:
+    """Spells the choices as keyword arguments of `gnnkit.train`."""
+    nested: dict[str, dict[str, Any]] = {}
+    plain: dict[str, Any] = {}
+    for each in choices:
+        section, _, key = each.key.rpartition(".")
+        if each.key in _GROUPS:
+            nested.setdefault(each.key, {})["name"] = each.value
+        elif section:
+            nested.setdefault(section, {})[key] = each.value
+        else:
+            plain[each.key] = each.value
+    nested.pop("model", None)
+    arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}
+    spelt = [f"{name}={value!r}," for name, value in arguments.items()]
+    return _SCRIPT.format(arguments=textwrap.indent("\n".join([*spelt, "model=Model,"]), "    "))
+
+
+def _argument(values: Mapping[str, Any]) -> Any:
+    """Returns the name alone where a section has no other key."""
+    return values["name"] if list(values) == ["name"] else dict(values)

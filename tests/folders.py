@@ -1,0 +1,47 @@
+"""Small data sets in the forms of other projects."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 2]])
+FEATURES = np.arange(6, dtype=np.float32).reshape(3, 2) / 2
+
+
+def table(path: Path, rows: Any, header: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [",".join(map(str, np.atleast_1d(row))) for row in rows]
+    with gzip.open(path, "wt") as file:
+        file.write("\n".join([header, *lines] if header else lines) + "\n")
+
+
+def ogb(folder: Path, **tables: Any) -> Path:
+    """Writes a data set of three nodes. `name=rows` replaces a table of `raw`."""
+    raw = {"edge": EDGES.T, "node-feat": FEATURES, "node-label": [[4], [0], [1]]}
+    raw |= {"num-node-list": [[3]], "num-edge-list": [[4]]}
+    for name, rows in (raw | {name.replace("_", "-"): rows for name, rows in tables.items()}).items():
+        if rows is not None:
+            table(folder / f"raw/{name}.csv.gz", rows)
+    for part, node in (("train", 2), ("valid", 0), ("test", 1)):
+        table(folder / f"split/time/{part}.csv.gz", [[node]])
+    return folder
+
+
+MATRIX = sp.csr_matrix((np.ones(3, np.float32), ([0, 1, 2], [1, 2, 1])), (4, 4))
+CLASSES = {"0": 2, "1": 0, "2": 1, "3": 1}
+ROLES = {"tr": [0, 2], "va": [1], "te": [3]}
+
+
+def saint(folder: Path, classes: Any = CLASSES, roles: Any = ROLES, matrix: Any = MATRIX) -> Path:
+    folder.mkdir(exist_ok=True)
+    sp.save_npz(folder / "adj_full.npz", matrix)
+    np.save(folder / "feats.npy", np.eye(4))
+    (folder / "class_map.json").write_text(classes if isinstance(classes, str) else json.dumps(classes))
+    (folder / "role.json").write_text(json.dumps(roles))
+    return folder

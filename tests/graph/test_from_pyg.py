@@ -1,0 +1,120 @@
+"""Forms of PyG: splits of links, types, times, and attributes without a meaning."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Batch, Data, HeteroData, TemporalData
+from torch_geometric.transforms import RandomLinkSplit, ToSparseTensor
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+
+
+def data_of(**more: Any) -> Data:
+    rng = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 30, (2, 120), generator=rng)
+    masks = {f"{part}_mask": torch.arange(30) % 3 == i for i, part in enumerate(("train", "val", "test"))}
+    return Data(torch.rand(30, 4, generator=rng), edges.unique(dim=1), y=torch.arange(30) % 3, **masks, **more)
+
+
+def typed() -> HeteroData:
+    """One type of nodes and one of edges, with everything that `data_of` has."""
+    hetero, flat = HeteroData(), data_of()
+    for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
+        hetero["paper"][name] = flat[name]
+    hetero["paper", "cites", "paper"].edge_index = flat.edge_index
+    return hetero
+
+
+def test_hetero_data_of_one_type_is_the_data_without_types() -> None:
+    one, other = Graph.of(typed()), Graph.from_pyg(data_of())
+    for name in ("features", "labels", "split", "edge_positions"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_array_equal(one.csc.indices, other.csc.indices)
+
+
+def test_hetero_data_of_several_types_says_what_to_do_and_that_works() -> None:
+    hetero = typed()
+    hetero["author"].x = torch.zeros(2, 4)
+    hetero["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 3]])
+    with pytest.raises(UserError, match=r"types of nodes \(paper, author\) and of edges \(.*author-writes-paper\)"):
+        Graph.from_pyg(hetero)
+    chosen = hetero.edge_type_subgraph([("paper", "cites", "paper")])
+    assert Graph.from_pyg(chosen).num_nodes == 30
+    flat = hetero.to_homogeneous(add_node_type=False, add_edge_type=False)
+    assert Graph.from_pyg(flat).num_nodes == 32
+    with pytest.raises(UserError, match=r"data\.node_type holds several types, .* del data\.node_type trains on all"):
+        Graph.from_pyg(hetero.to_homogeneous())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TemporalData(src=torch.tensor([0]), dst=torch.tensor([1]), t=torch.tensor([5])), "edges with times"),
+        (lambda: Batch.from_data_list([data_of(), data_of()]), r"data\.batch holds several graphs .*labels of graphs"),
+        (lambda: ToSparseTensor(layout=torch.sparse_csr)(data_of()), "data.adj_t is not read, .*ToSparseTensor"),
+        (lambda: Data(torch.zeros(3, 1), torch.zeros(2, 1).long(), y=torch.tensor([1])), "labels of graphs are not"),
+        (lambda: data_of(edge_type=torch.arange(1000)), r"data\.edge_type holds several types"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_what_is_not_supported_yet_is_named(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        Graph.of(make())
+    assert "\n" not in str(caught.value)
+
+
+def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
+    extra = {"edge_time": torch.zeros(5), "train_pos_edge": torch.zeros(2, 5), "title": ["a"] * 30}
+    with pytest.warns(UserWarning, match="not read, .*: edge_time, title, train_pos_edge$") as told:
+        Graph.from_pyg(data_of(**extra))
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Graph.from_pyg(data_of(pos=torch.zeros(30, 2), edge_type=torch.zeros(5)))  # one type is no type
+
+
+def test_ids_of_a_subgraph_are_kept() -> None:
+    np.testing.assert_array_equal(Graph.from_pyg(data_of(n_id=torch.arange(30) * 7)).node_ids, np.arange(30) * 7)
+
+
+def pairs(edges: Any) -> set[tuple[int, int]]:
+    return {(int(u), int(v)) for u, v in edges}
+
+
+@pytest.mark.parametrize("split_labels", [False, True])
+def test_random_link_splits_keep_the_edges_to_predict(split_labels: bool) -> None:
+    data = data_of()
+    transform = RandomLinkSplit(num_val=0.2, num_test=0.2, split_labels=split_labels)
+    train, val, test = transform(data)
+    graph = Graph.from_pyg(train, val=val, test=test)
+    label = "pos_edge_label_index" if split_labels else "edge_label_index"
+    for given, kept in ((val, graph.val_edges), (test, graph.test_edges)):
+        marks = slice(None) if split_labels else given.edge_label == 1
+        assert pairs(kept) == pairs(given[label][:, marks].T)
+    dst = np.repeat(np.arange(30), np.diff(graph.csc.indptr))
+    everything = pairs(zip(graph.csc.indices, dst, strict=True)) | pairs(graph.val_edges) | pairs(graph.test_edges)
+    assert everything == pairs(data.edge_index.T)
+    with pytest.raises(UserError, match=r"given by Graph\.from_pyg\(train, val=val, test=test\)"):
+        Graph.of(train)
+
+
+def test_wrong_splits_of_links_are_refused() -> None:
+    data = data_of()
+    train, val, test = RandomLinkSplit(0.2, 0.2, disjoint_train_ratio=0.5)(data)
+    with pytest.raises(UserError, match=r"RandomLinkSplit\(disjoint_train_ratio=0\)"):
+        Graph.from_pyg(train, val=val, test=test)
+    val.edge_label = val.edge_label * 2
+    train, _, _ = RandomLinkSplit(0.2, 0.2)(data)
+    with pytest.raises(UserError, match=r"val\.edge_label has other values than 0 and 1: labels of edges are not"):
+        Graph.from_pyg(train, val=val)
+    with pytest.raises(UserError, match="test has no edge_label_index, which RandomLinkSplit makes"):
+        Graph.from_pyg(train, test=data)
+    with pytest.raises(UserError, match="val has 5 nodes, the graph that trains has 30"):
+        Graph.from_pyg(train, val=Data(torch.zeros(5, 1)))

@@ -1,0 +1,120 @@
+"""job=init looks at data, and what it writes runs as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import yaml
+
+import gnnkit
+from gnnkit.__main__ import main
+from gnnkit.config import compose
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs.init import choose
+from gnnkit.settings import settle
+from tests.graphs import random_graph
+
+
+def tables(folder: Path) -> Path:
+    """Writes two CSV files: names as ids and classes, no split."""
+    rng, folder = np.random.default_rng(0), folder / "my data"
+    folder.mkdir()
+    rows = [f"n{i},{('cat', 'dog')[i % 2]},{i % 2 + rng.normal()},{rng.normal()}" for i in range(60)]
+    (folder / "nodes.csv").write_text("\n".join(["id,label,a,b", *rows]) + "\n")
+    edges = [f"n{u},n{v}" for u, v in rng.integers(0, 60, (200, 2))]
+    (folder / "edges.csv").write_text("\n".join(["src,dst", *edges]) + "\n")
+    return folder
+
+
+def choices(graph: Graph, tmp_path: Path, *overrides: str) -> dict[str, Any]:
+    """What is chosen for a saved graph."""
+    graph.save(tmp_path / "graph")
+    given = ["dataset=saved", f"dataset.root={tmp_path}/graph", "strategy=auto", "job=init", *overrides]
+    return {each.key: each.value for each in choose(settle(compose(given)), graph)}
+
+
+@pytest.mark.slow
+def test_two_tables_become_a_configuration_and_a_script_that_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, new = tables(tmp_path), tmp_path / "new one"
+    monkeypatch.chdir(tmp_path)
+    assert main(["job=init", "dataset=edges", "dataset.root='my data'", f"output='{new}'"]) == 0
+    told = capsys.readouterr().out
+    assert f"gnnkit --config-dir '{new}' +experiment=mine" in told
+    assert sorted(path.name for path in new.rglob("*")) == ["experiment", "mine.yaml", "train.py"]
+    written = yaml.safe_load((new / "experiment/mine.yaml").read_text())
+    assert written["dataset"] == {"root": str(data), "symmetrize": False, "split": [0.6, 0.2, 0.2]}
+    quick = ["trainer.max_epochs=2", "comm=threads", "cache=false", "output=run"]
+    assert main(["--config-dir", str(new), "+experiment=mine", *quick]) == 0
+    table = pyarrow.parquet.read_table(tmp_path / "run/predictions.parquet")
+    assert table["id"].to_pylist() == [f"n{i}" for i in range(60)]
+    assert set(table["class"].to_pylist()) <= {"cat", "dog"}
+    script = (new / "train.py").read_text().replace("'max_epochs': 200", "'max_epochs': 2")
+    (new / "train.py").write_text(script)
+    done = subprocess.run([sys.executable, new / "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "has the trained model, predictions and figures" in done.stdout
+
+
+def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
+    whole = random_graph()
+    found = choices(whole, tmp_path)
+    assert found["task"] == "node_classification"
+    assert found["strategy"] == "vertex_centric"
+    assert found["trainer.monitor"] == "val_loss"
+    assert not {"inputs", "dataset.split", "write_format"} & set(found)
+    bare = replace(whole, features=np.empty((40, 0), np.float32), split=np.zeros(40, np.int8))
+    found = choices(bare, tmp_path)
+    assert (found["inputs"], found["dataset.split"]) == ("learned", [0.6, 0.2, 0.2])
+    unlabelled = choices(replace(bare, labels=np.full(40, -1)), tmp_path)
+    assert unlabelled["task"] == "link_prediction"
+    assert not {"dataset.split", "trainer.monitor"} & set(unlabelled)
+    assert choices(replace(whole, labels=np.linspace(0, 1, 40)), tmp_path)["task"] == "regression"
+    assert choices(replace(whole, labels=np.eye(40, 3, dtype=bool)), tmp_path)["task"] == "multilabel"
+    joined = replace(whole, class_names=("a;b", "a", "b"), node_ids=np.arange(40) + 1)
+    found = choices(joined, tmp_path)
+    assert (found["task"], found["write_format"]) == ("multilabel", "parquet")
+    assert choices(whole, tmp_path, "dataset.symmetrize=true")["dataset.symmetrize"] is True
+
+
+def test_a_large_graph_gets_mini_batches(tmp_path: Path) -> None:
+    many = Graph.from_edges([0], [1], 200_001, features=np.zeros((200_001, 1), np.float32))
+    assert choices(many, tmp_path)["strategy"] == "individual_sample"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["links", "numbers", "sets", "bare"])
+def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
+    graph = random_graph()
+    changes: dict[str, Any] = {
+        "links": {"labels": np.full(40, -1), "split": np.zeros(40, np.int8)},
+        "numbers": {"labels": np.linspace(0, 1, 40)},
+        "sets": {"labels": np.eye(40, 3, dtype=bool)},
+        "bare": {"features": np.empty((40, 0), np.float32), "split": np.zeros(40, np.int8)},
+    }
+    replace(graph, **changes[form]).save(tmp_path / "graph")
+    assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]) == 0
+    quick = ["trainer.max_epochs=2", "comm=threads", "cache=false", f"output={tmp_path}/run"]
+    assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
+
+
+def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["job=init"]) == 2
+    assert "job=init needs output=FOLDER" in capsys.readouterr().err
+    assert main(["job=init", "dataset=edges", f"dataset.root={tmp_path}/none", f"output={tmp_path}/new"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    random_graph().save(tmp_path / "graph")
+    assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}"]) == 2
+    assert "cannot make the folder: File exists" in capsys.readouterr().err
+    with pytest.raises(UserError, match="give dataset=NAME in place of a graph"):
+        gnnkit.train(random_graph(), strategy="auto", job="init", folder=tmp_path / "new")
