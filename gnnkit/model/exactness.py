@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit.engine.trial import Sizes, Trial
 from gnnkit.model.pyg import reads_whole_graph
+from gnnkit.model.two_ranks import differs
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
@@ -28,6 +31,7 @@ _DROP = "use gnnkit.nn.Dropout, or adjacency.dropout"
 _DROP_EDGES = "set its dropout to 0 and drop rows by gnnkit.nn.Dropout, or use model=gat"
 _DRAW = "derive draws from adjacency.key and adjacency.src_nodes"
 _NORM = "use gnnkit.nn.BatchNorm, or torch's LayerNorm"
+_OVER_ROWS = "as with x.mean(0) over the rows of a rank: use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
 _REDUCE = 'use aggr="mean", "sum" or "max"'
 
 
@@ -36,21 +40,26 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
 
     Each line names a module, the layer and what to use instead. The list is empty for
     an exact model. Runs the model on three nodes in training mode, and notes random
-    draws and batch statistics, those of functions too. A model that cannot run on these
-    nodes is judged by its modules alone. torch's random generator stays as it is.
+    draws and batch statistics, those of functions too. Where nothing is found, compares
+    the model on two ranks with the model on one. A model that cannot run on a small
+    graph is judged by its modules alone. torch's random generator stays as it is.
 
     Args:
         model: The model, which is not used afterwards: statistics and hooks change.
         in_features: Columns of a node's features.
         edge_width: Columns of an edge's features. Default: 0, no edge features.
     """
-    notes = _Notes(model.cpu())
+    untouched = copy.deepcopy(model.cpu())
+    notes = _Notes(model)
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     try:
         with torch.random.fork_rng(devices=[]), notes:
             Trial(_ONE_RANK, 0, edge_width, dtype, _ROWS).forward(model, in_features)
     except Exception:
         notes.add_dropouts(model)
+    with contextlib.suppress(Exception):
+        if not notes.reasons and differs(untouched, in_features, edge_width):
+            notes.add("the model", f"outputs on two ranks differ from those on one, {_OVER_ROWS}")
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 

@@ -137,6 +137,7 @@ def _check(layer: nn.Module) -> None:
                 "use gnnkit.nn.BatchNorm"
             )
     if not _is_convolution(layer):
+        _check_rows(layer)
         return
     if not _is(layer, (*BIPARTITE, *NORMALIZED)):
         raise UserError(
@@ -148,6 +149,20 @@ def _check(layer: nn.Module) -> None:
         )
     if getattr(layer, "flow", "source_to_target") != "source_to_target":
         raise UserError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")
+
+
+def _check_rows(layer: nn.Module) -> None:
+    """Refuses modules between convolutions that do more than work on rows."""
+    name = type(layer).__name__
+    if "JumpingKnowledge" in _names(layer):
+        raise UserError(
+            f"model: {name} reads the rows of all layers, PyG([...]) takes layers one after the other: write a module "
+            "with num_layers and forward(x, adjacencies), and use gnnkit.nn.JumpingKnowledge there"
+        )
+    if any(map(_is_convolution, layer.modules())):
+        raise UserError(
+            f"model: {name} has convolutions inside, PyG([...]) takes layers one after the other: list its layers"
+        )
 
 
 def _is_convolution(layer: nn.Module) -> bool:

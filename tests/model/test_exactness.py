@@ -51,6 +51,13 @@ class Nested(nn.Module):
         return out
 
 
+class Single(nn.Module):
+    """A layer that does not run in float64, as the comparison does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(4, 4)
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -70,6 +77,11 @@ class Nested(nn.Module):
         (PyG([pyg.TransformerConv(WIDTH, 4, dropout=0.5)]), "layers.0: TransformerConv drops by torch's own Dropout,"),
         (PyG([pyg.SAGEConv(WIDTH, 4, aggr="lstm")]), f"layers.0.aggr_module: LSTMAggregation {ORDER}"),
         (PyG([pyg.SAGEConv(WIDTH, 4, aggr=pyg.GRUAggregation(WIDTH, WIDTH))]), "layers.0.aggr_module: GRUAgg"),
+        (
+            Own(None, lambda x: x - x.mean(0)),
+            "the model: outputs on two ranks differ from those on one, as with x.mean(0)",
+        ),
+        (Own(None, lambda x: F.normalize(x, dim=0)), "the model: outputs on two ranks differ from those on one"),
         (Own(nn.Dropout(0.5), lambda x: x.view(7, 7)), f"part: torch's own Dropout {DROP}"),
     ],
 )
@@ -95,6 +107,7 @@ def test_what_is_not_exact_is_named(model: nn.Module, expected: str) -> None:
         PyG([pyg.SAGEConv(WIDTH, 4, aggr=pyg.Set2Set(WIDTH, 1))]),
         Own(None, lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4))),
         Own(None, lambda x: x.view(7, 7)),
+        PyG([pyg.SAGEConv(WIDTH, 4), nn.Dropout(0.5), Single()]),
     ],
     ids=lambda model: type(model).__name__,
 )
