@@ -48,6 +48,7 @@ LAYERS = [
     "sampler",
     "comm",
     "engine",
+    "nn",
     "model",
     "strategy",
     "sync",
@@ -68,6 +69,7 @@ LAYERS = [
 FROM_COMM_ON = {
     "comm",
     "engine",
+    "nn",
     "model",
     "strategy",
     "sync",

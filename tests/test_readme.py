@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gnnkit.jobs import dispatch
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
+SITE = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = {"stripes"}  # plugins that only show how a plugin is made
 EVERYTHING = "write=[predictions,logits,probabilities,embeddings]"
@@ -42,12 +44,13 @@ def sections(name: str) -> dict[str, str]:
 
 
 def blocks(text: str, language: str = "python") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block[2]) for block in found]
 
 
 def prose(name: str) -> str:
     """Returns a document without its blocks of code between fences."""
-    return re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^( *)```.*?^\1```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def commands(name: str) -> list[list[str]]:
@@ -124,7 +127,23 @@ def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", commands("README.md") + commands("CONTRIBUTING.md"), ids=" ".join)
+@pytest.mark.parametrize("name", [name for name in SITE if blocks((ROOT / name).read_text(encoding="utf-8"))])
+def test_code_of_a_page_of_the_site_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gnnkit, "train", functools.partial(gnnkit.train, overrides=QUICK))
+    page: dict[str, Any] = {"__name__": "document"}
+    for number, block in enumerate(blocks((ROOT / name).read_text(encoding="utf-8"))):
+        exec(compile(block, f"{name}: block {number}", "exec"), page)
+
+
+def all_commands() -> list[list[str]]:
+    """Lists the commands of all documents, each once."""
+    found = [command for name in ("README.md", "CONTRIBUTING.md", *SITE) for command in commands(name)]
+    return [command for place, command in enumerate(found) if command not in found[:place]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", all_commands(), ids=" ".join)
 def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if arguments[0].startswith("--"):
         assert main(arguments) == 0
@@ -226,13 +245,14 @@ def test_the_strategy_in_contributing_is_the_plugin() -> None:
     assert plugin.partition('"""\n\n')[2] == block
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", [*DOCUMENTS, *SITE])
 def test_lines_of_prose_end_at_88_columns(name: str) -> None:
     long = [line for line in prose(name).splitlines() if len(line) > 88 and not line.startswith(("|", "    "))]
     assert long == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", [*DOCUMENTS, *SITE])
 def test_links_lead_somewhere(name: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", prose(name))
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+    links = [link.strip().partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", prose(name))]
+    folder = (ROOT / name).parent
+    assert [link for link in links if "://" not in link and not (folder / link).exists()] == []

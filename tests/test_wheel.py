@@ -1,9 +1,14 @@
-"""The files of wheel and sdist, and a run from an empty environment."""
+"""The files of wheel and sdist, and a run from an empty environment without Rust.
+
+`GNNKIT_WHEELS` names a folder with wheels and an sdist, as `.ci/wheels` makes them.
+Otherwise the tests build one wheel for this machine.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,6 +19,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
+MAX_MIB = 8  # of a wheel
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +31,9 @@ def uv() -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist."""
+    """A folder with wheels and the sdist."""
+    if (given := os.environ.get("GNNKIT_WHEELS")) is not None:
+        return Path(given)
     folder = tmp_path_factory.mktemp("dist")
     maturin = [sys.executable, "-m", "maturin"]
     for command in (["build", "--release"], ["sdist"]):
@@ -40,12 +49,28 @@ def expected() -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_code_configuration_and_native_module(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert expected() <= names
-    assert any(name.startswith("gnnkit/_core.") and name.endswith((".so", ".pyd")) for name in names)
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gnnkit"}
+def test_wheels_hold_code_configuration_stubs_and_native_module(built: Path) -> None:
+    wheels = list(built.glob("*.whl"))
+    assert wheels
+    for wheel in wheels:
+        archive = zipfile.ZipFile(wheel)
+        names = set(archive.namelist())
+        assert expected() | {"gnnkit/py.typed", "gnnkit/_core.pyi"} <= names
+        (native,) = (name for name in names if name.startswith("gnnkit/_core.") and name.endswith((".so", ".pyd")))
+        assert ".abi3." in native
+        assert wheel.name.split("-")[2:4] == ["cp311", "abi3"]
+        assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gnnkit"}
+        if "linux" in wheel.name:
+            machine = int.from_bytes(archive.read(native)[18:20], "little")  # of the ELF header
+            assert MACHINES[machine] in wheel.name
+        assert wheel.stat().st_size < MAX_MIB * 2**20
+
+
+@pytest.mark.skipif("GNNKIT_WHEELS" not in os.environ, reason=".ci/wheels builds for both machines")
+def test_there_is_a_wheel_for_both_machines_on_an_old_system(built: Path) -> None:
+    names = [wheel.name for wheel in built.glob("*.whl")]
+    assert {machine for name in names for machine in MACHINES.values() if machine in name} == set(MACHINES.values())
+    assert all("manylinux" in name for name in names)
 
 
 @pytest.mark.slow
@@ -54,7 +79,19 @@ def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     rust = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rust").glob("*/src/**/*.rs")}
-    assert expected() | rust | {"Cargo.lock", "pyproject.toml", "LICENSE"} <= names
+    assert expected() | rust | {"Cargo.lock", "pyproject.toml", "LICENSE", "packaging/gnnkit_build.py"} <= names
+
+
+@pytest.mark.parametrize("hook", ["get_requires_for_build_wheel", "build_editable"])
+def test_a_build_without_rust_ends_in_one_line(hook: str) -> None:
+    command = [sys.executable, "-c", f"import gnnkit_build; print(gnnkit_build.{hook})"]
+    where = {"PYTHONPATH": str(ROOT / "packaging"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("gnnkit: a build from source needs Rust")
+    assert done.stderr.count("\n") == 1
+    found = subprocess.run(command, check=False, env={**where, "PATH": os.environ["PATH"]})
+    assert found.returncode == 0
 
 
 @pytest.mark.slow
@@ -67,7 +104,10 @@ def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_p
     (tmp_path / "pinned.txt").write_text("\n".join(line for line in pinned.stdout.splitlines() if "==" in line))
     install = ["pip", "install", "--quiet", "--python", str(python), "--constraints", str(tmp_path / "pinned.txt")]
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
-    subprocess.run([uv, *install, *map(str, built.glob("*.whl"))], check=True)
+    (wheel,) = (wheel for wheel in built.glob("*.whl") if platform.machine() in wheel.name)
+    without_rust = {**os.environ, "PATH": "/usr/bin:/bin"}
+    assert shutil.which("cargo", path=without_rust["PATH"]) is None
+    subprocess.run([uv, *install, str(wheel)], check=True, env=without_rust)
 
     command = [python, "-m", "gnnkit", "+strategy=vertex_centric", "partition=2d", "workers=2", "trainer.max_epochs=2"]
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}

@@ -22,6 +22,7 @@ from gnnkit.engine.learned import LearnedRows as LearnedRows
 from gnnkit.engine.lookup import Lookup as Lookup
 from gnnkit.engine.lookup import Reach as Reach
 from gnnkit.engine.pipelined import Pipelined as Pipelined
+from gnnkit.engine.pool import Pool as Pool
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
 from gnnkit.engine.received import LastReceived as LastReceived
 from gnnkit.engine.sampled import Sampled as Sampled

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gnnkit.engine.attention import Weighing, attend, serves
 from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
+from gnnkit.engine.pool import Pool
 from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.schedule import ForwardPass, Operation
@@ -214,7 +215,17 @@ class Adjacency(ABC):
         lacks[edge_index[1, edge_index[0] == edge_index[1]]] = False
         return lacks
 
-    def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
+    def pool(self, num_rows: int) -> Pool:
+        """Returns what statistics over a layer's rows on all ranks are computed with.
+
+        Collective. Here rows of other ranks do not count.
+
+        Args:
+            num_rows: Rows of this rank: `num_src`, or the first `num_dst`.
+        """
+        return Pool()
+
+    def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:  # [num_src, f]
         """Drops numbers of the layer's input.
 
         Keyed by global node id, so that the result is the same on any number of ranks.
@@ -223,8 +234,9 @@ class Adjacency(ABC):
             x: [num_src, f].
             p: Probability in [0, 1) that a number is zeroed.
             training: False: returns `x`.
+            draw: Tells several draws of one layer apart. Equal numbers drop alike.
         """
-        return dropout(x, self.src_nodes[: len(x)], p, self.key) if training and p > 0 else x
+        return dropout(x, self.src_nodes[: len(x)], p, drawn(self.key, draw)) if training and p > 0 else x
 
     def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:  # [num_src, f]
         """Applies ReLU, then `dropout`, in one pass.
@@ -245,6 +257,11 @@ class Adjacency(ABC):
             training: False: returns `values`.
         """
         return dropout(values, self.edge_ids, p, derive(self.key, 1)) if training and p > 0 else values
+
+
+def drawn(key: int, draw: int) -> int:
+    """Returns the key of one of several draws of a layer. The first has the layer's."""
+    return derive(key, 2, draw) if draw else key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -362,6 +379,9 @@ class ShardAdjacency(Adjacency):
 
     def with_halo(self, x: Tensor) -> Tensor:
         return self._entered("halo").with_halo(x, self.layer)
+
+    def pool(self, num_rows: int) -> Pool:
+        return Pool(self.engine.comm, self.engine.tally) if self.forward.exchanges else Pool(lasts=False)
 
     def degree_with_halo(self, loop: float) -> Tensor:
         with self.engine.passes.plain():  # counts, which are not to be rounded

@@ -20,6 +20,7 @@ from gnnkit.engine.attention import attend, serves
 from gnnkit.engine.dropout import derive, kept
 from gnnkit.engine.engine import Message
 from gnnkit.engine.kernels import Factors, wide
+from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
@@ -60,6 +61,7 @@ class LayerValues(ABC):
     DGL and PyG normalise by the degrees of the block instead.
     """
 
+    pool: Pool = Pool()  # the ranks that compute the same step
     num_nodes: int  # of the whole graph
     num_edges: int  # of the whole graph, without added loops
     dtype: torch.dtype  # of degrees, weights and features of edges
@@ -95,7 +97,9 @@ class LayerValues(ABC):
 class BlockLayers(LayerValues):
     """The values of a whole graph at hand, each computed at first use."""
 
-    def __init__(self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, graph: Graph, model: object, dtype: torch.dtype, device: torch.device, pool: Pool | None = None
+    ) -> None:
         """Keeps the graph.
 
         Args:
@@ -103,8 +107,9 @@ class BlockLayers(LayerValues):
             model: Its `self_loops` says whether nodes without a loop get one.
             dtype: Type of degrees, weights and features of edges.
             device: Device of the adjacencies.
+            pool: The ranks whose rows batch statistics count. None: this rank alone.
         """
-        self.graph, self.dtype, self.device = graph, dtype, device
+        self.graph, self.dtype, self.device, self.pool = graph, dtype, device, pool or Pool()
         self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
         self.weight, self.edge_features = graph.csc.weight, graph.edge_features
         self.self_loops = bool(getattr(model, "self_loops", False))
@@ -192,6 +197,7 @@ class BlockAdjacency(Adjacency):
             key: Key of the layer and step.
         """
         self.key, self.num_dst, self._layers, self._block = key, block.num_dst, layers, block
+        self._pool = layers.pool
         self._dst = block.src_nodes[: block.num_dst]  # [num_dst]
         self._loops: AddedLoops | None = None
         indptr, indices = block.indptr, block.indices
@@ -211,6 +217,14 @@ class BlockAdjacency(Adjacency):
         other = copy.copy(self)
         other.key = key
         return other
+
+    def again(self) -> Adjacency:
+        other = copy.copy(self)
+        other._pool = Pool(lasts=False)  # a rank may look alone
+        return other
+
+    def pool(self, num_rows: int) -> Pool:
+        return pool_of(self._pool, self.src_nodes[:num_rows])
 
     @cached_property
     def _counts(self) -> Floats | None:  # [edges of the block]

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import Communicator
+from gnnkit.engine.adjacency import drawn
 from gnnkit.engine.block import BlockAdjacency, LayerValues
 from gnnkit.engine.dropout import dropout
 from gnnkit.engine.exchange import Demand, Route
+from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.graph import Block, Ids
 
 
@@ -40,10 +42,23 @@ class ColumnAdjacency(BlockAdjacency):
     def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return self.add_columns(z @ weight) + bias
 
-    def dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:
+    def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:
         if not training or p == 0:
             return x
-        return dropout(x, self.src_nodes[: len(x)], p, self.key, self.columns.start)
+        if self._is_input(x):
+            return dropout(x, self.src_nodes, p, drawn(self.key, draw), self.columns.start)
+        return dropout(x, self._own_dst, p, drawn(self.key, draw))
+
+    def pool(self, num_rows: int) -> Pool:
+        return pool_of(self._pool, self._own_dst[:num_rows])
+
+    @property
+    def _own_dst(self) -> Tensor:  # [destinations of this rank's block] int64 global ids
+        return self._route.sent_ids[: self._route.owned_counts[0]]
+
+    def _is_input(self, x: Tensor) -> bool:
+        """Whether `x` is the layer's input. Otherwise it has rows of the own block."""
+        return tuple(x.shape) == (self.edges.num_src, self.columns.stop - self.columns.start)
 
 
 def joined(blocks: Sequence[Block]) -> Block:

@@ -52,7 +52,7 @@ class Engine:
             dtype: Type of rows, degrees and weights.
             tally: Counts the rows moved. None: a new one.
         """
-        self.shard, self.dtype, self.device, self.grid = shard, dtype, comm.device, shard.grid
+        self.shard, self.dtype, self.device, self.grid, self.comm = shard, dtype, comm.device, shard.grid, comm
         self.tally, self.passes = tally or Tally(), Passes()
         plane, cell = self._peers(comm)
         self._wire = plane.wire

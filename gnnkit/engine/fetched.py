@@ -13,6 +13,7 @@ from gnnkit.comm import Communicator
 from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
 from gnnkit.engine.cache import Cache
 from gnnkit.engine.owners import Owners, Sent, as_bytes, swap
+from gnnkit.engine.pool import Pool
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import Floats, Ids
 from gnnkit.partition.shard import Shard
@@ -130,6 +131,7 @@ class FetchedLayers(LayerValues):
         device: torch.device,
         nodes: tuple[Ids, npt.NDArray[Any]],
         edges: npt.NDArray[Any],
+        pool: Pool,
     ) -> None:
         """Indexes the values.
 
@@ -140,8 +142,9 @@ class FetchedLayers(LayerValues):
             device: Device of the adjacencies.
             nodes: [num_nodes] global ids, and [num_nodes] records of `OwnedRows`.
             edges: [num_edges] records of `Frontier` of all edges drawn.
+            pool: The ranks whose rows batch statistics count.
         """
-        ids, rows = nodes
+        (ids, rows), self.pool = nodes, pool
         self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
         self.self_loops = bool(getattr(model, "self_loops", False))
         loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))

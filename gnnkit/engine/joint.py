@@ -13,6 +13,7 @@ from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
 from gnnkit.engine.exchange import Route
+from gnnkit.engine.pool import Pool
 from gnnkit.graph import Block, Ids
 from gnnkit.partition.shard import Shard
 
@@ -100,6 +101,12 @@ class JointAdjacency(BlockAdjacency):
 
     def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
         return super().mean_beside(self.with_halo(self.dropout(x, p, training=True)))
+
+    def again(self) -> Adjacency:
+        return self  # all ranks look again
+
+    def pool(self, num_rows: int) -> Pool:
+        return Pool(self._route.plane.comm, self._route.plane.wire.tally)
 
     def project_first(self, in_features: int, out_features: int) -> bool:
         return Adjacency.project_first(self, in_features, out_features)  # the same on all ranks

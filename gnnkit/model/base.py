@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
-from gnnkit.ranges import MAX_LAYERS, share, whole
+from gnnkit.nn import BatchNorm, LayerNorm, call
+from gnnkit.ranges import MAX_LAYERS, one_of, share, whole
+
+Norm = Literal["none", "batch", "layer"]
+_NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm, "layer": LayerNorm}
 
 
 class GraphModel(nn.Module):
@@ -54,27 +59,33 @@ class GraphModel(nn.Module):
 class ConvModel(GraphModel):
     """Convolutions with dropout before and an activation between them.
 
-    The activation is the beginning of a layer, not its end, so that one pass over the
-    rows does both.
+    Normalisation and activation are the beginning of a layer, not its end, so that one
+    pass over the rows does activation and dropout.
 
     A subclass sets `convs`, modules of (x, adjacency).
     """
 
     convs: nn.ModuleList
 
-    def __init__(self, num_layers: int, dropout: float) -> None:
+    def __init__(self, num_layers: int, dropout: float, norm: Norm = "none", width: int = 0) -> None:
         """Checks the keys that these models share.
 
         Args:
             num_layers: Number of convolutions.
             dropout: Probability in [0, 1) that an input of a layer is zeroed in
                 training.
+            norm: Normalisation between two convolutions: "none", "batch" or "layer".
+            width: Columns of the rows between two convolutions.
         """
         super().__init__()
         self.num_layers = whole("model.num_layers", num_layers, 1, MAX_LAYERS)
-        self.dropout = share("model.dropout", dropout)
+        self.dropout, self.norm = share("model.dropout", dropout), one_of("model.norm", norm, ("none", *_NORMS))
+        make = _NORMS.get(norm)
+        self.norms = nn.ModuleList([] if make is None else [make(width) for _ in range(num_layers - 1)])
 
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:
+        if index and len(self.norms):
+            x = call(self.norms[index - 1], x, adjacency)
         read = self.activate if index else self.drop
         out: Tensor = self.convs[index](read(x, adjacency), adjacency)
         return out

@@ -3,87 +3,141 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit.engine.trial import Sizes, Trial
-from gnnkit.model.pyg import WHOLE_GRAPH
+from gnnkit.model.pyg import reads_whole_graph
+from gnnkit.model.two_ranks import differs
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
 _ROWS = Sizes(owned=3, edges=3)  # batch normalisation refuses a single row
 _ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
+_ORDERED = (
+    "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
+)  # fmt: skip
+_UNORDERED = ("Set2Set",)  # whose LSTM reads no neighbours
+# What to use instead.
+_DROP = "use gnnkit.nn.Dropout, or adjacency.dropout"
+_DROP_EDGES = "set its dropout to 0 and drop rows by gnnkit.nn.Dropout, or use model=gat"
+_DRAW = "derive draws from adjacency.key and adjacency.src_nodes"
+_NORM = "use gnnkit.nn.BatchNorm, or torch's LayerNorm"
+_OVER_ROWS = "as with x.mean(0) over the rows of a rank: use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
+_REDUCE = 'use aggr="mean", "sum" or "max"'
 
 
 def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     """Lists why a training step depends on the number of ranks.
 
-    The list is empty for an exact model. Runs the model on three nodes, and notes
-    random draws and batch statistics. A model that cannot run on these nodes is judged
-    by its modules alone. torch's random generator stays as it is.
+    Each line names a module, the layer and what to use instead. The list is empty for
+    an exact model. Runs the model on three nodes in training mode, and notes random
+    draws and batch statistics, those of functions too. Where nothing is found, compares
+    the model on two ranks with the model on one. A model that cannot run on a small
+    graph is judged by its modules alone. torch's random generator stays as it is.
 
     Args:
         model: The model, which is not used afterwards: statistics and hooks change.
         in_features: Columns of a node's features.
         edge_width: Columns of an edge's features. Default: 0, no edge features.
     """
-    notes = _Notes()
-    for name, module in model.cpu().named_modules():
-        reason = _by_module(module)
-        if reason is not None:
-            notes.add(name or type(module).__name__, reason)
-        if name:
-            module.register_forward_pre_hook(lambda _module, _inputs, name=name: notes.names.append(name))
-            module.register_forward_hook(lambda _module, _inputs, _output: notes.leave(), always_call=True)
+    untouched = copy.deepcopy(model.cpu())
+    notes = _Notes(model)
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
-    with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception), notes:
-        Trial(_ONE_RANK, 0, edge_width, dtype, _ROWS).forward(model, in_features)
+    try:
+        with torch.random.fork_rng(devices=[]), notes:
+            Trial(_ONE_RANK, 0, edge_width, dtype, _ROWS).forward(model, in_features)
+    except Exception:
+        notes.add_dropouts(model)
+    with contextlib.suppress(Exception):
+        if not notes.reasons and differs(untouched, in_features, edge_width):
+            notes.add("the model", f"outputs on two ranks differ from those on one, {_OVER_ROWS}")
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operators whose result depends on the layout, by calling module."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []  # modules that are called right now, the innermost last
+        self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules called now, the innermost last
         self.reasons: dict[str, str] = {}
+        for name, module in model.named_modules():
+            if (reason := _by_module(module)) is not None:
+                self.add(name or type(module).__name__, reason)
+            if name:
+                module.register_forward_pre_hook(lambda module, _, name=name: self.calls.append((name, module)))
+                module.register_forward_hook(lambda _module, _inputs, _output: self.leave(), always_call=True)
 
     def add(self, name: str, reason: str) -> None:
-        self.reasons.setdefault(name, reason)
+        if not any(name.startswith(f"{noted}.") for noted in self.reasons):  # a part of a layer that is named
+            self.reasons.setdefault(name, reason)
 
     def leave(self) -> None:
-        self.names.pop()
+        self.calls.pop()
+
+    def add_dropouts(self, model: nn.Module) -> None:
+        """Notes torch's dropouts by their class, where the model could not be tried."""
+        for name, module in model.named_modules():
+            if isinstance(module, _DropoutNd) and module.p > 0:
+                self.add(name or type(module).__name__, _drawn(module, "Dropout"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        reason = _by_operator(func, args)
+        name, module = self.calls[-1]
+        reason = _by_operator(func, args, module)
         if reason is not None:
-            self.add(self.names[-1] if self.names else "the model", reason)
+            self.add(name, reason)
         return func(*args, **(kwargs or {}))
 
 
-def _by_operator(func: Any, args: tuple[Any, ...]) -> str | None:
+def _by_operator(func: Any, args: tuple[Any, ...], module: nn.Module) -> str | None:
+    """Says why an operator depends on the layout, if so.
+
+    Args:
+        func: The operator.
+        args: Its arguments.
+        module: The module that calls the operator.
+    """
     name = str(func.overloadpacket.__name__)
     if torch.Tag.nondeterministic_seeded in func.tags:
-        what = f"torch's own Dropout ({name})" if name in _DROPOUT else f"torch's own draw ({name})"
-        return f"{what} differs on every layout, adjacency.dropout does not"
+        return _drawn(module, name)
     if "batch_norm" in name and next((each for each in args if isinstance(each, bool)), True):
-        return "batch normalisation takes its statistics over the rows of one rank"
+        return _normed(_own_name(module, "BatchNorm"))
     return None
+
+
+def _drawn(module: nn.Module, operator: str) -> str:
+    if operator not in (*_DROPOUT, "Dropout"):
+        return f"a draw of torch ({operator}) differs on every layout: {_DRAW}"
+    if _gathers(module):
+        return f"{type(module).__name__} drops by torch's own Dropout, which differs on every layout: {_DROP_EDGES}"
+    return f"torch's own {_own_name(module, 'Dropout')} differs on every layout: {_DROP}"
+
+
+def _normed(name: str) -> str:
+    return f"{name} takes its statistics over the rows of one rank: {_NORM}"
+
+
+def _own_name(module: nn.Module, otherwise: str) -> str:
+    """Names a layer by its class, and a function that a user's module calls."""
+    return type(module).__name__ if otherwise in type(module).__name__ else otherwise
 
 
 def _by_module(module: nn.Module) -> str | None:
     kind = type(module).__name__
-    if kind in WHOLE_GRAPH:
-        return f"{kind} takes its statistics over the rows of one rank"
-    if _gathers(module) and any(isinstance(part, nn.RNNBase) for part in module.children()):
-        return f"{kind} reads neighbours in an order that differs between layouts"
+    if reads_whole_graph(module):
+        return _normed(kind)
+    by_recurrence = _gathers(module) and any(isinstance(part, nn.RNNBase) for part in module.children())
+    if kind in _ORDERED or (by_recurrence and kind not in _UNORDERED):
+        return f"{kind} reads neighbours in an order that differs between layouts: {_REDUCE}"
     return None
 
 

@@ -8,7 +8,7 @@ from torch.nn import Parameter
 from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import ConvModel
+from gnnkit.model.base import ConvModel, Norm
 from gnnkit.ranges import MAX_WIDTH, real, whole
 
 
@@ -82,6 +82,7 @@ class GAT(ConvModel):
         dropout: float = 0.6,
         negative_slope: float = 0.2,
         edge_width: int = 0,
+        norm: Norm = "none",
     ) -> None:
         """Makes the layers.
 
@@ -96,10 +97,12 @@ class GAT(ConvModel):
                 weight, is zeroed in training.
             negative_slope: Slope of the leaky ReLU below 0.
             edge_width: Width of the rows of edge features. 0: there are none.
+            norm: Normalisation between two convolutions: "none", "batch" over all nodes
+                of a step, or "layer" over the numbers of a node.
         """
-        super().__init__(num_layers, dropout)
         for name, value in (("hidden", hidden), ("heads", heads), ("out_heads", out_heads)):
             whole(f"model.{name}", value, 1, MAX_WIDTH)
+        super().__init__(num_layers, dropout, norm, hidden * heads)
         real("model.negative_slope", negative_slope)
         convs = []
         for layer in range(num_layers):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import ConvModel
+from gnnkit.model.base import ConvModel, Norm
 from gnnkit.ranges import MAX_WIDTH, whole
 
 
@@ -45,7 +45,13 @@ class GCN(ConvModel):
     reads_sparse = True
 
     def __init__(
-        self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
+        self,
+        in_features: int,
+        num_classes: int,
+        hidden: int = 64,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: Norm = "none",
     ) -> None:
         """Makes the layers.
 
@@ -56,9 +62,11 @@ class GCN(ConvModel):
             num_layers: Number of convolutions.
             dropout: Probability in [0, 1) that an input of a layer is zeroed in
                 training.
+            norm: Normalisation between two convolutions: "none", "batch" over all nodes
+                of a step, or "layer" over the numbers of a node.
         """
-        super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
+        super().__init__(num_layers, dropout, norm, hidden)
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.reads_sparse = widths[1] < in_features
         self.convs = nn.ModuleList(GCNConv(a, b) for a, b in pairwise(widths))

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.model.base import ConvModel
+from gnnkit.model.base import ConvModel, Norm
 from gnnkit.ranges import MAX_WIDTH, whole
 
 
@@ -57,14 +57,21 @@ class GINEConv(nn.Module):
 class GIN(ConvModel):
     """The graph isomorphism network (Xu et al., ICLR 2019).
 
-    Its MLPs have one hidden layer and no batch normalisation.
+    Its MLPs have one hidden layer. With `norm="batch"` rows are normalised between two
+    layers, and not within the MLPs as in the paper.
     """
 
     reads_columns = True
     reads_sparse = True
 
     def __init__(
-        self, in_features: int, num_classes: int, hidden: int = 64, num_layers: int = 2, dropout: float = 0.5
+        self,
+        in_features: int,
+        num_classes: int,
+        hidden: int = 64,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: Norm = "none",
     ) -> None:
         """Makes the layers.
 
@@ -75,9 +82,11 @@ class GIN(ConvModel):
             num_layers: Number of convolutions.
             dropout: Probability in [0, 1) that an input of a layer is zeroed in
                 training.
+            norm: Normalisation between two convolutions: "none", "batch" over all nodes
+                of a step, or "layer" over the numbers of a node.
         """
-        super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
+        super().__init__(num_layers, dropout, norm, hidden)
         self.reads_sparse = self.reads_sparse and hidden < in_features
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.convs = nn.ModuleList(self.make_conv(a, hidden, b) for a, b in pairwise(widths))
@@ -100,6 +109,7 @@ class GINE(GIN):
         hidden: int = 64,
         num_layers: int = 2,
         dropout: float = 0.5,
+        norm: Norm = "none",
     ) -> None:
         """Makes the layers.
 
@@ -111,11 +121,13 @@ class GINE(GIN):
             num_layers: Number of convolutions.
             dropout: Probability in [0, 1) that an input of a layer is zeroed in
                 training.
+            norm: Normalisation between two convolutions: "none", "batch" over all nodes
+                of a step, or "layer" over the numbers of a node.
         """
         if edge_width == 0:
             raise UserError("model=gine needs a graph with edge features")
         self.edge_width = edge_width
-        super().__init__(in_features, num_classes, hidden, num_layers, dropout)
+        super().__init__(in_features, num_classes, hidden, num_layers, dropout, norm)
 
     def make_conv(self, in_features: int, hidden: int, out_features: int) -> nn.Module:
         return GINEConv(in_features, hidden, out_features, self.edge_width)

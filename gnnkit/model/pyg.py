@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.base import GraphModel
+from gnnkit.nn import call
 
 BIPARTITE = (
     "SAGEConv", "GATConv", "GATv2Conv", "GINConv", "GINEConv", "GraphConv", "TransformerConv", "ResGatedGraphConv",
@@ -66,8 +67,7 @@ class PyG(GraphModel):
             return _convolve(layer, x, adjacency)
         if isinstance(layer, nn.Dropout):
             return adjacency.dropout(x, layer.p, training=self.training)
-        out: Tensor = layer(x)
-        return out
+        return call(layer, x, adjacency)
 
 
 def _convolve(conv: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
@@ -121,14 +121,23 @@ def _normalized(conv: Any, x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Ten
     return edge_index, inverse[source] * weight * inverse[destination]
 
 
+def reads_whole_graph(module: nn.Module) -> bool:
+    """Says whether a module takes statistics over rows, of one rank's rows only."""
+    if getattr(module, "reads_adjacency", False):
+        return False
+    return _is(module, WHOLE_GRAPH) or (_is(module, ("LayerNorm",)) and getattr(module, "mode", "node") == "graph")
+
+
 def _check(layer: nn.Module) -> None:
     name = type(layer).__name__
     for part in layer.modules():
-        if _is(part, WHOLE_GRAPH) or (_is(part, ("LayerNorm",)) and getattr(part, "mode", "node") == "graph"):
+        if reads_whole_graph(part):
             raise UserError(
-                f"model: {type(part).__name__} needs statistics of the whole graph, a rank has its own rows only"
+                f"model: {type(part).__name__} needs statistics of the whole graph, a rank has its own rows only: "
+                "use gnnkit.nn.BatchNorm"
             )
     if not _is_convolution(layer):
+        _check_rows(layer)
         return
     if not _is(layer, (*BIPARTITE, *NORMALIZED)):
         raise UserError(
@@ -140,6 +149,20 @@ def _check(layer: nn.Module) -> None:
         )
     if getattr(layer, "flow", "source_to_target") != "source_to_target":
         raise UserError(f"model: {name}(flow={layer.flow!r}) reads against the edges: turn the graph's edges instead")
+
+
+def _check_rows(layer: nn.Module) -> None:
+    """Refuses modules between convolutions that do more than work on rows."""
+    name = type(layer).__name__
+    if "JumpingKnowledge" in _names(layer):
+        raise UserError(
+            f"model: {name} reads the rows of all layers, PyG([...]) takes layers one after the other: write a module "
+            "with num_layers and forward(x, adjacencies), and use gnnkit.nn.JumpingKnowledge there"
+        )
+    if any(map(_is_convolution, layer.modules())):
+        raise UserError(
+            f"model: {name} has convolutions inside, PyG([...]) takes layers one after the other: list its layers"
+        )
 
 
 def _is_convolution(layer: nn.Module) -> bool:

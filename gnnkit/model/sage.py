@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.engine import Adjacency
-from gnnkit.model.base import ConvModel
+from gnnkit.model.base import ConvModel, Norm
 from gnnkit.ranges import MAX_WIDTH, one_of, whole
 
 
@@ -72,6 +72,7 @@ class GraphSAGE(ConvModel):
         num_layers: int = 2,
         dropout: float = 0.5,
         aggregator: Literal["mean", "max"] = "mean",
+        norm: Norm = "none",
     ) -> None:
         """Makes the layers.
 
@@ -83,9 +84,11 @@ class GraphSAGE(ConvModel):
             dropout: Probability in [0, 1) that an input of a layer is zeroed in
                 training.
             aggregator: "mean" or "max" over the in-neighbours.
+            norm: Normalisation between two convolutions: "none", "batch" over all nodes
+                of a step, or "layer" over the numbers of a node.
         """
-        super().__init__(num_layers, dropout)
         whole("model.hidden", hidden, 1, MAX_WIDTH)
+        super().__init__(num_layers, dropout, norm, hidden)
         one_of("model.aggregator", aggregator, ("mean", "max"))
         widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
         self.reads_columns = aggregator == "mean"

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import BlockLayers, Tally
+from gnnkit.engine import BlockLayers, Pool, Tally
 from gnnkit.engine.background import Background
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.fetched import Fetched, FetchedLayers
@@ -97,7 +97,10 @@ class FetchedBatches:
         self.seeds, self.cache, self.rows = seeds, cache, cache.owned
         sampler = drawing(worker)
         self.draw = Draw(worker, sampler, self.rows.owners)
-        self._whole = None if worker.graph is None else BlockLayers(worker.graph, model, worker.dtype, worker.device)
+        self.pool, graph = Pool(worker.comm, tally), worker.graph
+        self._whole = None
+        if graph is not None:
+            self._whole = BlockLayers(graph, model, worker.dtype, worker.device, self.pool)
         filled = cache.begin(list(getattr(sampler, "fanouts", [-1] * sampler.num_hops)), seeds)
         if filled is not None:
             self._record(*filled)
@@ -158,4 +161,4 @@ class FetchedBatches:
             assert self._whole is not None
             return self._whole
         nodes = (made.batch.input_nodes.astype(np.int64), made.fetched.rows)
-        return FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, nodes, made.edges)
+        return FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, nodes, made.edges, self.pool)

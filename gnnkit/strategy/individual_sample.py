@@ -112,7 +112,7 @@ class IndividualSample(ExecutionStrategy):
         self.sampled: SampledBatches | FetchedBatches
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
         if not self.fetches:
-            self.sampled = SampledBatches(worker, model, **sizes, prefetch=self.prefetch)
+            self.sampled = SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch)
             return
         self._hits = CacheHits(worker.comm)
         seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)

@@ -117,7 +117,7 @@ class PresetWorkload(ExecutionStrategy):
         if worker.graph is None:
             raise UserError("strategy=preset_workload needs the whole graph")
         self.tally = Tally()
-        self.reader = Reader.of(worker, model, local_degrees=self.keys.degrees == "local")
+        self.reader = Reader.of(worker, model, self.tally, local_degrees=self.keys.degrees == "local")
         if self.measures:
             num_ranks = worker.comm.world_size
             self._chunk = cut_chunks(worker.owner, num_ranks, self.keys.chunks)
@@ -125,7 +125,7 @@ class PresetWorkload(ExecutionStrategy):
             self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
         self.work = self._workload(worker.owned)
         if self.samples:
-            self.sampled = SampledBatches(worker, model, batch_size=self.keys.correction_batch_size)
+            self.sampled = SampledBatches(worker, model, self.tally, batch_size=self.keys.correction_batch_size)
 
     def num_batches(self, epoch: int) -> int:
         first, last = (place * self.keys.num_steps // self.keys.period for place in (epoch, epoch + 1))

@@ -88,7 +88,7 @@ class PushPullBatches(SampledBatches):
             prefetch: Batches drawn ahead.
         """
         _check_model(model)
-        super().__init__(worker, model, batch_size=batch_size, prefetch=prefetch)
+        super().__init__(worker, model, tally, batch_size=batch_size, prefetch=prefetch)
         own = _columns(self.graph.features.shape[1], worker.comm.world_size)[worker.comm.rank]
         self._columns = Columns(worker, np.ascontiguousarray(np.asarray(self.graph.features)[:, own]), own, tally)
 
@@ -139,7 +139,7 @@ class PushPullShards(FetchedBatches):
         with self.tally.timed():
             values = (made.batch.input_nodes.astype(np.int64), made.fetched.rows, made.edges)
             ids, rows, edges = (np.concatenate(to_all(comm, each)) for each in values)
-        layers = FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, (ids, rows), edges)
+        layers = FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, (ids, rows), edges, self.pool)
         x, adjacencies = self._columns.inputs(step.kept(made.batch.blocks, layers), layers, step.key)
         return step.batch(x, adjacencies, made.fetched.rows["label"][: len(step.seeds)])
 

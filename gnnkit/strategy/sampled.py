@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, BlockLayers
+from gnnkit.engine import Adjacency, BlockLayers, Pool, Tally
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.features import of_bits
 from gnnkit.engine.owners import Sent
@@ -51,6 +51,7 @@ class SampledBatches:
         self,
         worker: Worker,
         model: nn.Module,
+        tally: Tally,
         *,
         batch_size: int,
         batching: str = "plain",
@@ -62,6 +63,7 @@ class SampledBatches:
         Args:
             worker: This rank, with graph and sampler.
             model: Says whether nodes get loops.
+            tally: Counts the seconds of waiting for other ranks.
             batch_size: Seeds per worker and step, or groups of seeds, or edges.
             batching: "plain" or "balanced".
             window: Steps over which balanced batching evens out.
@@ -70,7 +72,7 @@ class SampledBatches:
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
         self.worker, self.graph = worker, worker.graph
-        self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device)
+        self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         self._source: _Nodes | _Links
         if worker.links is not None:
             self._source = _Links(worker, self.layers, batch_size, prefetch, gathers=self.gathers)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers
+from gnnkit.engine import BlockLayers, Pool, Tally
 from gnnkit.engine.dropout import derive
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.strategy.base import Worker
@@ -57,10 +57,17 @@ class Reader:
     local_degrees: bool  # whether a share is a graph of its own
 
     @classmethod
-    def of(cls, worker: Worker, model: nn.Module, *, local_degrees: bool) -> Reader:
-        """Keeps the graph. The model says `num_layers` and `self_loops`."""
+    def of(cls, worker: Worker, model: nn.Module, tally: Tally, *, local_degrees: bool) -> Reader:
+        """Keeps the graph.
+
+        Args:
+            worker: This rank.
+            model: Says `num_layers` and `self_loops`.
+            tally: Counts the seconds of waiting for other ranks.
+            local_degrees: Whether a share is a graph of its own.
+        """
         assert worker.graph is not None, "needs the whole graph"
-        layers = BlockLayers(worker.graph, model, worker.dtype, worker.device)
+        layers = BlockLayers(worker.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         num_layers: int = model.num_layers  # type: ignore[assignment]
         return cls(worker, worker.graph, layers, num_layers, local_degrees)
 

@@ -17,8 +17,13 @@ from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.pyg import PyG
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.nn import BatchNorm, Dropout, LayerNorm
 
 WIDTH = 6
+DROP = "differs on every layout: use gnnkit.nn.Dropout, or adjacency.dropout"
+DRAW = "differs on every layout: derive draws from adjacency.key and adjacency.src_nodes"
+NORM = "takes its statistics over the rows of one rank: use gnnkit.nn.BatchNorm, or torch's LayerNorm"
+ORDER = 'reads neighbours in an order that differs between layouts: use aggr="mean", "sum" or "max"'
 
 
 class Own(nn.Module):
@@ -46,19 +51,38 @@ class Nested(nn.Module):
         return out
 
 
+class Single(nn.Module):
+    """A layer that does not run in float64, as the comparison does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(4, 4)
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (Own(nn.Dropout(0.5)), "part: torch's own Dropout "),
-        (Own(Nested()), "part.inner.1: torch's own Dropout "),
-        (Own(None, lambda x: F.dropout(x, 0.3)), "the model: torch's own Dropout "),
-        (Own(None, lambda x: x + torch.rand_like(x)), "the model: torch's own draw (rand_like)"),
-        (Own(None, lambda x: x[torch.randperm(len(x))]), "the model: torch's own draw (randperm)"),
-        (Own(nn.BatchNorm1d(4)), "part: BatchNorm1d takes its statistics over the rows of one rank"),
-        (Own(pyg.GraphNorm(4)), "part: GraphNorm takes its statistics over the rows of one rank"),
-        (Own(None, lambda x: F.batch_norm(x, None, None, training=True)), "the model: batch normalisation takes"),
-        (PyG([pyg.GATConv(WIDTH, 4, dropout=0.5)]), "layers.0: torch's own Dropout "),
-        (PyG([pyg.SAGEConv(WIDTH, 4, aggr="lstm")]), "layers.0.aggr_module: LSTMAggregation reads neighbours in an"),
+        (Own(nn.Dropout(0.5)), f"part: torch's own Dropout {DROP}"),
+        (Own(nn.AlphaDropout(0.5)), f"part: torch's own AlphaDropout {DROP}"),
+        (Own(Nested()), f"part.inner.1: torch's own Dropout {DROP}"),
+        (Own(None, lambda x: F.dropout(x, 0.3)), f"the model: torch's own Dropout {DROP}"),
+        (Own(None, lambda x: x + torch.rand_like(x)), f"the model: a draw of torch (rand_like) {DRAW}"),
+        (Own(None, lambda x: x[torch.randperm(len(x))]), f"the model: a draw of torch (randperm) {DRAW}"),
+        (Own(nn.BatchNorm1d(4)), f"part: BatchNorm1d {NORM}"),
+        (Own(pyg.BatchNorm(4)), f"part: BatchNorm {NORM}"),
+        (Own(pyg.GraphNorm(4)), f"part: GraphNorm {NORM}"),
+        (Own(pyg.PairNorm()), f"part: PairNorm {NORM}"),
+        (Own(pyg.LayerNorm(4, mode="graph")), f"part: LayerNorm {NORM}"),
+        (Own(None, lambda x: F.batch_norm(x, None, None, training=True)), f"the model: BatchNorm {NORM}"),
+        (PyG([pyg.GATConv(WIDTH, 4, dropout=0.5)]), "layers.0: GATConv drops by torch's own Dropout, which differs on"),
+        (PyG([pyg.TransformerConv(WIDTH, 4, dropout=0.5)]), "layers.0: TransformerConv drops by torch's own Dropout,"),
+        (PyG([pyg.SAGEConv(WIDTH, 4, aggr="lstm")]), f"layers.0.aggr_module: LSTMAggregation {ORDER}"),
+        (PyG([pyg.SAGEConv(WIDTH, 4, aggr=pyg.GRUAggregation(WIDTH, WIDTH))]), "layers.0.aggr_module: GRUAgg"),
+        (
+            Own(None, lambda x: x - x.mean(0)),
+            "the model: outputs on two ranks differ from those on one, as with x.mean(0)",
+        ),
+        (Own(None, lambda x: F.normalize(x, dim=0)), "the model: outputs on two ranks differ from those on one"),
+        (Own(nn.Dropout(0.5), lambda x: x.view(7, 7)), f"part: torch's own Dropout {DROP}"),
     ],
 )
 def test_what_is_not_exact_is_named(model: nn.Module, expected: str) -> None:
@@ -77,8 +101,13 @@ def test_what_is_not_exact_is_named(model: nn.Module, expected: str) -> None:
         PyG([pyg.GATConv(WIDTH, 4), nn.Dropout(0.5), nn.ReLU()]),
         Own(nn.Dropout(0.0)),
         Own(nn.LayerNorm(4)),
+        Own(pyg.LayerNorm(4, mode="node")),
+        PyG([pyg.SAGEConv(WIDTH, 4), BatchNorm(4), Dropout(0.5), LayerNorm(4)]),
+        GCN(WIDTH, 3, norm="batch"),
+        PyG([pyg.SAGEConv(WIDTH, 4, aggr=pyg.Set2Set(WIDTH, 1))]),
         Own(None, lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4))),
         Own(None, lambda x: x.view(7, 7)),
+        PyG([pyg.SAGEConv(WIDTH, 4), nn.Dropout(0.5), Single()]),
     ],
     ids=lambda model: type(model).__name__,
 )

@@ -138,6 +138,8 @@ def test_several_columns_or_slices_are_refused_with_the_key(grid: tuple[int, int
         (lambda: pyg.GINConv(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))), "BatchNorm1d needs statistics"),
         (lambda: pyg.ChebConv(2, 2, 2), "ChebConv is not one of the layers of PyG that work: SAGEConv"),
         (lambda: pyg.SAGEConv(2, 2, flow="target_to_source"), "reads against the edges"),
+        (lambda: pyg.JumpingKnowledge("cat"), "JumpingKnowledge reads the rows of all layers.*use gnnkit.nn.JumpingKn"),
+        (lambda: pyg.GraphSAGE(2, 2, 2), "GraphSAGE has convolutions inside.*list its layers"),
     ],
 )
 def test_layers_that_need_the_whole_graph_are_refused_by_name(layer: Callable[[], nn.Module], expected: str) -> None:

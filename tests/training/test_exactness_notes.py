@@ -29,7 +29,7 @@ def test_what_is_not_exact_is_said_before_training_and_in_the_result(
 ) -> None:
     result = run(tmp_path / "run", model=attention)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "not exact" in line]
-    assert line.startswith("not exact on 2 workers: model layers.0: torch's own Dropout ")
+    assert line.startswith("not exact on 2 workers: model layers.0: GATConv drops by torch's own Dropout, ")
     assert result["exact"] is False
     assert result["inexact"] == [line.removeprefix("not exact on 2 workers: ")]
     assert json.loads((tmp_path / "run/result.json").read_text())["exact"] is False

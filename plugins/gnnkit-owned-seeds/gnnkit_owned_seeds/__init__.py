@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine import BlockLayers, Tally, derive
+from gnnkit.engine import BlockLayers, Pool, Tally, derive
 from gnnkit.graph import Split
 from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker, weighing_sums
@@ -30,7 +30,8 @@ class OwnedSeeds(ExecutionStrategy):
         assert worker.sampler is not None
         self.worker, self.graph, self.tally = worker, worker.graph, Tally()
         self.sampler = weighing_sums(worker.sampler)
-        self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device)
+        pool = Pool(worker.comm, self.tally)
+        self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device, pool)
         self.seeds = worker.owned[worker.shard.split == Split.TRAIN]
         counts = torch.zeros(worker.comm.world_size, dtype=torch.int64, device=worker.device)
         counts[worker.comm.rank] = len(self.seeds)

@@ -1,0 +1,125 @@
+"""Draws the layouts and the strategies as SVG, from grids and lists of boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import product
+
+from gnnkit.partition import Grid
+
+Lanes = dict[str, Sequence[str]]  # boxes of each worker, from left to right
+SIDE, GAP, MARGIN = 40, 4, 90
+WIDTH, HEIGHT = 128, 40  # of a box
+
+# For each strategy: what the workers do, and the places between two boxes where
+# something travels between workers, with what travels.
+STRATEGIES: dict[str, tuple[Lanes, dict[int, str]]] = {
+    "vertex_centric": (
+        {
+            "worker 0": ["x of nodes 0-4", "layer 1", "layer 2", "loss", "step"],
+            "worker 1": ["x of nodes 5-9", "layer 1", "layer 2", "loss", "step"],
+        },
+        {0: "rows", 1: "rows", 3: "gradients"},
+    ),
+    "individual_sample": (
+        {
+            "worker 0": ["seeds 3 7", "draw, read x", "layers", "loss", "step"],
+            "worker 1": ["seeds 1 9", "draw, read x", "layers", "loss", "step"],
+        },
+        {3: "gradients"},
+    ),
+    "preset_workload": (
+        {
+            "worker 0": ["share of 0-4", "layers", "loss", "repeat N times", "step"],
+            "worker 1": ["share of 5-9", "layers", "loss", "repeat N times", "step"],
+        },
+        {3: "gradients"},
+    ),
+    "joint_sample": (
+        {
+            "worker 0": ["seeds 3", "draw own part", "layer 1", "layer 2", "loss", "step"],
+            "worker 1": ["seeds 7 9", "draw own part", "layer 1", "layer 2", "loss", "step"],
+        },
+        {0: "ids", 1: "rows", 2: "rows", 4: "gradients"},
+    ),
+}
+
+
+def layout(grid: Grid) -> str:
+    """Draws which rank holds which edges, and what reaches the ranks of the first cell.
+
+    Rows of the matrix are destinations, columns are sources. A label is the rank that
+    owns the nodes, a cell names the ranks that hold the edges.
+    """
+    side = MARGIN + grid.num_cells * SIDE + 10
+    parts = [*_owners(grid), *_cells(grid)]
+    said = f"Edges of a graph on a grid of {grid}: {grid.world_size} ranks"
+    return _svg(max(side, 320), side, said, parts)
+
+
+def _owners(grid: Grid) -> Iterator[str]:
+    """Draws the owners of sources above, and of destinations at the left."""
+    for place, (column, row) in enumerate(product(range(grid.cols), range(grid.rows))):
+        gathered = "gather" if column == 0 and row != 0 else "own" if column == row == 0 else "other"
+        x = MARGIN + place * SIDE
+        yield _box(x, MARGIN - 44, SIDE - GAP, 30, _ranks(grid, column * grid.rows + row), gathered)
+    for place, (row, column) in enumerate(product(range(grid.rows), range(grid.cols))):
+        reduced = "reduce" if row == 0 and column != 0 else "own" if column == row == 0 else "other"
+        y = MARGIN + place * SIDE
+        yield _box(MARGIN - 50, y, 36, SIDE - GAP, _ranks(grid, column * grid.rows + row), reduced)
+    yield _text(MARGIN, 24, "owner of the source: rows of x", "start")
+    yield f'<g transform="rotate(-90 18 {MARGIN})">{_text(18, MARGIN, "owner of the destination", "end")}</g>'
+
+
+def _cells(grid: Grid) -> Iterator[str]:
+    for row, column in product(range(grid.rows), range(grid.cols)):
+        x, y = MARGIN + column * grid.rows * SIDE, MARGIN + row * grid.cols * SIDE
+        kind = "own" if row == column == 0 else "other"
+        size = (grid.rows * SIDE - GAP, grid.cols * SIDE - GAP)
+        yield _box(x, y, *size, _ranks(grid, column * grid.rows + row), kind)
+
+
+def _ranks(grid: Grid, cell: int) -> str:
+    """Names the ranks of a cell, one for each slice."""
+    return ",".join(str(cell * grid.slices + part) for part in range(grid.slices))
+
+
+def strategy(name: str) -> str:
+    """Draws what two workers do in a step, and what travels between the workers."""
+    lanes, travels = STRATEGIES[name]
+    parts: list[str] = []
+    step = WIDTH + 50
+    for lane, (worker, boxes) in enumerate(lanes.items()):
+        y = 20 + lane * 110
+        parts.append(_text(4, y + HEIGHT / 2 + 5, worker, "start"))
+        for place, label in enumerate(boxes):
+            parts.append(_box(80 + place * step, y, WIDTH, HEIGHT, label, "own" if label == "step" else "other"))
+            if place:
+                parts.append(_arrow(80 + place * step - 46, y + HEIGHT / 2, 80 + place * step - 4, y + HEIGHT / 2))
+    for place, what in travels.items():
+        x = 80 + place * step + WIDTH + 23
+        parts.append(_arrow(x, 20 + HEIGHT + 4, x, 126) + _arrow(x - 8, 126, x - 8, 20 + HEIGHT + 4))
+        parts.append(_text(x + 8, 98, what, "start"))
+    number = max(map(len, lanes.values()))
+    return _svg(80 + number * step - 40, 190, f"A step of {name} on two workers", parts)
+
+
+def _svg(width: float, height: float, said: str, parts: Sequence[str]) -> str:
+    head = '<marker id="tip" markerWidth="8" markerHeight="8" refX="6" refY="3" orient="auto">'
+    tip = f'<defs>{head}<path d="M0,0 L6,3 L0,6 z" fill="currentColor"/></marker></defs>'
+    box = f'viewBox="0 0 {width:g} {height:g}" style="max-width:{width:g}px"'
+    return f'<svg class="picture" role="img" aria-label="{escape(said)}" {box}>{tip}{"".join(parts)}</svg>'
+
+
+def _box(x: float, y: float, width: float, height: float, label: str, kind: str) -> str:
+    shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>'
+    return shape + _text(x + width / 2, y + height / 2 + 5, label, "middle")
+
+
+def _text(x: float, y: float, label: str, anchor: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(label)}</text>'
+
+
+def _arrow(x: float, y: float, to_x: float, to_y: float) -> str:
+    return f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" marker-end="url(#tip)"/>'

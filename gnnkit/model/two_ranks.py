@@ -1,0 +1,63 @@
+"""Compares a model's outputs on two ranks with those on one, on a small graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.graph import Graph
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import Shard, cut_all
+
+_NODES, _EDGES = 12, 40
+_TIMEOUT = 20.0  # seconds until a rank that waits in vain says so
+_TOLERANCE = 1e-6  # in float64, relative
+
+
+def differs(model: nn.Module, in_features: int, edge_width: int = 0) -> bool:
+    """Says whether outputs in training depend on the number of ranks.
+
+    Ranks are threads, the second one owns two of twelve nodes.
+
+    Args:
+        model: The model, which stays as it is.
+        in_features: Columns of a node's features.
+        edge_width: Columns of an edge's features. Default: 0, no edge features.
+    """
+    graph = _graph(in_features, edge_width)
+    owner = np.zeros(_NODES, np.int32)
+    one, two = _outputs(model, graph, owner, 1), _outputs(model, graph, owner + (np.arange(_NODES) % 6 == 5), 2)
+    return bool((one - two).abs().max() > _TOLERANCE * one.abs().max().clamp(min=1))
+
+
+def _graph(in_features: int, edge_width: int) -> Graph:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, _NODES, (2, _EDGES))
+    edge_features = rng.normal(size=(_EDGES, edge_width)) if edge_width else None
+    features = rng.normal(size=(_NODES, in_features))
+    return Graph.from_edges(src, dst, _NODES, features=features, edge_features=edge_features)
+
+
+def _outputs(model: nn.Module, graph: Graph, owner: np.ndarray, ranks: int) -> Tensor:  # [num_nodes, width]
+    partition = Partition(owner.astype(np.int32), None, Grid(ranks, 1, 1))
+    shards = list(cut_all(graph, partition))
+    parts = Threads.run(lambda comm: _part(model, shards, comm), ranks, timeout=_TIMEOUT)
+    order = torch.argsort(torch.cat([torch.from_numpy(shard.owned.astype(np.int64)) for shard in shards]))
+    return torch.cat(parts)[order]
+
+
+@torch.no_grad()
+def _part(model: nn.Module, shards: Sequence[Shard], comm: Communicator) -> Tensor:  # [num_owned, width]
+    own, shard = copy.deepcopy(model).double().train(), shards[comm.rank]
+    engine = Engine(shard.with_self_loops() if getattr(own, "self_loops", False) else shard, comm, torch.float64)
+    layers = ShardAdjacency.layers(engine, own.num_layers, 0)  # type: ignore[arg-type]
+    outputs: Tensor = own(torch.tensor(shard.features, dtype=torch.float64), layers)
+    return outputs

@@ -1,0 +1,73 @@
+"""Batch normalisation over the rows of all ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency
+from gnnkit.engine.kernels import wide
+from gnnkit.errors import UserError
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation (Ioffe & Szegedy, ICML 2015), exact on any number of ranks.
+
+    Parameters, buffers and names are torch's. In training, mean and variance are taken
+    over the rows of a layer on all ranks: of all nodes of a full graph, or of the nodes
+    that the batches of a step have together. A node in several batches counts once.
+    Evaluation uses the running statistics, which are equal on all ranks. In an epoch
+    without exchange (`strategy.local_iterations`) a rank takes its own rows, and the
+    running statistics stay. Every rank calls this module, also without rows.
+    """
+
+    reads_adjacency = True
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True) -> None:
+        """Makes parameters and running statistics.
+
+        Args:
+            num_features: Columns of the rows.
+            eps: Added to the variance. Default: 1e-5.
+            momentum: Share of a step in the running statistics. None: their mean.
+            affine: Whether columns are scaled and shifted by parameters. Default: yes.
+        """
+        super().__init__(num_features, eps, momentum, affine)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:  # type: ignore[override]
+        """Normalises the columns of rows. Collective in training.
+
+        Args:
+            x: [num_src or num_dst, num_features].
+            adjacency: The adjacency of the layer that reads or computes these rows.
+        """
+        if x.shape[1:] != (self.num_features,):
+            raise UserError(
+                f"gnnkit.nn.BatchNorm({self.num_features}) needs rows of {self.num_features} columns, got "
+                f"{list(x.shape[1:])}. Under strategy.mode=push_pull, input rows have a part of their columns: "
+                "normalise after the first layer"
+            )
+        if not self.training:
+            return super().forward(x)
+        pool, rows = adjacency.pool(len(x)), x.to(wide(x.dtype))
+        mean, count = pool.mean(rows)
+        centred = rows - mean
+        variance, _ = pool.mean(centred.square())
+        if pool.lasts:
+            self._remember(mean, variance, count)
+        out = centred * (variance + self.eps).rsqrt()
+        if self.affine:
+            out = out * self.weight + self.bias
+        return out.to(x.dtype)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Moves the running statistics towards those of a step, as torch does."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        unbiased = variance * (count / (count - 1).clamp(min=1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)

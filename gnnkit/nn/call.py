@@ -1,0 +1,13 @@
+"""Calls layers, of which some read the graph and others only rows."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency
+
+
+def call(module: nn.Module, x: Tensor, adjacency: Adjacency) -> Tensor:
+    """Calls a module on rows, with the adjacency where it `reads_adjacency`."""
+    out: Tensor = module(x, adjacency) if getattr(module, "reads_adjacency", False) else module(x)
+    return out

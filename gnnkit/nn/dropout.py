@@ -1,0 +1,40 @@
+"""Dropout that follows from node ids."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency
+from gnnkit.ranges import MAX_COUNT, share, whole
+
+
+class Dropout(nn.Module):
+    """Dropout of rows, the same on any number of ranks and on any layout.
+
+    The draws follow from seed, step, layer and global node id. Two modules that drop
+    rows of one layer need different values of `draw`, or drop alike.
+    """
+
+    reads_adjacency = True
+
+    def __init__(self, p: float = 0.5, draw: int = 0) -> None:
+        """Keeps the probability.
+
+        Args:
+            p: Probability in [0, 1) that a number is zeroed. Default: 0.5.
+            draw: Tells the dropouts of one layer apart. Default: 0.
+        """
+        super().__init__()
+        self.p, self.draw = share("p", p), whole("draw", draw, 0, MAX_COUNT)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        """Zeroes numbers in training, and scales the others.
+
+        Args:
+            x: [num_src or num_dst, f].
+            adjacency: The adjacency of the layer that reads or computes these rows.
+        """
+        return adjacency.dropout(x, self.p, training=self.training, draw=self.draw)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, draw={self.draw}"

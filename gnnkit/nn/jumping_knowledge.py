@@ -1,0 +1,59 @@
+"""Jumping knowledge: the rows of all layers, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_LAYERS, MAX_WIDTH, one_of, whole
+
+Mode = Literal["cat", "max", "lstm"]
+
+
+class JumpingKnowledge(nn.Module):
+    """Joins the rows that each layer has computed (Xu et al., ICML 2018).
+
+    Works on each node for itself, so is exact on any layout and on sampled blocks. Of
+    rows that an earlier layer computed for further nodes, the first ones are read.
+    """
+
+    def __init__(self, mode: Mode, channels: int | None = None, num_layers: int | None = None) -> None:
+        """Makes the parameters, which `lstm` alone has. They are those of PyG's module.
+
+        Args:
+            mode: "cat" puts the rows side by side, "max" takes the maximum of each
+                column, "lstm" a sum with attention by a bidirectional LSTM.
+            channels: Columns of the rows. Only for `lstm`.
+            num_layers: Number of layers. Only for `lstm`.
+        """
+        super().__init__()
+        self.mode = one_of("mode", mode, ("cat", "max", "lstm"))
+        if mode != "lstm":
+            return
+        if channels is None or num_layers is None:
+            raise UserError("JumpingKnowledge: mode=lstm needs channels and num_layers")
+        hidden = whole("num_layers", num_layers, 1, MAX_LAYERS) * whole("channels", channels, 1, MAX_WIDTH) // 2
+        self.lstm = nn.LSTM(channels, hidden, bidirectional=True, batch_first=True)
+        self.att = nn.Linear(2 * hidden, 1)
+
+    def forward(self, xs: Sequence[Tensor]) -> Tensor:  # [n, f] or [n, sum of widths]
+        """Joins rows.
+
+        Args:
+            xs: The rows after each layer. The last layer has the fewest, n.
+        """
+        rows = [x[: len(xs[-1])] for x in xs]
+        if self.mode == "cat":
+            return torch.cat(rows, 1)
+        stacked = torch.stack(rows, 1)  # [n, num_layers, f]
+        return stacked.amax(1) if self.mode == "max" else self._attended(stacked)
+
+    def _attended(self, x: Tensor) -> Tensor:  # [n, num_layers, f] -> [n, f]
+        one_row = x if len(x) else F.pad(x, (0, 0, 0, 0, 0, 1))  # an LSTM refuses a rank without rows
+        scores: Tensor = self.att(self.lstm(one_row)[0])[: len(x)]
+        return (x * scores.softmax(1)).sum(1)

@@ -1,0 +1,108 @@
+"""Whole runs of models with layers of gnnkit.nn: on processes, resumed, evaluated."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.model.pyg import PyG
+from gnnkit.nn import BatchNorm, Dropout
+from tests.graphs import random_graph
+
+SAMPLED = {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}}
+FULL = {"strategy": "vertex_centric"}
+
+
+def batches(size: int) -> dict[str, Any]:
+    return {"name": "individual_sample", "batch_size": size}
+
+
+def run(folder: Path, **keys: Any) -> Any:
+    given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **keys}
+    trainer = {"max_epochs": 4, "check_val_every_n_epoch": 2, "precision": 64, **given.pop("trainer", {})}
+    model = given.pop("model", {"name": "gcn", "norm": "batch"})
+    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **given)
+
+
+def buffers(result: Any, model: nn.Module | None = None) -> dict[str, Tensor]:
+    return dict(gnnkit.load(result.folder, model).named_buffers())
+
+
+def equal(one: Any, other: Any, model: nn.Module | None = None) -> None:
+    """Checks the running statistics and the logits of two runs."""
+    found = buffers(other, model)
+    for name, value in buffers(one, model).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9)
+    logits = [np.load(Path(each.folder) / "logits.npy") for each in (one, other)]
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-8, atol=1e-8)
+
+
+class ByNeighbourhood(nn.Module):
+    """A model without `layer`, around one that has it."""
+
+    num_layers, self_loops = 2, True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        logits: Tensor = self.model(x, adjacencies)
+        return logits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "alone"),
+    [
+        (FULL, FULL),
+        ({**FULL, "partition": "2d", "workers": 4, "sync": "leader"}, FULL),
+        ({**SAMPLED, "strategy": batches(8)}, {**SAMPLED, "strategy": batches(16)}),
+    ],
+    ids=["1d", "2d", "sampled"],
+)
+def test_processes_train_and_evaluate_as_one_does(tmp_path: Path, keys: dict[str, Any], alone: dict[str, Any]) -> None:
+    many = run(tmp_path / "many", **{**keys, "comm": "gloo"})
+    equal(many, run(tmp_path / "one", **{**alone, "workers": 1}))
+    assert (many["exact"], many["inexact"]) == (True, [])
+    assert sum(int(value) for name, value in buffers(many).items() if name.endswith("tracked")) > 0
+
+
+@pytest.mark.parametrize("keys", [FULL, SAMPLED], ids=["full", "sampled"])
+def test_a_resumed_run_has_the_running_statistics_of_an_unbroken_one(tmp_path: Path, keys: dict[str, Any]) -> None:
+    whole = run(tmp_path / "whole", **keys)
+    half = run(tmp_path / "half", **keys, trainer={"max_epochs": 2})
+    rest = run(tmp_path / "rest", **keys, trainer={"resume": str(half.folder)})
+    for name, value in buffers(whole).items():
+        assert torch.equal(buffers(rest)[name], value), name
+
+
+@pytest.mark.slow
+def test_evaluation_by_layers_is_that_by_neighbourhoods(tmp_path: Path) -> None:
+    from gnnkit.model.gcn import GCN
+
+    make = functools.partial(GCN, norm="batch")
+    by_layer = run(tmp_path / "layers", **SAMPLED, model=make)
+    whole = run(tmp_path / "whole", **SAMPLED, model=lambda a, b: ByNeighbourhood(make(a, b)))
+    logits = [np.load(Path(each.folder) / "logits.npy") for each in (by_layer, whole)]
+    np.testing.assert_allclose(logits[1], logits[0], rtol=1e-10, atol=1e-10)
+
+
+def test_layers_of_gnnkit_stand_between_those_of_pyg(tmp_path: Path) -> None:
+    def make(in_features: int, num_classes: int) -> nn.Module:
+        torch.manual_seed(0)
+        return PyG([SAGEConv(in_features, 4), BatchNorm(4), nn.ReLU(), Dropout(0.5), SAGEConv(4, num_classes)])
+
+    many, one = run(tmp_path / "many", **FULL, model=make), run(tmp_path / "one", **FULL, model=make, workers=1)
+    equal(many, one, make(random_graph().features.shape[1], random_graph().num_classes))
+    assert many["exact"]
