@@ -144,12 +144,14 @@ def run_recut(request: Request, patience: Patience, meanwhile: Callable[[], None
         meanwhile: Called a few times a second.
     """
     with _started() as process:
-        watchdog, watched, text = Watchdog(patience), _Process(process), json.dumps(asdict(request))
+        watchdog, watched = Watchdog(patience), _Process(process)
+        text: str | None = json.dumps(asdict(request))
         while True:
             try:
                 answer, _ = process.communicate(text, timeout=POLL)
                 break
             except subprocess.TimeoutExpired:
+                text = None  # only the first call takes it
                 meanwhile()
             if stuck := watchdog.look([watched]):
                 raise RuntimeError(stuck)
