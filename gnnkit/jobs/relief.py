@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -110,6 +111,7 @@ class Relief(Callback):
     def _follow(self) -> dict[str, Any] | None:
         """Waits for the leader's word. Each letter renews the deadline."""
         while True:
+            progress("waiting for the leader's word on the shares of work")
             fields = self.mailbox.take(_RELIEF, src=LEADER, timeout=self.job.settings.timeout).fields
             if "change" in fields:
                 change: dict[str, Any] | None = fields["change"]
@@ -117,7 +119,7 @@ class Relief(Callback):
 
     def _lead(self, watch: Watch, trainer: L.Trainer, module: TrainingModule) -> dict[str, Any] | None:
         """Decides, has the graph cut anew where nodes move, and tells the others."""
-        epoch, last = trainer.current_epoch, time.monotonic()
+        epoch, last = trainer.current_epoch, -math.inf
         assert trainer.max_epochs is not None
         steps = (trainer.max_epochs - epoch) * module.strategy.num_batches(epoch)
 
