@@ -14,8 +14,11 @@ from gnnkit.partition.base import Partition
 ROW = 30  # work of a row, in sums of an edge. A rough number
 _ENOUGH = 1.02  # largest over even seconds, at which nothing more is moved
 _PART = 0.25  # of the work too much on a rank that one move takes
-_LEAST = 1e-3  # smallest such part
+_LEAST = 0.01  # smallest such part
+_SOME = 16  # moves that must lower the excess by `_HELPS`, or nothing more is moved
+_HELPS = 0.01
 _MOST = 400  # moves
+_NOISE = 1e-9  # share that rounding may change
 _TARGETS = 8  # ranks that come into question for a move
 _POWER = 8  # of the mean of seconds that falls with each move
 
@@ -48,15 +51,16 @@ def shifted(graph: Graph, partition: Partition, speeds: npt.ArrayLike) -> Partit
         speeds: [world_size] work of each rank in a second, all above 0.
     """
     state = _State.of(graph, partition, np.asarray(speeds, np.float64))
-    part = _PART
-    for _ in range(_MOST):
-        if state.excess <= _ENOUGH or part < _LEAST:
+    part, excess = _PART, [state.excess]
+    while len(excess) < _MOST and excess[-1] > _ENOUGH and part >= _LEAST:
+        if len(excess) > _SOME and excess[-1] > excess[-_SOME] - _HELPS:
             break
         move = state.best_move(part)
         if move is None:
             part /= 4
         else:
             state.apply(move)
+            excess.append(state.excess)
     columns = partition.columns if partition.edge_cell is None else ()
     cells = None if partition.edge_cell is None else state.cells
     return replace(partition, node_rank=state.owner, edge_cell=cells, columns=columns)
@@ -137,16 +141,13 @@ class _State:
         slowest, room = int(seconds.argmax()), self.even * self.speeds - self.work()
         targets = [int(rank) for rank in np.argsort(seconds, kind="stable")[:_TARGETS] if room[rank] > 0]
         before, excess = self.cost(), -float(room[slowest])
-        moves = (
-            move
-            for source in self._sources(slowest)
-            for move in self._moves(source, [rank for rank in targets if rank != source], part, excess, room)
-        )
-        helping = [move for move in moves if move.cost < before * (1 - 1e-9)]
-        if not helping:
-            return None
-        bound = (before + min(move.cost for move in helping)) / 2
-        return max((move for move in helping if move.cost <= bound), key=lambda move: move.gain)
+        for source in self._sources(slowest):
+            moves = self._moves(source, [rank for rank in targets if rank != source], part, excess, room)
+            helping = [move for move in moves if move.cost < before * (1 - _NOISE)]
+            if helping:
+                bound = (before + min(move.cost for move in helping)) / 2
+                return max((move for move in helping if move.cost <= bound), key=lambda move: move.gain)
+        return None
 
     def apply(self, move: _Move) -> None:
         self.owner[move.nodes] = move.target
@@ -154,13 +155,13 @@ class _State:
         self.held, self.rows = self.held + move.held, self.rows + move.rows
 
     def _sources(self, slowest: int) -> list[int]:
-        """Lists the ranks whose nodes bring edges to the cell of the slowest rank."""
+        """Lists the ranks whose nodes bring edges to the slowest rank, this one first."""
         grid = self.partition.grid
         if self.is_cut or grid.cols == 1:
             return [slowest]
         row, col, _ = grid.position(slowest)
-        places = ((rank, grid.position(rank)) for rank in range(grid.world_size))
-        return [rank for rank, place in places if place[0] == row or place[1] == col]
+        places = ((rank, grid.position(rank)) for rank in range(grid.world_size) if rank != slowest)
+        return [slowest, *(rank for rank, place in places if place[0] == row or place[1] == col)]
 
     def _moves(self, source: int, targets: list[int], part: float, excess: float, room: Floats) -> Iterator[_Move]:
         """Gives a move from one rank to each of the targets.
@@ -237,13 +238,12 @@ class _State:
         """Returns the edges that follow nodes to another owner, and their new cells."""
         grid = self.partition.grid
         edges, _ = _edges_of(self.csc, nodes)
+        moves = np.zeros(len(self.owner), bool)
+        moves[nodes] = True
         if grid.cols > 1:
             out, _ = _edges_of(self.out, nodes)
-            edges = np.union1d(edges, self.positions[out])
-        before = self.owner[nodes]
-        self.owner[nodes] = target
-        cell = self.owner // grid.slices
-        self.owner[nodes] = before
+            edges = np.concatenate([edges, self.positions[out[~moves[self.out.indices[out]]]]])
+        cell = np.where(moves, target, self.owner) // grid.slices
         row, col = cell[self.destinations[edges]] % grid.rows, cell[self.csc.indices[edges]] // grid.rows
         return edges, (col * grid.rows + row).astype(np.int32)
 
