@@ -32,7 +32,7 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 
 MOST = 3  # looks at a change of the work in a run, each of which may end without one
-COST = 2.0  # seconds that a first change is expected to take. Later ones: as the last
+COST, EDGE_COST = 1.0, 1e-6  # expected seconds of a first change, and of each edge. Later ones: as the last
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _RELIEF = "relief"  # tag of the leader's letters
 
@@ -89,7 +89,7 @@ class Relief(Callback):
         self.job, self.mailbox, self.watch, self.observer = job, mailbox, watch, observer
         self.done: list[dict[str, Any]] = []  # the changes, on the leader
         self.balance: dict[str, float] = {}  # of the last change, where nodes moved
-        self._looks, self._cost = 0, COST
+        self._looks, self._cost = 0, 0.0
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         epoch = trainer.current_epoch
@@ -130,12 +130,13 @@ class Relief(Callback):
                 self._tell(module, {})
                 last = time.monotonic()
 
-        change = None
+        change, by_nodes = None, module.strategy.relief == "nodes"
+        if by_nodes and not self.done:
+            self._cost = COST + EDGE_COST * module.worker.shard.num_edges
         seconds = watch.pace if self._looks < MOST else None
         # No worker gets faster than the fastest one is now.
         if seconds is not None and (max(seconds) - min(seconds)) * steps > self._cost:
             self._looks += 1
-            by_nodes = module.strategy.relief == "nodes"
             change = self._nodes(seconds, steps, beat) if by_nodes else self._seeds(module.strategy, seconds, steps)
         self._tell(module, {"change": change})
         return change
@@ -176,7 +177,7 @@ class Relief(Callback):
         loads = strategy.shares or [1 / len(seconds)] * len(seconds)
         speeds = [load / max(each, 1e-9) for load, each in zip(loads, seconds, strict=True)]
         before, after = max(seconds), sum(loads) / sum(speeds)
-        if not pays(before, after, steps, 0.0):
+        if not pays(before, after, steps, self._cost):
             return None
         shares = [speed / sum(speeds) for speed in speeds]
         return {"shares": shares, **dataclasses.asdict(Recut(speeds, before, after, 0, {}))}
@@ -210,7 +211,7 @@ class Relief(Callback):
         }
         entry |= {"speeds": change["speeds"], "step_before": change["before"], "step_predicted": change["after"]}
         self.done.append(entry | {"moved": change["moved"]})
-        self._cost = took
+        self._cost = took  # of the next change
         watch.relieve(step)
         rebalanced.note(self.job.folder, self.done)
         moved = f"{change['moved']:,} nodes move" if "shard" in change else "seeds are dealt out"
@@ -244,7 +245,7 @@ def relieved(job: Job, given: list[Relief]) -> tuple[Job, dict[str, Any]]:
         balance = each.balance or job.prepared.balance
         prepared = dataclasses.replace(job.prepared, balance=balance)
         return dataclasses.replace(job, prepared=prepared), {"rebalanced": each.done}
-    return job, {}
+    return job, {"rebalanced": []}
 
 
 def _times(before: float, after: float) -> str:
