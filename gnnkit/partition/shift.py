@@ -155,7 +155,7 @@ class _State:
         self.held, self.rows = self.held + move.held, self.rows + move.rows
 
     def _sources(self, slowest: int) -> list[int]:
-        """Lists the slowest rank, and other ranks whose nodes bring edges to its cell."""
+        """Lists the slowest rank, and ranks whose nodes bring edges to its cell."""
         grid = self.partition.grid
         if self.is_cut or grid.cols == 1:
             return [slowest]
