@@ -60,9 +60,8 @@ def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, 
         "a learned row stays with the owner of its node: use inputs=features or degree": (
             settings.inputs == "learned" and strategy.relief == "nodes"
         ),
-        f"task={settings.task.name} deals out edges, not seeds: use strategy=vertex_centric": (
-            strategy.relief == "seeds" and not isinstance(task, NodeTask)
-        ),
+        f"task={settings.task.name} waits for ends of pairs while it computes, so nobody can tell who is slow: choose a "
+        "task about nodes": not isinstance(task, NodeTask),
     }
     for reason, holds in reasons.items():
         if holds:
