@@ -41,6 +41,10 @@ class IndividualSample(ExecutionStrategy):
     """
 
     samples = True
+    refuses_relief = (
+        "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
+        "strategy.features=partitioned, whose workers work for each other: use batching=plain and shared features"
+    )
 
     def __init__(
         self,
@@ -88,11 +92,6 @@ class IndividualSample(ExecutionStrategy):
             "strategy.cache=none"
         )
         self.relief = None if batching == "balanced" or self.fetches else "seeds"
-        self.refuses_relief = (
-            "with strategy.batching=balanced deals out seeds by cost: use strategy.batching=plain"
-            if batching == "balanced"
-            else "with strategy.features=partitioned has workers that read and draw for each other: use shared features"
-        )
         self.predicts_edges = "all" if batching == "plain" else None
         self.nodes_only = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
 
