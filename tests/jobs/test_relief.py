@@ -27,8 +27,8 @@ from tests.jobs.test_train import ranks_of, small_graph
 
 SLOW = 1  # rank
 FACTOR = 10  # times as slow, far above the noise of a busy machine
-EDGE = 1e-5  # seconds that an edge takes on another rank
-SEED = 1e-3  # the same of a seed
+EDGE = 5e-5  # seconds that an edge takes on another rank
+SEED = 2e-3  # the same of a seed
 
 
 class Sleeps(GCN):
