@@ -45,6 +45,7 @@ _KEYS = (
     "checkpoint",
     "write",
     "write_format",
+    "leader",
     "plan",
 )
 
@@ -170,6 +171,16 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderSettings:
+    """The section `leader`. The constructor checks the values."""
+
+    rebalance: bool  # whether work moves away from a worker that stays slow
+
+    def __post_init__(self) -> None:
+        switch("leader.rebalance", self.rebalance)
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSettings:
     """The section `plan`: a cluster as numbers. The constructor checks the ranges."""
 
@@ -221,6 +232,7 @@ class Settings:
     model: Choice
     task: Choice
     trainer: TrainerSettings
+    leader: LeaderSettings
     plan: PlanSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
@@ -280,6 +292,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         model=_choice("model", config),
         task=_choice("task", config),
         trainer=TrainerSettings(**config["trainer"]),
+        leader=LeaderSettings(**config["leader"]),
         plan=plan,
         composed=config,
         notes=notes,
@@ -340,12 +353,14 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     for key in _KEYS:
         if key not in config:
             raise UserError(f"{key} is missing: do not remove it from the configuration")
-    if not isinstance(config["plan"], dict):
-        raise UserError(f"plan={shown(config['plan'])} is a section: set plan.bandwidth and the others")
+    for key, example in (("plan", "plan.bandwidth and the others"), ("leader", "leader.rebalance")):
+        if not isinstance(config[key], dict):
+            raise UserError(f"{key}={shown(config[key])} is a section: set {example}")
     for key in SECTIONS:
         if not isinstance(config[key], dict) and (key, config[key]) != ("sampler", None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
+    _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 

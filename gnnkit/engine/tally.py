@@ -75,6 +75,14 @@ class Tally:
         self.messages.clear()
         self.bytes_sent, self.seconds = 0, 0.0
 
+    def include(self, earlier: Tally) -> None:
+        """Adds the counts of another tally, of the same rank."""
+        for own, counts in ((self.words, earlier.words), (self.messages, earlier.messages)):
+            for place, count in counts.items():
+                own[place] += count
+        self.bytes_sent += earlier.bytes_sent
+        self.seconds += earlier.seconds
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Counts nothing in its body, because evaluation is no part of an epoch."""

@@ -89,6 +89,10 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         resume.load(settings.trainer.resume)  # the ranks read it again
     _check_grid(settings, strategy)
     inputs.check(settings, source, strategy, sync)
+    if settings.leader.rebalance:
+        from gnnkit.jobs import relief
+
+        relief.check(settings, source, strategy, sync, task)
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings
@@ -249,6 +253,7 @@ def _needs(model: Given, settings: Settings) -> Needs:
         features=not strategy.fetches,
         sparse=inputs.reads_sparse(settings, source, strategy),
         owned_edges=strategy.one_column or strategy.fetches,
+        recut=settings.leader.rebalance and strategy.relief == "nodes",
     )
 
 

@@ -29,7 +29,8 @@ from gnnkit.launch.handshake import agree
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import PREPARED, Needs, Prepared, prepare
+from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.settings import Settings
 

@@ -22,7 +22,8 @@ from gnnkit.launch.child import StartMethod
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.cut import PREPARED, Needs, Prepared, prepare
+from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.settings import Settings
 

@@ -16,6 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.job import Job, with_servers
+from gnnkit.jobs.relief import Relief, relief, relieved
 from gnnkit.jobs.resumable import resumable
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
@@ -40,6 +41,7 @@ class _Fitted:
     trainer: L.Trainer
     observer: Observer
     watch: Watch | None  # on the leader
+    relief: list[Relief]  # what may have dealt out the work anew
 
 
 def train(job: Job, world: Communicator) -> dict[str, Any]:
@@ -82,6 +84,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     module = make_module(job, job.strategy(), worker, scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
+    worker = module.worker  # with other nodes, where these have moved
     drifts = _finish(job, module, sync, fitted.trainer)
     sync.close()
     module.strategy.close()
@@ -92,9 +95,10 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
         rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
     if comm.rank == LEADER:
         rows.write_names(job, job.prepared.class_names)
+    job, changes = relieved(job, fitted.relief)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost
+    return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | changes
 
 
 def make_module(
@@ -164,6 +168,7 @@ def _fit(
     limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
     kept = callbacks.monitor(job, _writer(job, module, sync))
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
+    relieving = relief(job, mailbox, watch, observer)
     trainer = make_trainer(
         module,
         sync,
@@ -171,7 +176,16 @@ def _fit(
         guard=guard,
         mailbox=mailbox,
         # The monitor counts a step before a checkpoint saves the count.
-        callbacks=[observer, callbacks.signs(), *kept, *limits, *callbacks.periodic(job), *resumed, *display],
+        callbacks=[
+            observer,
+            callbacks.signs(),
+            *kept,
+            *limits,
+            *callbacks.periodic(job),
+            *relieving,
+            *resumed,
+            *display,
+        ],
         logger=loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -182,7 +196,7 @@ def _fit(
     trainer.fit(module)
     if watch is not None:
         watch.close()
-    return _Fitted(trainer, observer, watch)
+    return _Fitted(trainer, observer, watch, relieving)
 
 
 def _writer(job: Job, module: TrainingModule, sync: GradientSync) -> Callable[[nn.Module], None] | None:

@@ -66,9 +66,13 @@ def enter(
     sys.exit(0 if text.startswith('{"result"') else 1)
 
 
-def die_with_parent() -> None:
-    """Lets the kernel kill this process when the parent dies, on Linux."""
-    _die_with(os.getppid())
+def die_with_parent(parent: int | None = None) -> None:
+    """Lets the kernel kill this process when the parent dies, on Linux.
+
+    Args:
+        parent: Process id of the parent. Default: the parent of now.
+    """
+    _die_with(os.getppid() if parent is None else parent)
 
 
 def _die_with(parent: int) -> None:

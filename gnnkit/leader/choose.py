@@ -15,6 +15,7 @@ from gnnkit.partition.border import improve_border
 from gnnkit.partition.columns import fewest_words, in_columns
 from gnnkit.partition.grid import Grid, make_grid, remark, unequal_columns
 from gnnkit.partition.quality import Quality, measure
+from gnnkit.partition.shift import ROW
 from gnnkit.settings import Choice, PartitionSettings, Settings
 
 COMPARED_EDGES = 20_000_000  # up to so many edges a run compares layouts, in some seconds
@@ -26,8 +27,7 @@ MARGIN = 0.9  # share of the memory that predictions may fill
 _PARTITIONERS = ("contiguous", "balanced", "ldg", "metis")  # the last one where installed
 _PLANES = ("1d", "1.5d", "2d", "3d")
 _BORDERS = ("none", "min_words", "cover", "min_words+cover")
-# Work of a row, and of a word that travels, in sums of an edge. Rough numbers.
-_ROW, _WORD = 30, 15
+_WORD = 15  # work of a word that travels, in sums of an edge. A rough number
 
 
 def assign(graph: Graph, chosen: PartitionSettings, workers: int) -> Partition:
@@ -176,7 +176,7 @@ def promising(
 
 def rough_work(edges: float, rows: float) -> float:
     """Returns a rough count of work, in sums of an edge, to tell what to try."""
-    return edges + _ROW * rows
+    return edges + ROW * rows
 
 
 def _beats(other: Quality, quality: Quality, lower: tuple[float, ...], load: tuple[float, ...]) -> bool:

@@ -18,8 +18,10 @@ from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.leader.choose import Decision, describe, shape
+from gnnkit.leader.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.leader.inputs import load, named, with_inputs, with_kept
 from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_files
+from gnnkit.leader.rebalanced import keep, rebalanced
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -30,10 +32,8 @@ from gnnkit.settings import Settings
 from gnnkit.storage import load_arrays, save_arrays
 from gnnkit.task import Task
 
-PREPARED = "prepared"  # folder in the run folder
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # folder beside the graph, of its features in bfloat16
-COORDINATION = "coordination.json"  # file in the run folder
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -63,6 +63,7 @@ class Needs:
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
     sparse: bool = False  # whether strategy and model read sparse features
     owned_edges: bool = False  # whether the owner of a node must hold all in-edges
+    recut: bool = False  # whether the leader may cut the graph again while the ranks train
 
     @property
     def shares_all(self) -> bool:
@@ -109,7 +110,8 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
     kept = Kept(settings.cache, graph)
-    partition = kept_partition(kept, settings)
+    shifted, note = rebalanced(settings, graph)
+    partition = kept_partition(kept, settings) if shifted is None else shifted
     if needs.owned_edges and partition.edge_cell is not None:
         raise UserError(
             f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
@@ -120,11 +122,15 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     prepared = _kept_shards(kept, settings, needs, partition, folder)
     if links is not None:
         links.save(target / LINKS)
+    if needs.recut:
+        graph.save(target / SOURCE)
+    if needs.recut or shifted is not None:
+        keep(folder, settings, partition, changed=shifted is not None)
     if needs.reference:
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
         reduced = _without_edges(graph) if needs.shares_all else graph
         next(iter(cut_all(reduced, whole))).save(target / WHOLE)
-    return replace(prepared, summary="\n".join([prepared.summary, *lines, *kept.notes])).to_dict()
+    return replace(prepared, summary="\n".join([prepared.summary, *lines, *note, *kept.notes])).to_dict()
 
 
 def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:

@@ -43,6 +43,15 @@ class Stragglers:
         self._recent: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]
         self._slow: set[int] = set()  # named workers. A worker that recovers may be named again
 
+    @property
+    def slow(self) -> frozenset[int]:
+        """The workers that are slow now."""
+        return frozenset(self._slow)
+
+    def pace(self) -> list[float]:  # [num_workers]
+        """Returns the recent compute seconds of a step of each worker, the medians."""
+        return [median(recent) for recent in self._recent]
+
     def observe(self, step: int, seconds: Mapping[int, float]) -> list[Straggler]:
         """Takes in one step. Returns the workers slow since this step.
 

@@ -92,6 +92,7 @@ class Watch:
         self._edges = np.zeros(world_size, np.int64)  # of this epoch, by rank
         self._seconds = {"wait": 0.0, "all": 0.0}
         self._slow = Stragglers(world_size)
+        self._relieved = 0  # the step after which work was dealt out anew
         self._lines: TextIO = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
         self._last_status = time.monotonic()
 
@@ -118,6 +119,20 @@ class Watch:
         if len(together.keys() | self.lost) == self.world_size:
             del self._waiting[step]
             self._conclude([together[rank] for rank in sorted(together)])
+
+    @property
+    def pace(self) -> list[float] | None:  # [world_size]
+        """Compute seconds of a step of each worker, while any worker is slow."""
+        return self._slow.pace() if self._slow.slow else None
+
+    @property
+    def slow(self) -> list[int]:
+        """The workers that are slow now, ascending."""
+        return sorted(self._slow.slow)
+
+    def relieve(self, step: int) -> None:
+        """Forgets the times of steps up to this one. Workers have other work now."""
+        self._slow, self._relieved = Stragglers(self.world_size), step
 
     def close(self) -> None:
         """Ends the last epoch and closes the files, the first time."""
@@ -151,7 +166,8 @@ class Watch:
             self._seconds["all"] += sum(state.seconds.values())
         self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
         self._publish(states, step, loss)
-        for straggler in self._slow.observe(step, {state.rank: state.seconds_compute for state in states}):
+        seconds = {state.rank: state.seconds_compute for state in states}
+        for straggler in self._slow.observe(step, seconds) if step > self._relieved else ():
             self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
 

@@ -89,6 +89,7 @@ class Schedule:
     shuffle: bool = True
     drop_last: bool = False  # leave out the seeds that do not fill a step
     groups: Ids | None = None  # [num_seeds] seeds of one group stay together
+    shares: tuple[float, ...] | None = None  # [world_size] of the seeds of a step, sum 1. None: equal
 
     def __post_init__(self) -> None:
         for name, most in _SIZES.items():
@@ -119,6 +120,7 @@ class Schedule:
             groups=self.groups,
             window=self.window,
             drop_last=self.drop_last,
+            shares=self.shares,
         )
 
     def identity(self, costs: Floats | None) -> dict[str, Any]:
@@ -143,6 +145,7 @@ def plan_epoch(
     groups: Ids | None = None,
     window: int = 8,
     drop_last: bool = False,
+    shares: Sequence[float] | None = None,
 ) -> Epoch:
     """Cuts seeds into batches.
 
@@ -168,6 +171,8 @@ def plan_epoch(
         groups: [num_seeds] group of each seed. Default: each seed is for itself.
         window: steps that share costs evenly.
         drop_last: leave out the seeds that do not fill a step.
+        shares: [world_size] of the seeds of each step, with a sum of 1. Default: equal.
+            The seeds of a step stay the same.
     """
     for name, size in (("batch_size", batch_size), ("world_size", world_size), ("window", window)):
         whole(name, size, 1, _SIZES[name])
@@ -177,7 +182,7 @@ def plan_epoch(
         order = order[: len(order) // (batch_size * world_size) * batch_size * world_size]
     if units.costs is not None:
         order = order[_core.even_order(units.costs[order], world_size, batch_size, window, key or 0)]
-    return units.epoch(order, bounds_of(len(order), batch_size, world_size))
+    return units.epoch(order, bounds_of(len(order), batch_size, world_size, shares))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,15 +231,24 @@ def check_costs(name: str, costs: npt.ArrayLike, num_seeds: int) -> npt.NDArray[
     return np.ascontiguousarray(given, np.float64)
 
 
-def bounds_of(count: int, batch_size: int, world_size: int) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
+def bounds_of(
+    count: int, batch_size: int, world_size: int, shares: Sequence[float] | None = None
+) -> npt.NDArray[np.int64]:  # [num_steps, world_size + 1]
     """Returns the bounds of batches, as in `Epoch.bounds`.
 
     Args:
         count: Seeds of all ranks, or groups of seeds.
-        batch_size: Seeds of each rank in a step.
+        batch_size: Seeds of each rank in a step, on average over the ranks.
         world_size: Number of ranks.
+        shares: [world_size] of the seeds of a step, with a sum of 1. Default: equal.
     """
     per_step, ranks = batch_size * world_size, np.arange(world_size + 1)
+    if shares is not None:
+        begins = np.arange(0, count, per_step)
+        sizes = np.minimum(per_step, count - begins)
+        ends = np.concatenate([[0.0], np.cumsum(shares)[:-1], [1.0]])
+        bounds: npt.NDArray[np.int64] = begins[:, None] + np.floor(sizes[:, None] * ends + 0.5).astype(np.int64)
+        return bounds
     num_whole, rest = divmod(count, per_step)
     whole = np.arange(num_whole)[:, None] * per_step + ranks * batch_size
     share, extra = divmod(rest, world_size)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeGuard
 
@@ -151,6 +152,10 @@ class Loader:
             costs = self._seed_costs() if self.schedule.batching == "balanced" else None
             self._planned = (epoch, self.schedule.epoch(key, costs))
         return self._planned[1]
+
+    def deal(self, shares: Sequence[float]) -> None:
+        """Deals out the seeds of a step in shares, [world_size] with a sum of 1."""
+        self.schedule, self._planned = replace(self.schedule, shares=tuple(shares)), None
 
     def balance(self, epoch: int) -> float:
         """Returns the largest load of a rank in `epoch` over the mean of all ranks.

@@ -218,6 +218,11 @@ class ExecutionStrategy(ABC):
     repeatable: bool = True  # False: batches depend on time
     keeps_sums: bool = False  # whether steps keep the sums over input rows that stay as they are
     keeps_state: bool = False  # whether `state_dict` differs between ranks
+    # How a slow worker is relieved between epochs. nodes: `close`, and `setup` with a
+    # shard of fewer nodes. seeds: `deal`. None: `refuses_relief` says why not.
+    relief: Literal["nodes", "seeds"] | None = None
+    shares: Sequence[float] | None = None  # [world_size] of the seeds of a step. None: equal
+    refuses_relief: str = "has no other division of the work"
     # Why input rows cannot be learned. None: batches name the `nodes` of these rows
     refuses_learned: str | None = "hands out batches that do not name the nodes of their input rows"
 
@@ -268,6 +273,16 @@ class ExecutionStrategy(ABC):
             measured: The work of this rank in that epoch.
             model: The model, with this rank's parameters.
         """
+
+    def deal(self, shares: Sequence[float]) -> None:
+        """Deals out the seeds of a step in these shares, from the next epoch on.
+
+        All seeds of a step stay the same. Called where `relief` is "seeds".
+
+        Args:
+            shares: [world_size] share of each worker, with a sum of 1.
+        """
+        raise NotImplementedError
 
     def figures(self) -> dict[str, Any]:
         """Returns further figures of `result.json`. Called at the end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class IndividualSample(ExecutionStrategy):
     """
 
     samples = True
+    refuses_relief = (
+        "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
+        "strategy.features=partitioned, whose workers work for each other: use batching=plain and shared features"
+    )
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class IndividualSample(ExecutionStrategy):
             else f"with strategy.cache={cache} keeps rows of other workers, while learned rows change in each step: use "
             "strategy.cache=none"
         )
+        self.relief = None if batching == "balanced" or self.fetches else "seeds"
         self.predicts_edges = "all" if batching == "plain" else None
         self.nodes_only = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
 
@@ -108,7 +113,7 @@ class IndividualSample(ExecutionStrategy):
             )
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
-        self.tally = Tally()
+        self.tally, self.num_workers = Tally(), worker.comm.world_size
         self.sampled: SampledBatches | FetchedBatches
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
         if not self.fetches:
@@ -129,6 +134,18 @@ class IndividualSample(ExecutionStrategy):
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if isinstance(self.sampled, FetchedBatches):
             self._hits.add(self.sampled)
+
+    def deal(self, shares: Sequence[float]) -> None:
+        assert isinstance(self.sampled, SampledBatches)
+        self.shares = list(shares)
+        self.sampled.deal(shares)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.shares is None else {"shares": list(self.shares)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state["shares"]) == self.num_workers:  # otherwise the shares are of other workers
+            self.deal(state["shares"])
 
     def figures(self) -> dict[str, Any]:
         return {"cache_hits": self._hits.figures()} if self.fetches else {}

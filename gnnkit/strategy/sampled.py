@@ -98,6 +98,11 @@ class SampledBatches:
         """Counts the steps of an epoch, the same on every rank."""
         return len(self._source)
 
+    def deal(self, shares: Sequence[float]) -> None:
+        """Deals out the training nodes of a step in shares, [world_size] with sum 1."""
+        assert isinstance(self._source, _Nodes), "only seeds that are nodes have shares"
+        self._source.deal(shares)
+
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Gives the batches of an epoch, from step `first` on."""
         with closing(self._source.epoch(epoch, first)) as made:
@@ -136,6 +141,9 @@ class _Nodes:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def deal(self, shares: Sequence[float]) -> None:
+        self._loader.deal(shares)
 
     def epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
         loader = self._loader

@@ -36,6 +36,10 @@ class VertexCentric(ExecutionStrategy):
 
     full_graph = True
     reads_sparse = True
+    refuses_relief = (
+        "keeps rows of the nodes that a worker has now: choose strategy.exchange=exact or quantized with "
+        "strategy.local_iterations=1"
+    )
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class VertexCentric(ExecutionStrategy):
         self.exchange = RowExchange(exchange, options, drifts=self.drifts)
         self.keeps_state = self.exchange.keeps_state
         self.keeps_sums = self.exchange.exact and not self.drifts
+        self.relief = None if self.drifts or self.keeps_state else "nodes"
         self.repeatable = local_iterations != "auto"
         self.refuses_learned = (
             "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "

@@ -59,6 +59,10 @@ class Observer(Callback):
         self.meter.reset()
         self._mark = _Mark.now(module)
 
+    def restart(self, module: Any) -> None:
+        """Lets the time of the next step begin now."""
+        self._mark = _Mark.now(module)
+
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         module.strategy.end_epoch(trainer.current_epoch, self._epoch, module.model)
 

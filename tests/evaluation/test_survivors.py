@@ -14,7 +14,8 @@ from gnnkit.comm import Survivors
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.graph import Graph
-from gnnkit.leader.cut import PREPARED, adopting_shard, load_shard
+from gnnkit.leader.cut import adopting_shard, load_shard
+from gnnkit.leader.folder import PREPARED
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.strategy import Worker

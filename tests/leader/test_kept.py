@@ -21,7 +21,8 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.graph import Graph
 from gnnkit.leader import cut, kept
-from gnnkit.leader.cut import COORDINATION, PREPARED, Needs, prepare
+from gnnkit.leader.cut import Needs, prepare
+from gnnkit.leader.folder import COORDINATION, PREPARED
 from gnnkit.leader.kept import Kept, content, kept_partition
 from gnnkit.settings import Settings, settle
 from gnnkit.storage import save_arrays

@@ -58,6 +58,17 @@ def test_dropping_the_last_step_leaves_whole_ones(batch_size: int, world_size: i
     assert all(len(batch) == batch_size for step in batches(epoch) for batch in step)
 
 
+@given(st.integers(0, 200), st.integers(1, 9), st.lists(st.integers(0, 9), min_size=1, max_size=5))
+def test_shares_deal_the_same_seeds_of_each_step_out_in_proportion(count: int, size: int, parts: list[int]) -> None:
+    shares = [(part + 0.1) / sum(other + 0.1 for other in parts) for part in parts]
+    even = plan_epoch(np.arange(count), size, world_size=len(parts), key=1)
+    dealt = plan_epoch(np.arange(count), size, world_size=len(parts), key=1, shares=shares)
+    np.testing.assert_array_equal(dealt.order, even.order)
+    np.testing.assert_array_equal(dealt.bounds[:, [0, -1]], even.bounds[:, [0, -1]])
+    sizes = np.diff(dealt.bounds, axis=1)
+    assert (np.abs(sizes - sizes.sum(1, keepdims=True) * shares) <= 1).all()
+
+
 def test_without_a_key_seeds_keep_their_order() -> None:
     seeds = np.array([5, 3, 9, 1, 7])
     np.testing.assert_array_equal(seeds[plan_epoch(seeds, 2, key=None).order], seeds)

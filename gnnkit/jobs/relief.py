@@ -1,0 +1,254 @@
+"""leader.rebalance=true: work moves away from a worker that stays slow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.comm import Mailbox
+from gnnkit.errors import UserError
+from gnnkit.jobs import lost, rows
+from gnnkit.jobs.job import Job
+from gnnkit.jobs.models import ModelSource
+from gnnkit.launch.progress import progress
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader import rebalanced
+from gnnkit.leader.channel import LEADER
+from gnnkit.leader.recut import Recut, Request, pays, run_recut
+from gnnkit.leader.watch import Watch
+from gnnkit.settings import Settings
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit.sync import GradientSync
+from gnnkit.task import NodeTask, Task
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.observer import Observer
+
+MOST = 3  # looks at a change of the work in a run, each of which may end without one
+COST, EDGE_COST = 1.0, 1e-6  # expected seconds of a first change, and of each edge. Later ones: as the last
+HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
+_RELIEF = "relief"  # tag of the leader's letters
+
+
+def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, sync: GradientSync, task: Task) -> None:
+    """Raises `UserError` for a run whose work cannot be dealt out anew.
+
+    Args:
+        settings: The configuration.
+        source: The maker of the model.
+        strategy: The configured strategy.
+        sync: The configured synchronisation.
+        task: The configured task.
+    """
+    reasons = {
+        f"job={settings.job} does not train: leave it out": settings.job != "train",
+        f"model={source.name} is iterated, without checkpoints: leave it out": not source.trains,
+        "workers=1 has no other worker to give work to: leave it out": settings.workers == 1,
+        "work moves at checkpoints: leave out trainer.checkpoint=false": not settings.trainer.checkpoint,
+        f"strategy={settings.strategy.name} {strategy.refuses_relief}": strategy.relief is None,
+        f"workers of sync={settings.sync.name} are in different steps, or hold different parameters: use all_reduce": (
+            not sync.lockstep or sync.drifts
+        ),
+        "a worker that is lost keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
+        "a learned row stays with the owner of its node: use inputs=features or degree": (
+            settings.inputs == "learned" and strategy.relief == "nodes"
+        ),
+        f"task={settings.task.name} waits for ends of pairs while it computes, so nobody can tell who is slow: choose a "
+        "task about nodes": not isinstance(task, NodeTask),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UserError(f"leader.rebalance=true: {reason}")
+
+
+class Relief(Callback):
+    """The change of the workers' shares, after a checkpoint.
+
+    The leader looks at the watch. If a worker is slow, and dealing out the work by the
+    measured speeds pays, all workers take other shares. The model, the optimiser and
+    the strategy with its place in the run stay.
+    """
+
+    def __init__(self, job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> None:
+        """Keeps the parts.
+
+        Args:
+            job: The job.
+            mailbox: Between the ranks.
+            watch: Of the leader. None on other ranks.
+            observer: Of this rank.
+        """
+        self.job, self.mailbox, self.watch, self.observer = job, mailbox, watch, observer
+        self.done: list[dict[str, Any]] = []  # the changes, on the leader
+        self.balance: dict[str, float] = {}  # of the last change, where nodes moved
+        self._looks, self._cost = 0, 0.0
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        epoch = trainer.current_epoch
+        if epoch == module.resumed[0] or epoch % self.job.settings.trainer.checkpoint_every:
+            return
+        begun = time.perf_counter()
+        change = self._follow() if self.watch is None else self._lead(self.watch, trainer, module)
+        if change is None:
+            return
+        if "shard" in change:
+            self._take_nodes(module, change["shard"])
+            self.balance = change["balance"]
+        else:
+            module.strategy.deal(change["shares"])
+        if self.watch is not None:
+            self._note(self.watch, change, epoch, trainer.global_step, time.perf_counter() - begun)
+        self.observer.restart(module)
+
+    def _follow(self) -> dict[str, Any] | None:
+        """Waits for the leader's word. Each letter renews the deadline."""
+        while True:
+            progress("waiting for the leader's word on the shares of work")
+            fields = self.mailbox.take(_RELIEF, src=LEADER, timeout=self.job.settings.timeout).fields
+            if "change" in fields:
+                change: dict[str, Any] | None = fields["change"]
+                return change
+
+    def _lead(self, watch: Watch, trainer: L.Trainer, module: TrainingModule) -> dict[str, Any] | None:
+        """Decides, has the graph cut anew where nodes move, and tells the others."""
+        epoch, last = trainer.current_epoch, -math.inf
+        assert trainer.max_epochs is not None
+        steps = (trainer.max_epochs - epoch) * module.strategy.num_batches(epoch)
+
+        def beat() -> None:
+            nonlocal last
+            if time.monotonic() - last > min(HEARTBEAT, self.job.settings.timeout / 4):
+                progress("waiting for a new cut of the graph")
+                self._tell(module, {})
+                last = time.monotonic()
+
+        change, by_nodes = None, module.strategy.relief == "nodes"
+        if by_nodes and not self.done:
+            self._cost = COST + EDGE_COST * module.worker.shard.num_edges
+        seconds = watch.pace if self._looks < MOST else None
+        # No worker gets faster than the fastest one is now.
+        if seconds is not None and (max(seconds) - min(seconds)) * steps > self._cost:
+            self._looks += 1
+            change = self._nodes(seconds, steps, beat) if by_nodes else self._seeds(module.strategy, seconds, steps)
+        self._tell(module, {"change": change})
+        return change
+
+    def _tell(self, module: TrainingModule, fields: Mapping[str, Any]) -> None:
+        for rank in range(1, module.worker.comm.world_size):
+            self.mailbox.put(rank, _RELIEF, fields)
+
+    def _nodes(self, seconds: list[float], steps: int, beat: Any) -> dict[str, Any] | None:
+        """Has the graph cut anew. None where this does not pay, or fails.
+
+        Args:
+            seconds: [world_size] that each rank computes in a step.
+            steps: Steps that are left.
+            beat: Called a few times a second.
+        """
+        name = f"again-{self._looks}"
+        request = Request(str(self.job.folder), name, seconds, steps, self._cost)
+        try:
+            made = run_recut(request, Patience.of(self.job.settings.timeout), beat)
+        except RuntimeError as error:
+            self._looks = MOST
+            _say(f"leader.rebalance: the run goes on with the shares it has, {error}")
+            return None
+        if not made.moved:
+            _say(f"leader.rebalance: no change, as a step would take {_times(made.before, made.after)}")
+            return None
+        return {"shard": name, **dataclasses.asdict(made)}
+
+    def _seeds(self, strategy: ExecutionStrategy, seconds: list[float], steps: int) -> dict[str, Any] | None:
+        """Finds shares of the seeds. None where this does not pay.
+
+        Args:
+            strategy: Deals out the seeds.
+            seconds: [world_size] that each rank computes in a step.
+            steps: Steps that are left.
+        """
+        loads = strategy.shares or [1 / len(seconds)] * len(seconds)
+        speeds = [load / max(each, 1e-9) for load, each in zip(loads, seconds, strict=True)]
+        before, after = max(seconds), sum(loads) / sum(speeds)
+        if not pays(before, after, steps, self._cost):
+            return None
+        shares = [speed / sum(speeds) for speed in speeds]
+        return {"shares": shares, **dataclasses.asdict(Recut(speeds, before, after, 0, {}))}
+
+    def _take_nodes(self, module: TrainingModule, name: str) -> None:
+        """Goes on with another shard. Collective."""
+        job, comm, strategy, moved = self.job, module.worker.comm, module.strategy, module.strategy.tally
+        progress("taking other nodes")
+        strategy.close()
+        worker = job.worker(comm, f"{name}/{comm.rank}")
+        strategy.setup(worker, module.model)
+        strategy.tally.include(moved)
+        module.worker = worker
+        module.evaluation = lost.evaluation(job, worker, module.model, rows.scratch(job, comm))
+
+    def _note(self, watch: Watch, change: Mapping[str, Any], epoch: int, step: int, took: float) -> None:
+        """Says and stores what has changed, and forgets the times before.
+
+        Args:
+            watch: The watch over all workers.
+            change: The change.
+            epoch: Number of the epoch that begins, from 0.
+            step: Steps so far.
+            took: Seconds of the change.
+        """
+        entry: dict[str, Any] = {
+            "epoch": epoch,
+            "slow": watch.slow,
+            "seconds": took,
+            "unit": "nodes" if "shard" in change else "seeds",
+        }
+        entry |= {"speeds": change["speeds"], "step_before": change["before"], "step_predicted": change["after"]}
+        self.done.append(entry | {"moved": change["moved"]})
+        self._cost = took  # of the next change
+        watch.relieve(step)
+        rebalanced.note(self.job.folder, self.done)
+        moved = f"{change['moved']:,} nodes move" if "shard" in change else "seeds are dealt out"
+        slow = " and ".join(f"rank {rank}" for rank in entry["slow"])
+        _say(
+            f"leader.rebalance: epoch {epoch + 1}: {moved} by the speeds of the workers, as {slow} is slow; a step "
+            f"takes {_times(change['before'], change['after'])}; the change took {took:.2f} s"
+        )
+
+
+def relief(job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> list[Relief]:
+    """Makes the callback, where `leader.rebalance` asks for it.
+
+    Args:
+        job: The job.
+        mailbox: Between the ranks.
+        watch: Of the leader. None on other ranks.
+        observer: Of this rank.
+    """
+    return [Relief(job, mailbox, watch, observer)] if job.settings.leader.rebalance else []
+
+
+def relieved(job: Job, given: list[Relief]) -> tuple[Job, dict[str, Any]]:
+    """Returns the job with the balance of the last shares, and the figures of changes.
+
+    Args:
+        job: The job.
+        given: From `relief`.
+    """
+    for each in given:
+        balance = each.balance or job.prepared.balance
+        prepared = dataclasses.replace(job.prepared, balance=balance)
+        return dataclasses.replace(job, prepared=prepared), {"rebalanced": each.done}
+    return job, {"rebalanced": []}
+
+
+def _times(before: float, after: float) -> str:
+    return f"{1e3 * before:.1f} ms of compute now, {1e3 * after:.1f} predicted"
+
+
+_say = functools.partial(print, file=sys.stderr, flush=True)

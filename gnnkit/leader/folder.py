@@ -1,0 +1,8 @@
+"""The names that the leader writes under in a run folder."""
+
+from __future__ import annotations
+
+PREPARED = "prepared"  # folder of what the ranks read, removed after the run
+SOURCE = "source"  # folder there, of the graph that may be cut again
+COORDINATION = "coordination.json"  # the leader's decision
+PARTITION = "partition"  # folder of the partition, as job=partition leaves it

@@ -1,0 +1,256 @@
+"""Partition -> Partition: work moves from slow ranks to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import CSC, Floats, Graph, Ids
+from gnnkit.partition.base import Partition
+
+ROW = 30  # work of a row, in sums of an edge. A rough number
+_ENOUGH = 1.02  # largest over even seconds, at which nothing more is moved
+_PART = 0.25  # of the work too much on a rank that one move takes
+_LEAST = 0.01  # smallest such part
+_SOME = 16  # moves that must lower the excess by `_HELPS`, or nothing more is moved
+_HELPS = 0.01
+_MOST = 400  # moves
+_NOISE = 1e-9  # share that rounding may change
+_TARGETS = 8  # ranks that come into question for a move
+_POWER = 8  # of the mean of seconds that falls with each move
+
+
+def work_of(graph: Graph, partition: Partition) -> Floats:  # [world_size] float64
+    """Counts the work of each rank in a step on the full graph, in sums of an edge.
+
+    The slices of a cell share the sums of its edges. A row counts as `ROW` sums.
+    """
+    held = np.bincount(partition.cells_of_edges(graph), minlength=partition.grid.num_cells)
+    rows = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
+    return np.repeat(held, partition.grid.slices) / partition.grid.slices + float(ROW) * rows
+
+
+def shifted(graph: Graph, partition: Partition, speeds: npt.ArrayLike) -> Partition:
+    """Moves nodes, and with these edges, until work is in proportion to the speeds.
+
+    A move takes nodes of the rank that needs most seconds, or of a rank in the same row
+    or column of the grid, to a rank with room. Nodes with many neighbours there and few
+    neighbours here go first, so that few rows travel more. Of a vertex-cut, the edges
+    into a node that the rank holds go along. Serves every grid and every partition.
+    Stops where no move lowers the seconds of the slowest ranks: cells of a grid that
+    share a row or a column cannot always come out even.
+
+    Equal arguments give equal results.
+
+    Args:
+        graph: The graph.
+        partition: The partition to change.
+        speeds: [world_size] work of each rank in a second, all above 0.
+    """
+    state = _State.of(graph, partition, np.asarray(speeds, np.float64))
+    part, excess = _PART, [state.excess]
+    while len(excess) < _MOST and excess[-1] > _ENOUGH and part >= _LEAST:
+        if len(excess) > _SOME and excess[-1] > excess[-_SOME] - _HELPS:
+            break
+        move = state.best_move(part)
+        if move is None:
+            part /= 4
+        else:
+            state.apply(move)
+            excess.append(state.excess)
+    columns = partition.columns if partition.edge_cell is None else ()
+    cells = None if partition.edge_cell is None else state.cells
+    return replace(partition, node_rank=state.owner, edge_cell=cells, columns=columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Move:
+    """Nodes that change their rank, and what follows."""
+
+    nodes: Ids  # that get another owner
+    target: int
+    edges: Ids  # ids of edges that get another cell
+    cells: Ids  # [len(edges)] the new cells
+    held: Ids  # [num_cells] change of the held edges
+    rows: Ids  # [world_size] change of the owned nodes
+    gain: float  # neighbours that the nodes come to, less those that they leave
+    cost: float  # mean of the seconds afterwards
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """A partition that changes, and the loads."""
+
+    csc: CSC
+    out: CSC  # the reversed edges
+    positions: Ids  # [num_edges] edge of each reversed edge
+    destinations: Ids  # [num_edges] int32
+    partition: Partition  # as it was, for its grid
+    owner: Ids  # [num_nodes] int32
+    cells: Ids  # [num_edges] int32
+    held: Ids  # [num_cells] edges
+    rows: Ids  # [world_size] nodes
+    speeds: Floats  # [world_size]
+
+    @classmethod
+    def of(cls, graph: Graph, partition: Partition, speeds: Floats) -> _State:
+        csc, grid = graph.csc, partition.grid
+        out, positions = csc.transpose()
+        destinations = np.repeat(np.arange(csc.num_nodes, dtype=np.int32), np.diff(csc.indptr))
+        cells = partition.cells_of_edges(graph).astype(np.int32)
+        owner = partition.node_rank.astype(np.int32)
+        held = np.bincount(cells, minlength=grid.num_cells)
+        rows = np.bincount(owner, minlength=grid.world_size)
+        return cls(csc, out, positions, destinations, partition, owner, cells, held, rows, speeds)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether edges do not follow from the owners of their ends."""
+        return self.partition.edge_cell is not None
+
+    @property
+    def even(self) -> float:
+        """Seconds of every rank, if work could be divided at will."""
+        return float(self.work().sum() / self.speeds.sum())
+
+    @property
+    def excess(self) -> float:
+        """Largest over even seconds."""
+        return float((self.work() / self.speeds).max() / max(self.even, 1e-300))
+
+    def work(self, held: Ids | int = 0, rows: Ids | int = 0) -> Floats:  # [world_size]
+        """Counts the work of each rank, after changes of edges and rows."""
+        slices = self.partition.grid.slices
+        return np.repeat(self.held + held, slices) / slices + float(ROW) * (self.rows + rows)
+
+    def cost(self, held: Ids | int = 0, rows: Ids | int = 0) -> float:
+        """Returns a mean of the seconds in which the slowest ranks count most."""
+        seconds = self.work(held, rows) / self.speeds / max(self.even, 1e-300)
+        return float((seconds**_POWER).mean() ** (1 / _POWER))
+
+    def best_move(self, part: float) -> _Move | None:
+        """Finds the move that brings most neighbours together, of those that help much.
+
+        Args:
+            part: Part of the excess work that a move takes.
+        """
+        seconds = self.work() / self.speeds
+        slowest, room = int(seconds.argmax()), self.even * self.speeds - self.work()
+        targets = [int(rank) for rank in np.argsort(seconds, kind="stable")[:_TARGETS] if room[rank] > 0]
+        before, excess = self.cost(), -float(room[slowest])
+        for source in self._sources(slowest):
+            moves = self._moves(source, [rank for rank in targets if rank != source], part, excess, room)
+            helping = [move for move in moves if move.cost < before * (1 - _NOISE)]
+            if helping:
+                bound = (before + min(move.cost for move in helping)) / 2
+                return max((move for move in helping if move.cost <= bound), key=lambda move: move.gain)
+        return None
+
+    def apply(self, move: _Move) -> None:
+        self.owner[move.nodes] = move.target
+        self.cells[move.edges] = move.cells
+        self.held, self.rows = self.held + move.held, self.rows + move.rows
+
+    def _sources(self, slowest: int) -> list[int]:
+        """Lists the slowest rank, and ranks whose nodes bring edges to its cell."""
+        grid = self.partition.grid
+        if self.is_cut or grid.cols == 1:
+            return [slowest]
+        row, col, _ = grid.position(slowest)
+        places = ((rank, grid.position(rank)) for rank in range(grid.world_size) if rank != slowest)
+        return [slowest, *(rank for rank, place in places if place[0] == row or place[1] == col)]
+
+    def _moves(self, source: int, targets: list[int], part: float, excess: float, room: Floats) -> Iterator[_Move]:
+        """Gives a move from one rank to each of the targets.
+
+        Args:
+            source: The rank that gives nodes away.
+            targets: The ranks that may take these.
+            part: Part of the excess that a move takes.
+            excess: Work too much on the slowest rank.
+            room: [world_size] work that each rank has room for.
+        """
+        nodes = self._candidates(source)
+        if not len(nodes) or not targets:
+            return
+        work = self._held_by(nodes, source) + float(ROW) * (self.owner[nodes] == source)
+        near = self._neighbours(nodes, [source, *targets])
+        for place, target in enumerate(targets, 1):
+            gain = near[:, place] - near[:, 0]
+            order = np.argsort(-gain / np.maximum(work, 1), kind="stable")
+            quota = part * min(excess, room[target])
+            chosen = order[: max(int(np.searchsorted(np.cumsum(work[order]), quota, side="right")), 1)]
+            yield self._move(nodes[chosen], source, target, float(gain[chosen].sum()))
+
+    def _candidates(self, source: int) -> Ids:
+        """Lists the nodes that a rank owns, or into which it holds edges by itself."""
+        owned = self.owner == source
+        if self.is_cut:
+            owned[self.destinations[self.cells == source // self.partition.grid.slices]] = True
+        return np.flatnonzero(owned)
+
+    def _held_by(self, nodes: Ids, source: int) -> Floats:  # [num_nodes]
+        """Counts the edges into nodes that leave a rank with these."""
+        if not self.is_cut:
+            return np.diff(self.csc.indptr)[nodes].astype(np.float64)
+        here = self.destinations[self.cells == source // self.partition.grid.slices]
+        return np.bincount(here, minlength=self.csc.num_nodes)[nodes].astype(np.float64)
+
+    def _neighbours(self, nodes: Ids, ranks: list[int]) -> Floats:  # [len(nodes), len(ranks)]
+        """Counts the neighbours of each node that each rank owns."""
+        place = np.full(self.partition.grid.world_size, -1, np.int64)
+        place[ranks] = np.arange(len(ranks))
+        counts = np.zeros(len(nodes) * len(ranks))
+        for csc in (self.csc, self.out):
+            edges, row = _edges_of(csc, nodes)
+            rank = place[self.owner[csc.indices[edges]]]
+            known = rank >= 0
+            counts += np.bincount(row[known] * len(ranks) + rank[known], minlength=len(counts))
+        return counts.reshape(len(nodes), len(ranks))
+
+    def _move(self, nodes: Ids, source: int, target: int, gain: float) -> _Move:
+        """Says what follows if nodes move to another rank.
+
+        Args:
+            nodes: The nodes.
+            source: The rank that gives nodes away.
+            target: The rank that takes these.
+            gain: Neighbours that the nodes come to, less those that they leave.
+        """
+        grid, owned = self.partition.grid, nodes[self.owner[nodes] == source]
+        edges, cells = self._cut_edges(nodes, source, target) if self.is_cut else self._followers(owned, target)
+        held = np.bincount(cells, minlength=grid.num_cells) - np.bincount(self.cells[edges], minlength=grid.num_cells)
+        rows = np.zeros(grid.world_size, np.int64)
+        rows[source], rows[target] = -len(owned), len(owned)
+        return _Move(owned, target, edges, cells, held, rows, gain, self.cost(held, rows))
+
+    def _cut_edges(self, nodes: Ids, source: int, target: int) -> tuple[Ids, Ids]:
+        """Returns the edges into nodes that a rank holds, and their new cells."""
+        slices = self.partition.grid.slices
+        edges, _ = _edges_of(self.csc, nodes)
+        edges = edges[self.cells[edges] == source // slices]
+        return edges, np.full(len(edges), target // slices, np.int32)
+
+    def _followers(self, nodes: Ids, target: int) -> tuple[Ids, Ids]:
+        """Returns the edges that follow nodes to another owner, and their new cells."""
+        grid = self.partition.grid
+        edges, _ = _edges_of(self.csc, nodes)
+        moves = np.zeros(len(self.owner), bool)
+        moves[nodes] = True
+        if grid.cols > 1:
+            out, _ = _edges_of(self.out, nodes)
+            edges = np.concatenate([edges, self.positions[out[~moves[self.out.indices[out]]]]])
+        cell = np.where(moves, target, self.owner) // grid.slices
+        row, col = cell[self.destinations[edges]] % grid.rows, cell[self.csc.indices[edges]] // grid.rows
+        return edges, (col * grid.rows + row).astype(np.int32)
+
+
+def _edges_of(csc: CSC, nodes: Ids) -> tuple[Ids, Ids]:
+    """Returns the in-edges of nodes, and for each edge the position of its node."""
+    first, degree = csc.indptr[nodes], np.diff(csc.indptr)[nodes]
+    row = np.repeat(np.arange(len(nodes)), degree)
+    before = np.cumsum(degree) - degree
+    return np.repeat(first - before, degree) + np.arange(len(row)), row

@@ -1,0 +1,217 @@
+"""leader.rebalance=true: whole runs whose work is dealt out anew by the leader."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.jobs import relief
+from gnnkit.model.gcn import GCN
+from gnnkit.storage import load_arrays
+from gnnkit.training import checkpoint, resume
+from tests.jobs.test_train import ranks_of, small_graph
+
+SLOW = 1  # rank
+FACTOR = 10  # times as slow, far above the noise of a busy machine
+EDGE = 5e-5  # seconds that an edge takes on another rank
+SEED = 2e-3  # the same of a seed
+
+
+class Sleeps(GCN):
+    """Sleeps in training in proportion to the edges, or to the seeds of a block."""
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        if self.training:
+            engine = getattr(adjacencies[0], "engine", None)
+            rank = int(os.environ["RANK"]) if engine is None else engine.shard.rank
+            work = SEED * adjacencies[-1].num_dst if engine is None else EDGE * sum(a.num_edges for a in adjacencies)
+            time.sleep((FACTOR if rank == SLOW else 1) * work)
+        return super().forward(x, adjacencies)
+
+
+@pytest.fixture(autouse=True)
+def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relief, "COST", 0.0)  # runs of a test are short
+
+
+def train(folder: Path, model: Any = Sleeps, **keys: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": 18, "precision": 64, "checkpoint_every": 8, **keys.pop("trainer", {})}
+    rest = {"strategy": "vertex_centric", "leader": {"rebalance": True}, "workers": 3, "comm": "gloo", **keys}
+    return gnnkit.train(small_graph(), model=model, folder=folder, write=["logits"], threads=1, trainer=trainer, **rest)
+
+
+def logits(folder: Path) -> Any:
+    return np.load(folder / "logits.npy")
+
+
+@pytest.mark.parametrize(
+    ("comm", "partition"),
+    [("gloo", "1d"), ("threads", {"nodes": "hash", "grid": [2, 2, 1]}), ("threads", {"nodes": "hdrf"})],
+)
+def test_a_relieved_run_learns_what_an_undisturbed_run_learns(tmp_path: Path, comm: str, partition: Any) -> None:
+    keys = {"comm": comm, "partition": partition, "workers": 4 if isinstance(partition, dict) else 3}
+    found = train(tmp_path / "relieved", **keys)
+    plain = train(tmp_path / "plain", GCN, leader={"rebalance": False}, **keys)
+    first = found["rebalanced"][0]
+    assert SLOW in first["slow"]
+    assert first["epoch"] in (8, 16)
+    assert first["step_predicted"] < first["step_before"]
+    assert plain["rebalanced"] == []
+    assert np.abs(logits(tmp_path / "relieved") - logits(tmp_path / "plain")).max() < 1e-10
+    told = json.loads((tmp_path / "relieved/coordination.json").read_text())
+    assert told["rebalanced"] == found["rebalanced"]
+    edges = [region["edges"] for region in told["regions"]]
+    assert edges[SLOW] == min(edges)
+    arrays, meta = load_arrays(tmp_path / "relieved/partition")
+    assert meta["rebalanced"]
+    assert np.bincount(arrays["node_rank"]).tolist() == [region["nodes"] for region in told["regions"]]
+    assert not (tmp_path / "relieved/prepared").exists()
+
+
+def test_a_resumed_run_takes_the_new_partition(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "first", comm="threads")
+    longer = {"max_epochs": 20, "resume": str(tmp_path / "first")}
+    train(tmp_path / "second", comm="threads", leader={"rebalance": False}, trainer=longer)
+    assert "as rebalanced in the run of" in capfd.readouterr().out
+    first, second = (load_arrays(tmp_path / name / "partition")[0]["node_rank"] for name in ("first", "second"))
+    assert np.array_equal(first, second)
+    plain = {"max_epochs": 20}
+    train(tmp_path / "plain", GCN, comm="threads", leader={"rebalance": False}, trainer=plain)
+    assert np.abs(logits(tmp_path / "second") - logits(tmp_path / "plain")).max() < 1e-10
+
+
+def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None:
+    keys = {
+        "strategy": {"name": "individual_sample", "batch_size": 4},
+        "sampler": "full",
+        "trainer": {"checkpoint_every": 4, "max_epochs": 10},
+    }
+    found = train(tmp_path / "relieved", **keys)
+    plain = train(tmp_path / "plain", GCN, leader={"rebalance": False}, **keys)
+    assert SLOW in found["rebalanced"][0]["slow"]
+    assert abs(found["train_loss"] - plain["train_loss"]) < 1e-10
+    assert np.abs(logits(tmp_path / "relieved") - logits(tmp_path / "plain")).max() < 1e-10
+    lines = [json.loads(line) for line in (tmp_path / "relieved/workers.jsonl").read_text().splitlines()]
+    rows = {
+        rank: sum(line["rows"] for line in lines if line["rank"] == rank and line["epoch"] == 9) for rank in range(3)
+    }
+    assert rows[SLOW] < min(rows[0], rows[2])
+    longer = keys["trainer"] | {"max_epochs": 11, "resume": str(tmp_path / "relieved")}
+    train(tmp_path / "resumed", **keys | {"leader": {"rebalance": False}, "trainer": longer})
+    lines = [json.loads(line) for line in (tmp_path / "resumed/workers.jsonl").read_text().splitlines()]
+    assert sum(line["rows"] for line in lines if line["rank"] == SLOW) == rows[SLOW]
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"trainer": {"checkpoint": False}}, "trainer.checkpoint=false"),
+        ({"workers": 1}, "workers=1"),
+        ({"model": "pagerank"}, "iterated"),
+        ({"strategy": "preset_workload"}, "strategy=preset_workload"),
+        ({"strategy": {"name": "vertex_centric", "local_iterations": 2}}, "local_iterations"),
+        ({"strategy": {"name": "vertex_centric", "exchange": "pipelined"}}, "strategy.exchange"),
+        ({"strategy": {"name": "individual_sample", "batching": "balanced"}}, "strategy.batching"),
+        ({"strategy": {"name": "individual_sample", "features": "partitioned"}}, "strategy.features"),
+        ({"sync": {"name": "parameter_server", "mode": "async"}}, "sync=parameter_server"),
+        ({"sync": "neighbour"}, "sync=neighbour"),
+        ({"inputs": "learned"}, "inputs=features"),
+        ({"strategy": "individual_sample", "task": "link_prediction"}, "task=link_prediction"),
+    ],
+)
+def test_runs_whose_work_cannot_be_dealt_out_anew_are_refused(tmp_path: Path, keys: Any, reason: str) -> None:
+    with pytest.raises(gnnkit.UserError, match=rf"leader\.rebalance=true: .*{reason}"):
+        train(tmp_path / "run", keys.pop("model", "gcn"), **keys)
+
+
+def test_jobs_that_do_not_train_refuse_the_key(tmp_path: Path) -> None:
+    with pytest.raises(gnnkit.UserError, match=r"leader\.rebalance=true: job=verify does not train"):
+        train(tmp_path / "run", "gcn", overrides=["job=verify"])
+
+
+RUN = """
+import sys
+from pathlib import Path
+import gnnkit
+from gnnkit.jobs import relief
+from tests.jobs.test_relief import Sleeps, train
+relief.COST = 0.0
+train(Path(sys.argv[1]), trainer={"max_epochs": 100000, "checkpoint_every": 8})
+"""
+
+
+@contextlib.contextmanager
+def cutting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int, list[int]]]:
+    """Gives a run that waits for a new cut, the process that cuts, and the ranks."""
+    argv = [sys.executable, "-c", RUN, str(folder)]
+    root = Path(__file__).parents[2]
+    options: dict[str, Any] = {"cwd": root, "text": True, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(argv, **options, env=os.environ | {"PYTHONPATH": str(root)}) as process:
+        deadline, cutter = time.monotonic() + 60, None
+        while cutter is None:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < deadline
+            ranks = ranks_of(process.pid)
+            cutter = next((child for child in (ranks_of(ranks[0]) if ranks else ()) if is_cutter(child)), None)
+            time.sleep(0.005)
+        yield process, cutter, ranks
+
+
+def is_cutter(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"gnnkit.leader.recut" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def alive(pids: Sequence[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: Path, victim: int) -> None:
+    with cutting(tmp_path / "run") as (process, cutter, ranks):
+        while "prepared/source" not in Path(f"/proc/{cutter}/maps").read_text():  # until the cut has begun
+            time.sleep(0.002)
+        os.kill(cutter, signal.SIGSTOP)  # so that the cut stays under way
+        os.kill(ranks[victim], signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"rank {victim} was ended by SIGKILL" in errors
+    time.sleep(0.1)
+    assert not alive([cutter, *ranks])
+    done = checkpoint.load(tmp_path / "run" / resume.FILE)["epoch"]
+    assert done in (8, 16)
+    longer = {"max_epochs": done + 2, "resume": str(tmp_path / "run")}
+    assert train(tmp_path / "resumed", leader={"rebalance": False}, trainer=longer)["epochs"] == 2
+
+
+@pytest.mark.slow
+def test_a_cut_that_dies_costs_no_run(tmp_path: Path) -> None:
+    with cutting(tmp_path / "run") as (process, cutter, ranks):
+        os.kill(cutter, signal.SIGKILL)
+        before = (tmp_path / "run/workers.jsonl").stat().st_size
+        deadline = time.monotonic() + 30
+        while (tmp_path / "run/workers.jsonl").stat().st_size < before + 10_000:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert "the run goes on with the shares it has" in errors
+    assert "was killed by SIGKILL" in errors
+    assert process.returncode == 143
+    assert not alive(ranks)
