@@ -28,7 +28,18 @@ from gnnkit.training.module import TrainingModule
 NEEDS = Needs(trains=True, graph=False, reference=False)
 OWN = [f"trainer.lr={LR}", "trainer.optimizer=adam", "trainer.weight_decay=0", "model.dropout=0"]
 CORE = tuple(value for value in vars(_core).values() if isinstance(value, type))
-DENSE = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear", "mkldnn_linear", "_addmm_activation", "_linear_pointwise")
+DENSE = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "mv",
+    "addmv",
+    "linear",
+    "mkldnn_linear",
+    "_addmm_activation",
+    "_linear_pointwise",
+)
 
 
 def module_of(comm: Communicator, job: Epochs) -> TrainingModule:
