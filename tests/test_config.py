@@ -46,7 +46,8 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
         (["strategy=vertex_centric", "seed=" + "[" * 3000], r"^cannot read 'seed=\[+\.\.\.': write KEY=VALUE"),
         (["strategy=vertex_centric", "sampler.fanouts=[5]"], r"^sampler\.fanouts needs a sampler, and none is chosen"),
         (["strategy=vertex_centric", "strategy=vertex_centric"], r"^strategy appears more than once"),
-        (["strategy=vertex_centric", "seed=1,2"], r"^Ambiguous value for argument 'seed=1,2'"),
+        (["strategy=vertex_centric", "seed=1,2"], r"^seed=1,2 is a sweep over 2 values: add -m \(--multirun\)"),
+        (["strategy=vertex_centric", "seed=range(3)"], r"^seed=range\(3\) is a sweep over 3 values: add -m"),
         (["strategy=vertex_centric", "seed"], r"^cannot read 'seed': write KEY=VALUE"),
         (["strategy=vertex_centric", "seed=[1"], r"^cannot read 'seed=\[1': write KEY=VALUE"),
         (["strategy=vertex_centric", "seed=${no.such}"], r"Interpolation key 'no.such' not found"),
@@ -81,7 +82,9 @@ PAYLOADS = [
         ("hydra.searchpath=", "[file:///tmp]"),
         ("hydra.run.dir=", MARKER),
         ("model@hydra.callbacks=", "gcn"),
-        ("model.hidden=", "${oc.env:HOME}"),
+        ("model.hidden=", "${oc.${now:env}:HOME}"),
+        ("model.hidden=", "${${oc.env:HOME}}"),
+        ("model.hidden=", "${oc.env:HOME,${eval:1}}"),
         ("model.hidden=", "${eval:1+1}"),
         ("model.hidden=", "'${oc.decode:${oc.env:HOME}}'"),
         ("model.options.x=", "[${ oc.env:HOME}]"),
@@ -108,7 +111,7 @@ def test_overrides_that_would_run_code_are_refused(
         ("# @package hydra.callbacks.x\nname: gcn\n", "cannot be changed"),
         ("# @package _global_\nhydra: {callbacks: {}}\n", "cannot be changed"),
         ("defaults:\n  - override /hydra/launcher: x\n", "cannot be changed"),
-        ("name: ${oc.env:HOME}\n", "resolvers such as"),
+        ("name: ${oc.decode:1}\n", "resolvers other than"),
         ("name: !!python/object/apply:os.mkdir [marker]\n", "cannot be read: could not determine a constructor"),
         ("name: [\n", "cannot be read"),
     ],
@@ -117,16 +120,16 @@ def test_files_that_would_run_code_are_refused(tmp_path: Path, text: str, expect
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text(text)
     with pytest.raises(UserError, match=expected):
-        compose(["strategy=vertex_centric", "model=mine"], config_dir=tmp_path)
+        compose(["strategy=vertex_centric", "model=mine"], config_dirs=[tmp_path])
 
 
 def test_a_users_folder_adds_options(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "wide.yaml").write_text("defaults: [gcn]\nhidden: 99\n")
-    config = compose(["strategy=vertex_centric", "model=wide"], config_dir=tmp_path)
+    config = compose(["strategy=vertex_centric", "model=wide"], config_dirs=[tmp_path])
     assert (config["model"]["name"], config["model"]["hidden"]) == ("gcn", 99)
     with pytest.raises(UserError, match="is not a folder"):
-        compose(config_dir=tmp_path / "none")
+        compose(config_dirs=[tmp_path / "none"])
 
 
 def test_python_values_become_overrides_that_compose_to_them() -> None:
