@@ -18,10 +18,10 @@ from gnnkit.config.earlier import RECORD as RECORD
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import with_run as with_run
-from gnnkit.config.hydra import PARTS as HYDRA_PARTS
+from gnnkit.config.hydra import HYDRA_PARTS as HYDRA_PARTS
 from gnnkit.config.hydra import HydraSettings as HydraSettings
 from gnnkit.config.hydra import fill as fill
-from gnnkit.config.hydra import options as hydra_options
+from gnnkit.config.hydra import hydra_options as hydra_options
 from gnnkit.config.hydra import split as split
 from gnnkit.config.sweeps import Space as Space
 from gnnkit.config.sweeps import expand as expand

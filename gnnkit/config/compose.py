@@ -47,7 +47,7 @@ def choices(
 ) -> dict[str, str]:
     """Returns the option that each section gets. Arguments are those of `compose`."""
     found = _Composer(overrides, config_dirs, config_name).composed(with_hydra=True).hydra.runtime.choices
-    return {str(kind): str(name) for kind, name in found.items() if not str(kind).startswith("hydra/")}
+    return {str(kind): str(name) for kind, name in found.items() if name and not str(kind).startswith("hydra/")}
 
 
 def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -165,10 +165,8 @@ class _Composer:
         from omegaconf import OmegaConf
 
         named = {key_of(text) for text in self.overrides}
-        if not named & {"strategy", EXPERIMENT} and self.name == MAIN:
-            chosen = ["strategy=auto"]  # any: Hydra composes nothing without one
-        else:
-            chosen = []
+        lacks_strategy = not named & {"strategy", EXPERIMENT} and self.name == MAIN
+        chosen = ["strategy=auto"] if lacks_strategy else []  # any: Hydra composes nothing without one
         chosen += [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
         try:
             composed = typing.cast("dict[str, Any]", OmegaConf.to_container(self.composed(chosen)))
@@ -177,7 +175,7 @@ class _Composer:
         known = set(dotted(composed))
         key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
         if key is None:
-            return _missing("strategy") if chosen[:1] == ["strategy=auto"] else None
+            return _missing("strategy") if lacks_strategy else None
         section = key.partition(".")[0]
         if section in KINDS and section not in composed:  # only a sampler may be left out
             return UserError(

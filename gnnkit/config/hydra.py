@@ -16,9 +16,9 @@ from gnnkit.config.code import refuse_code
 from gnnkit.config.compose import dotted
 from gnnkit.errors import UserError
 from gnnkit.plugins import CONF
-from gnnkit.ranges import shown, unknown, unknown_key
+from gnnkit.ranges import shown, unknown
 
-PARTS = ("sweeper", "launcher")  # chosen with hydra/PART=NAME
+HYDRA_PARTS = ("sweeper", "launcher")  # chosen with hydra/PART=NAME
 _OF_HYDRA = re.compile(r"[+~]*hydra[./]")
 
 
@@ -66,7 +66,7 @@ def split(overrides: Sequence[str]) -> tuple[list[str], HydraSettings]:
     return [text for text in overrides if not _OF_HYDRA.match(text)], _read(of_hydra)
 
 
-def options(part: str) -> list[str]:
+def hydra_options(part: str) -> list[str]:
     """Lists the sweepers or the launchers."""
     return sorted(path.stem for path in (CONF / part).glob("*.yaml"))
 
@@ -92,11 +92,11 @@ def fill(text: str, composed: Mapping[str, Any], **job: Any) -> str:
 
 
 def _read(overrides: Sequence[str]) -> HydraSettings:
-    chosen = {part: "basic" for part in PARTS}
+    chosen = dict.fromkeys(HYDRA_PARTS, "basic")
     for text in overrides:
         part, is_choice, name = text.removeprefix("hydra/").partition("=")
-        if text.startswith("hydra/") and is_choice and part in PARTS:
-            chosen[part] = _known(text, name, options(part))
+        if text.startswith("hydra/") and is_choice and part in HYDRA_PARTS:
+            chosen[part] = _known(text, name, hydra_options(part))
     values = _flat(CONF / "hydra.yaml")
     for part, name in chosen.items():
         values |= {f"{part}.{key}": value for key, value in _flat(CONF / part / f"{name}.yaml").items()}
@@ -122,14 +122,14 @@ def _flat(path: Path) -> dict[str, Any]:
 
 
 def _dotted_key(text: str, known: Mapping[str, Any]) -> str:
-    """Returns the known key that an override sets. `hydra/sweeper` is `sweeper.name`."""
+    """Returns the key that an override sets. `hydra/sweeper` is `sweeper.name`."""
     given = text.partition("=")[0].strip()
     key = given.removeprefix("hydra/").replace("/", ".") + ".name"
     if given.startswith("hydra."):
         key = given.removeprefix("hydra.")
     if key not in known or given.endswith(".name"):
-        spelt = [_spelt(each) for each in known]
-        raise UserError(f"{given} cannot be changed: {unknown_key(given, spelt)}")
+        spelt = ", ".join(sorted(_spelt(each) for each in known))
+        raise UserError(f"{given} cannot be changed: of Hydra's settings there are {spelt}")
     return key
 
 

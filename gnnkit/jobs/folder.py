@@ -143,7 +143,7 @@ def _delete(folder: Path) -> None:
 
 
 def _move_away(folder: Path) -> None:
-    """Moves what an earlier run has written, but not what the resumed run goes on with."""
+    """Moves what an earlier run has written, except what the resumed run needs."""
     number = 1 + sum(1 for _ in folder.glob(f"{EARLIER}-*"))
     target = folder / f"{EARLIER}-{number}"
     paths = [path for path in _written(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]

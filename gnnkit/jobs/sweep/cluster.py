@@ -34,11 +34,13 @@ class Cluster:
             command: Returns the arguments of `gnnkit` for a job.
         """
         try:
-            import submitit  # noqa: F401
+            import submitit
         except ImportError as error:
             raise UserError(
                 f"hydra/launcher=submitit_{name} needs the package submitit: pip install 'gnnkit[submitit]'"
             ) from error
+        if name == "slurm" and submitit.SlurmExecutor.affinity() < 0:
+            raise UserError("hydra/launcher=submitit_slurm needs SLURM: srun is not found on this machine")
         self._name, self._command = name, command
         self._keys = {key: _checked(f"hydra.launcher.{key}", value) for key, value in keys.items() if value is not None}
 
@@ -61,10 +63,7 @@ class Cluster:
         from submitit.helpers import CommandFunction
 
         folder = jobs[0].folder.parent / ".submitit"
-        try:
-            executor: Any = submitit.AutoExecutor(folder=folder, cluster=self._name)
-        except RuntimeError as error:
-            raise UserError(f"hydra/launcher=submitit_{self._name}: {error}") from error
+        executor: Any = submitit.AutoExecutor(folder=folder, cluster=self._name)
         executor.update_parameters(name="gnnkit", **_spelt(self._keys))
         commands = [[sys.executable, "-m", "gnnkit", *self._command(job)] for job in jobs]
         with executor.batch():

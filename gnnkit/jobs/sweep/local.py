@@ -96,7 +96,7 @@ class Local:
             os._exit(code)
 
     def _pass_on(self, running: Sequence[_Running], seconds: float) -> None:
-        """Writes errors of jobs to their logs, and to standard error for one job alone."""
+        """Writes errors of jobs to their logs, those of one job alone here too."""
         ready, _, _ = select.select([each.errors for each in running], [], [], seconds)
         for each in running:
             text = _read(each.errors) if each.errors in ready else b""

@@ -117,7 +117,7 @@ def _direction(given: object, metric: str, task: Task) -> str:
     return "minimize" if is_less else "maximize"
 
 
-def _study(keys: Mapping[str, Any], direction: str) -> Any:
+def _study(keys: Mapping[str, Any], direction: Any) -> Any:
     try:
         import optuna
     except ImportError as error:

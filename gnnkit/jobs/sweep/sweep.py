@@ -52,9 +52,11 @@ class _Sweep:
     def __init__(self, command: Command) -> None:
         self.command, self.hydra = command, command.hydra
         self.launch = self._launcher()
+        is_grid = self.hydra["sweeper.name"] == "basic"
+        grid = Grid(command.overrides) if is_grid else None
         self.settings = self._settled(_first_values(command.overrides))
         self.task: Task = self.settings.task.create()
-        self.plan = self._plan()
+        self.plan: Plan = grid or self._search()
         for overrides in self.plan.first():
             dispatch.check(self._settled(overrides))
         self.folder = self._folder()
@@ -102,9 +104,7 @@ class _Sweep:
         lines.append(f"{done} of {len(self.outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
-    def _plan(self) -> Plan:
-        if self.hydra["sweeper.name"] == "basic":
-            return Grid(self.command.overrides)
+    def _search(self) -> Search:
         if self.settings.job != "train":
             raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job} has none")
         return Search(self.command.overrides, self.hydra.under("sweeper"), self.task)

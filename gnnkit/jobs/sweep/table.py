@@ -24,7 +24,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> None:
     rows = [_row(outcome) for outcome in outcomes]
     write_atomically(folder / "results.json", json.dumps(finite(rows), indent=2, allow_nan=False).encode())
     swept = _names(outcome.job.swept for outcome in outcomes)
-    figures = _names(outcome.figures for outcome in outcomes)
+    figures = [name for name in _names(outcome.figures for outcome in outcomes) if name not in swept]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["job", "status", "exit_code", *swept, *figures, "folder"])
