@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config import HYDRA_PARTS
 from gnnkit.plugins import KINDS, conf_folders
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
@@ -101,7 +100,7 @@ def _of_hydra(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the comment of each setting of Hydra, as in `hydra.run.dir`."""
     for key in read("", "hydra").keys:
         yield f"hydra.{key.name}", key.comment
-    for part in HYDRA_PARTS:
+    for part in (part for part, section in chosen.items() if isinstance(section, Mapping) and "name" in section):
         option = read(part, str(chosen[part]["name"]))
         yield f"hydra.{part}", option.summary
         for key in option.keys:

@@ -21,7 +21,7 @@ from gnnkit.__main__ import main
 from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch, to_yaml
-from gnnkit.jobs.start import new_run_folder
+from gnnkit.jobs.folder import new_folder
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.processes import launch
 from gnnkit.leader.result import Result
@@ -150,7 +150,19 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "partition.grid=[4,1,1]", "workers=6"], "partition.grid=[4,1,1] needs 4 workers, got workers=6"),
         ([STRATEGY, "partition.border=min"], "partition.border=min is not known: did you mean min_words?"),
         ([STRATEGY, "seed"], "cannot read 'seed': write KEY=VALUE"),
-        ([STRATEGY, "--multirun"], "unrecognized arguments: --multirun"),
+        ([STRATEGY, "--multirn"], "unrecognized arguments: --multirn"),
+        ([STRATEGY, "seed=range(3)"], "seed=range(3) is a sweep over 3 values: add -m (--multirun)"),
+        ([STRATEGY, "hydra.job.chdir=true"], "hydra.job.chdir cannot be changed: of Hydra's settings there are hydra."),
+        ([STRATEGY, "hydra/job_logging=x"], "hydra/job_logging cannot be changed"),
+        ([STRATEGY, "hydra.run.dir=a", "output=b"], "output and hydra.run.dir both name the run folder"),
+        ([STRATEGY, "hydra.run.dir=${eval:1}"], "override 'hydra.run.dir=${eval:1}': resolvers other than"),
+        ([STRATEGY, "hydra.verbose=3"], "hydra.verbose=3 must be true, false, a name"),
+        ([STRATEGY, "on_exists=keep"], "on_exists=keep is not known: there are: refuse, replace, resume"),
+        ([STRATEGY, "on_exists=resume", "job=partition"], "on_exists=resume: job=partition has no checkpoint"),
+        ([STRATEGY, "on_exists=resume", "trainer.resume=x"], "on_exists=resume and trainer.resume are given"),
+        ([STRATEGY, "--config-name", "mine"], "--config-name mine: no such file in any --config-dir"),
+        ([STRATEGY, "-m", "--cfg"], "--cfg shows the configuration of one job"),
+        ([STRATEGY, "--cfg=yaml"], "argument --cfg: invalid choice: 'yaml'"),
         ([STRATEGY, "--config-dir", "none"], "--config-dir none is not a folder"),
     ],
 )
@@ -252,7 +264,7 @@ def test_signals_become_exit_codes(runs: Runs, number: signal.Signals) -> None:
 
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
-        folders = list(pool.map(lambda _: new_run_folder(), range(100)))
+        folders = list(pool.map(lambda _: new_folder(Path("outputs")), range(100)))
     assert len(set(folders)) == 100
 
 
@@ -325,7 +337,7 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
     assert (composed["model"], composed["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
-    with pytest.raises(ValueError, match=r"cannot make the run folder .*run: File exists"):
+    with pytest.raises(ValueError, match=r"cannot make the run folder .*run: it holds a run"):
         gnnkit.train(graph, strategy="vertex_centric", folder=empty_folder / "run")
 
 

@@ -136,7 +136,10 @@ def test_settings_of_a_sweep_need_a_sweep(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_folders_of_a_sweep_have_the_names_that_were_asked_for(here: Path) -> None:
-    keys = ["hydra.sweep.dir=${oc.env:SWEEPS,sweeps}/${now:%Y}", "hydra.sweep.subdir=${hydra.job.num}-${model.name}-${seed}"]
+    keys = [
+        "hydra.sweep.dir=${oc.env:SWEEPS,sweeps}/${now:%Y}",
+        "hydra.sweep.subdir=${hydra.job.num}-${model.name}-${seed}",
+    ]
     assert main(["-m", *QUICK, *keys, "job=partition", "model=gcn,sage", "seed=7"]) == 0
     (folder,) = (here / "sweeps").iterdir()
     assert folder.name == time.strftime("%Y")
@@ -200,7 +203,12 @@ def test_optuna_minimises_a_loss_and_leaves_out_jobs_that_fail(here: Path) -> No
     (here / "bad.npz").write_bytes(b"no archive")
     _write_graph(here / "good.npz")
     keys = [key for key in QUICK if "dataset" not in key]
-    keys += ["dataset=npz", "dataset.root=bad.npz,good.npz", "hydra.sweeper.metric=train_loss", "hydra.sweeper.n_trials=4"]
+    keys += [
+        "dataset=npz",
+        "dataset.root=bad.npz,good.npz",
+        "hydra.sweeper.metric=train_loss",
+        "hydra.sweeper.n_trials=4",
+    ]
     sampler = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=0"]
     main(["-m", *keys, *sampler, "hydra.sweeper.n_jobs=2", "hydra/launcher=joblib", "hydra.sweep.dir=sweep"])
     found = rows(here / "sweep")
@@ -209,13 +217,18 @@ def test_optuna_minimises_a_loss_and_leaves_out_jobs_that_fail(here: Path) -> No
     assert told["best_evaluated_value"] == min(row["figures"].get("train_loss", np.inf) for row in found)
 
 
-@pytest.mark.parametrize(("package", "key"), [("optuna", "hydra/sweeper=optuna"), ("submitit", "hydra/launcher=submitit_local")])
+@pytest.mark.parametrize(
+    ("package", "key"), [("optuna", "hydra/sweeper=optuna"), ("submitit", "hydra/launcher=submitit_local")]
+)
 def test_a_package_that_is_not_installed_is_named(
     package: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["-m", *QUICK, key, "seed=1,2"]) == 2
-    assert capsys.readouterr().err == f"gnnkit: error: {key} needs the package {package}: pip install 'gnnkit[{package}]'\n"
+    assert (
+        capsys.readouterr().err
+        == f"gnnkit: error: {key} needs the package {package}: pip install 'gnnkit[{package}]'\n"
+    )
 
 
 @pytest.mark.slow
@@ -234,7 +247,7 @@ tasks=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1"); log=$(sed -n '
 grep '^#SBATCH' "$1" > "$SLURM_FAKE/asked"
 for t in $(seq 0 ${tasks:-0}); do
     ( export SLURM_JOB_ID=7_$t SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=$t SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 \\
-        SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost; bash "$1" >/dev/null 2>&1; echo $? > "$SLURM_FAKE/$t" ) &
+        SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost; bash "$1"; touch "$SLURM_FAKE/$t" ) >/dev/null 2>&1 &
 done
 echo "Submitted batch job 7"
 """,
