@@ -102,6 +102,8 @@ class _Composer:
             check_folder(folder)
         self.overrides, self.name = [_spell(text) for text in overrides], name
         self.folders = [*conf_folders(), *(folder.resolve() for folder in config_dirs)]
+        if name != MAIN:  # Hydra looks for the main configuration in the first folder alone
+            self.folders.sort(key=lambda folder: not (folder / f"{name}.yaml").is_file())
         _register_without_yaml(self.folders)
 
     def plain(self) -> dict[str, Any]:

@@ -115,3 +115,13 @@ def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> No
     assert yaml.safe_load(plain) == yaml.safe_load((folder / "config.yaml").read_text())
     kept = yaml.safe_load((folder / ".hydra/overrides.yaml").read_text())
     assert kept == [*KEYS, "job=partition", "seed=5"]
+
+
+def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) -> None:
+    run("trainer.max_epochs=2", "seed=5", "partition=2d", "output=first")
+    assert main(["--config-dir", "first", "--config-name", "config"]) == 0
+    (again,) = (here / "outputs").glob("*/*")
+    for name in ("model.safetensors", "predictions.npy"):
+        assert (here / "first" / name).read_bytes() == (again / name).read_bytes(), name
+    kept = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in (here / "first", again)]
+    assert kept[0] == {**kept[1], "output": "first"}
