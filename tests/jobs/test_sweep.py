@@ -284,7 +284,7 @@ def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, he
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
-    assert [row["status"] for row in rows(here / "sweep")] == ["done", "not run"]
+    assert [row["status"] for row in rows(here / "sweep")] == ["done", "not finished"]
     assert "1 of 2 jobs done" in out
     assert _processes_that_name(here) == []
 

@@ -12,7 +12,7 @@ from gnnkit.config import RECORD
 from gnnkit.jobs.redacted import override
 from gnnkit.settings import Settings
 
-DONE, FAILED, LEFT = "done", "failed", "not run"
+DONE, FAILED, LEFT = "done", "failed", "not finished"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,8 +57,9 @@ class _Sweep:
         self.settings = self._settled(_first_values(command.overrides))
         self.task: Task = self.settings.task.create()
         self.plan: Plan = grid or self._search()
-        for overrides in self.plan.first():
-            dispatch.check(self._settled(overrides))
+        self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
+        for settings in self.checked.values():
+            dispatch.check(settings)
         self.folder = self._folder()
         self.outcomes: list[Outcome] = []
 
@@ -157,7 +158,7 @@ class _Sweep:
     def _job(self, number: int, overrides: Overrides) -> SweepJob:
         fixed = set(self.command.overrides)
         swept = dict(text.lstrip("+").split("=", 1) for text in overrides if text not in fixed)
-        settings = self._settled(overrides)
+        settings = self.checked.get(overrides) or self._settled(overrides)
         name = ",".join(f"{key}={value}".replace("/", "_") for key, value in swept.items())
         subdir = fill(str(self.hydra["sweep.subdir"]), settings.composed, num=number, override_dirname=name)
         return SweepJob(number, overrides, swept, settings, self.folder / subdir)
