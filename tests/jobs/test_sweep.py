@@ -324,3 +324,15 @@ def _write_graph(path: Path) -> None:
     dense = rng.normal(size=(60, 5)).astype(np.float32)
     np.savez(path, indptr=indptr, indices=rng.integers(0, 60, 180), x=dense, y=rng.integers(0, 3, 60), **masks)
     assert Npz(root=str(path)).load().num_nodes == 60
+
+
+@pytest.mark.slow
+def test_an_experiment_reaches_the_published_accuracy(data_folder: Path) -> None:
+    keys = [
+        "experiment=cora_gcn",
+        f"dataset.root='{data_folder / 'cora.npz'}'",
+        "workers=1",
+        "trainer.checkpoint=false",
+    ]
+    assert main(["-m", *keys, "seed=0", "trainer.check_val_every_n_epoch=50", "hydra.sweep.dir=sweep"]) == 0
+    assert rows(Path("sweep"))[0]["figures"]["test_accuracy"] == pytest.approx(0.815, abs=0.02)
