@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -23,8 +24,13 @@ FAILED, MENDABLE = 1, 2  # exit codes
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    return _exit_code(lambda: _run(_parsed(argv)))
+
+
+def _exit_code(work: Callable[[], int]) -> int:
+    """Calls `work`, prints errors, and returns the exit code."""
     try:
-        return _run(_parser().parse_args(argv))
+        return work()
     except UserError as error:
         print(f"gnnkit: error: {one_line(error)}", file=sys.stderr)
         return MENDABLE
@@ -72,13 +78,36 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="gnnkit", add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", nargs="?", const="", metavar="SECTION")
     parser.add_argument("--version", action="store_true")
-    parser.add_argument("--cfg", action="store_true")
-    parser.add_argument("--config-dir", type=Path)
+    parser.add_argument("--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("--info", choices=("all", "plugins", "searchpath", "defaults"))
+    parser.add_argument("-cd", "--config-dir", type=Path, action="append", default=[])
+    parser.add_argument("-cn", "--config-name", default=config.MAIN)
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("-sc", "--shell-completion")
     parser.add_argument("overrides", nargs="*")
     return parser
 
 
+_WITHOUT_VALUE = {"--cfg": "job", "--info": "all"}  # options that may stand alone
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line. `--cfg` and `--info` take no override for their value."""
+    parser = _parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    for number, word in enumerate(words):
+        if (default := _WITHOUT_VALUE.get(word)) is not None:
+            alone = number + 1 == len(words) or words[number + 1].startswith("-") or "=" in words[number + 1]
+            words[number : number + 1] = [f"{word}={default}"] if alone else [word]
+    return parser.parse_intermixed_args(words)
+
+
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.shell_completion is not None:
+        from gnnkit.usage import completion
+
+        print(completion.answer(arguments.shell_completion), end="")
+        return 0
     if arguments.help is not None:
         from gnnkit import usage
 
@@ -89,16 +118,93 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print(f"gnnkit {version('gnnkit')}")
         return 0
-    from gnnkit import jobs, settings
+    return _run_jobs(arguments)
+
+
+def _run_jobs(arguments: argparse.Namespace) -> int:
+    """Shows the configuration, or runs one job or a sweep."""
+    from gnnkit import jobs
     from gnnkit.launch.allocator import ask_for_large_pages
 
     ask_for_large_pages()
-    composed = config.compose(config.with_run(arguments.overrides), config_dir=arguments.config_dir)
+    overrides, hydra = config.split(arguments.overrides)
+    if arguments.info:
+        return _show_info(arguments, overrides)
+    if arguments.multirun and not arguments.cfg:
+        return _sweep(arguments, overrides, hydra)
+    if arguments.multirun:
+        raise UserError("--cfg shows the configuration of one job: leave -m out")
+    composed = _composed(arguments, [*overrides, *_run_dir(overrides, hydra)])
     if arguments.cfg:
-        print(jobs.to_yaml(composed), end="")
+        shown = {**(composed if arguments.cfg != "hydra" else {})}
+        if arguments.cfg != "job":
+            shown["hydra"] = hydra.nested()
+        print(jobs.to_yaml(shown), end="")
         return 0
-    result = jobs.start(settings.settle(composed))
+    hydra.refuse(("sweep.", "sweeper.", "launcher."), "is of a sweep: add -m, or leave it out")
+    return _run_job(composed, overrides, hydra)
+
+
+def _run_job(composed: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings) -> int:
+    from gnnkit import jobs, settings
+
+    _set_verbosity(hydra["verbose"])
+    result = jobs.start(settings.settle(composed), overrides=overrides)
     return 0 if result.get("verified", True) else FAILED
+
+
+def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: config.HydraSettings) -> int:
+    from gnnkit.jobs import sweep
+
+    hydra.refuse(("run.",), "is of one run: name the folder of a sweep with hydra.sweep.dir")
+    _set_verbosity(hydra["verbose"])
+    options = [f"--config-dir={folder.absolute()}" for folder in arguments.config_dir]
+    options += [f"--config-name={arguments.config_name}"]
+    compose = functools.partial(_composed, arguments)
+    return sweep.run(sweep.Command(overrides, options, hydra, compose, _exit_code))
+
+
+def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
+    """Composes the configuration of one job."""
+    of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
+    if of_file and any(config.key_of(text) == "checkpoint" for text in overrides):
+        raise UserError("checkpoint and --config-name both name the configuration of a run: give one of them")
+    chosen = [*of_file, *overrides] if of_file else config.with_run(overrides)
+    return config.compose(chosen, config_dirs=arguments.config_dir, config_name=name)
+
+
+def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]:
+    """Spells `hydra.run.dir` as `output`."""
+    if hydra["run.dir"] is None:
+        return []
+    if any(config.key_of(text) == "output" for text in overrides):
+        raise UserError("output and hydra.run.dir both name the run folder: give one of them")
+    return [f"output={hydra.given['run.dir'].partition('=')[2]}"]
+
+
+def _set_verbosity(verbose: object) -> None:
+    """Shows log lines of all loggers, or of those that are named."""
+    import logging
+
+    if verbose is False:
+        return
+    names = [None] if verbose is True else [verbose] if isinstance(verbose, str) else verbose
+    if not isinstance(names, list) or not all(name is None or isinstance(name, str) for name in names):
+        raise UserError(f"hydra.verbose={verbose} must be true, false, a name of a logger, or a list of names")
+    logging.basicConfig(format="[%(asctime)s][%(name)s][%(levelname)s] %(message)s")
+    for name in names:
+        logging.getLogger(name).setLevel(logging.DEBUG)
+
+
+def _show_info(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
+    from gnnkit.usage import info
+
+    def choices() -> dict[str, str]:
+        of_file, name = config.of_file(arguments.config_name, arguments.config_dir, overrides)
+        return config.choices([*of_file, *overrides], config_dirs=arguments.config_dir, config_name=name)
+
+    print(info.text(arguments.info, arguments.config_dir, choices), end="")
+    return 0
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -41,7 +41,7 @@ def read(section: str, name: str) -> Option:
     """
     path = _file(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
-    summary = lines[0].lstrip("# ") if lines and re.match(r"# (?!@)", lines[0]) else ""
+    summary = next((line.lstrip("# ") for line in lines[:2] if re.match(r"# (?!@)", line)), "")
     return Option(section, name, summary, tuple(_keys(lines)))
 
 
@@ -81,6 +81,9 @@ def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in read("", "config").keys:
         yield key.name, key.comment
     for section, chosen in composed.items():
+        if section == "hydra":
+            yield from _of_hydra(chosen)
+            continue
         if section in KINDS and isinstance(chosen, Mapping):
             option = read(section, str(chosen.get("nodes", chosen.get("name"))))
         elif section == "trainer":
@@ -91,6 +94,17 @@ def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for key in (*shared(section), *option.keys):
             if key.comment:
                 yield f"{section}.{key.name}", key.comment
+
+
+def _of_hydra(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the comment of each setting of Hydra, as in `hydra.run.dir`."""
+    for key in read("", "hydra").keys:
+        yield f"hydra.{key.name}", key.comment
+    for part in (part for part, section in chosen.items() if isinstance(section, Mapping) and "name" in section):
+        option = read(part, str(chosen[part]["name"]))
+        yield f"hydra.{part}", option.summary
+        for key in option.keys:
+            yield f"hydra.{part}.{key.name}", key.comment
 
 
 def _file(section: str, name: str) -> Path | None:

@@ -54,9 +54,15 @@ def names(kind: str) -> list[str]:
     return sorted({point.name for point in _points(kind)})
 
 
-def options(kind: str) -> list[str]:
-    """Lists the values of `kind=...`: the YAML files and the plugins of the kind."""
-    files = (path.stem for folder in conf_folders() for path in (folder / kind).glob("*.yaml"))
+def options(kind: str, folders: Iterable[Path] | None = None) -> list[str]:
+    """Lists the values of `kind=...`: the YAML files and the plugins of the kind.
+
+    Args:
+        kind: A section.
+        folders: Folders of YAML. Default: those of the installed packages.
+    """
+    searched = conf_folders() if folders is None else folders
+    files = (path.stem for folder in searched for path in (folder / kind).glob("*.yaml"))
     return sorted({*files, *names(kind)})
 
 

@@ -21,6 +21,7 @@ WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
 SCHEDULES = ("cosine", "linear")
 PRECISIONS = (32, 64, "bf16-mixed")
+ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
 DEFAULT_WORKERS = 4
@@ -41,6 +42,7 @@ _KEYS = (
     "seed",
     "job",
     "output",
+    "on_exists",
     "cache",
     "checkpoint",
     "write",
@@ -218,6 +220,7 @@ class Settings:
     workers: int
     threads: int  # of each rank
     output: str | None  # the run folder
+    on_exists: str  # of ON_EXISTS: where the run folder holds a run
     cache: Path | None  # where partitions and shards are kept. None: nowhere
     checkpoint: str | None  # of jobs in TRAINED: the folder of the run that has trained
     write: tuple[str, ...]  # of WRITTEN
@@ -278,6 +281,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         workers=workers,
         threads=_count("threads", config, MAX_THREADS),
         output=_path("output", config["output"]),
+        on_exists=one_of("on_exists", config["on_exists"], ON_EXISTS),
         cache=_cache(config["cache"]),
         checkpoint=_checkpoint(config["job"], config["checkpoint"]),
         write=_written(config["write"]),

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +19,11 @@ import yaml
 
 import gnnkit
 from gnnkit import keys, plugins
-from gnnkit.__main__ import main
+from gnnkit.__main__ import _parser, main
 from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch, to_yaml
-from gnnkit.jobs.start import new_run_folder
+from gnnkit.jobs.folder import new_folder
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.processes import launch
 from gnnkit.leader.result import Result
@@ -150,7 +152,19 @@ def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: s
         ([STRATEGY, "partition.grid=[4,1,1]", "workers=6"], "partition.grid=[4,1,1] needs 4 workers, got workers=6"),
         ([STRATEGY, "partition.border=min"], "partition.border=min is not known: did you mean min_words?"),
         ([STRATEGY, "seed"], "cannot read 'seed': write KEY=VALUE"),
-        ([STRATEGY, "--multirun"], "unrecognized arguments: --multirun"),
+        ([STRATEGY, "--multirn"], "unrecognized arguments: --multirn"),
+        ([STRATEGY, "seed=range(3)"], "seed=range(3) is a sweep over 3 values: add -m (--multirun)"),
+        ([STRATEGY, "hydra.job.chdir=true"], "hydra.job.chdir cannot be changed: of Hydra's settings there are hydra."),
+        ([STRATEGY, "hydra/job_logging=x"], "hydra/job_logging cannot be changed"),
+        ([STRATEGY, "hydra.run.dir=a", "output=b"], "output and hydra.run.dir both name the run folder"),
+        ([STRATEGY, "hydra.run.dir=${eval:1}"], "override 'hydra.run.dir=${eval:1}': resolvers other than"),
+        ([STRATEGY, "hydra.verbose=3"], "hydra.verbose=3 must be true, false, a name"),
+        ([STRATEGY, "on_exists=keep"], "on_exists=keep is not known: there are: refuse, replace, resume"),
+        ([STRATEGY, "on_exists=resume", "job=partition"], "on_exists=resume: job=partition has no checkpoint"),
+        ([STRATEGY, "on_exists=resume", "trainer.resume=x"], "on_exists=resume and trainer.resume are given"),
+        ([STRATEGY, "--config-name", "mine"], "--config-name mine: no such file in any --config-dir"),
+        ([STRATEGY, "-m", "--cfg"], "--cfg shows the configuration of one job"),
+        ([STRATEGY, "--cfg=yaml"], "argument --cfg: invalid choice: 'yaml'"),
         ([STRATEGY, "--config-dir", "none"], "--config-dir none is not a folder"),
     ],
 )
@@ -252,7 +266,7 @@ def test_signals_become_exit_codes(runs: Runs, number: signal.Signals) -> None:
 
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
-        folders = list(pool.map(lambda _: new_run_folder(), range(100)))
+        folders = list(pool.map(lambda _: new_folder(Path("outputs")), range(100)))
     assert len(set(folders)) == 100
 
 
@@ -325,7 +339,7 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
     assert (composed["model"], composed["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
-    with pytest.raises(ValueError, match=r"cannot make the run folder .*run: File exists"):
+    with pytest.raises(ValueError, match=r"cannot make the run folder .*run: it holds a run"):
         gnnkit.train(graph, strategy="vertex_centric", folder=empty_folder / "run")
 
 
@@ -359,3 +373,113 @@ def test_jobs_of_one_process_run_once_where_ranks_were_started(
     (run,) = runs
     assert run["settings"].workers == 3
     assert len(list(empty_folder.glob("outputs/*/*"))) == 1
+
+
+@pytest.mark.parametrize("topic", ["hydra", "experiment"])
+def test_help_lists_settings_of_hydra_and_experiments(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help", topic]) == 0
+    text = capsys.readouterr().out
+    expected = {"hydra": ("hydra.sweep.dir=null", "hydra/sweeper=optuna\n", "hydra.sweeper.n_trials=20", "hydra.launcher.n_jobs=-1"),
+                "experiment": ("experiment=cora_gcn\n", "published 81.5 %", "    trainer.max_epochs=200")}  # fmt: skip
+    joined = re.sub(r"\s+", " ", text)
+    assert [word for word in expected[topic] if word not in text and word not in joined] == []
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_option_of_the_command_is_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    options = {option for action in _parser()._actions for option in action.option_strings}
+    assert [option for option in options if option not in text] == []
+
+
+def test_the_configuration_is_shown_with_and_without_hydra(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for topic in ("job", "hydra", "all"):
+        assert main(["--cfg", topic, STRATEGY, "hydra.sweep.dir=x", "hydra/sweeper=optuna"]) == 0
+        text = capsys.readouterr().out
+        shown[topic] = yaml.safe_load(text)
+    assert shown["job"] == compose([STRATEGY])
+    assert shown["all"] == {**shown["job"], **shown["hydra"]}
+    assert (shown["hydra"]["hydra"]["sweep"]["dir"], shown["hydra"]["hydra"]["sweeper"]["n_trials"]) == ("x", 20)
+    assert "    n_trials: 20  # number of jobs\n" in text
+    assert main([STRATEGY, "--cfg"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == shown["job"]
+
+
+def test_info_names_versions_plugins_folders_and_choices(
+    capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    assert main(["--info", STRATEGY, "model=sage", "--config-dir", str(empty_folder)]) == 0
+    text = capsys.readouterr().out
+    expected = (
+        "gnnkit ",
+        "torch ",
+        "  model=gcn  gnnkit.model.gcn:GCN of gnnkit",
+        "hydra/sweeper=optuna",
+        "  model=sage\n",
+    )
+    assert [word for word in (*expected, f"{empty_folder}  --config-dir") if word not in text] == []
+    assert main(["--info", "searchpath"]) == 0
+    assert "model=" not in capsys.readouterr().out
+
+
+def test_the_configuration_of_a_run_repeats_the_run(
+    runs: Runs, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [
+        "partition=2d",
+        "partition.nodes=hash",
+        "workers=2",
+        "model=sage",
+        "model.hidden=5",
+        "output=first",
+        "seed=3",
+    ]
+    assert main([STRATEGY, *keys]) == 0
+    repeat = ["--config-dir", "first", "--config-name", "config"]
+    assert main(repeat) == 0
+    assert main([*repeat, "-cd", "first", "model=gin", "seed=4"]) == 0
+    first, second, third = ({**run["settings"].composed, "output": None} for run in runs)
+    assert second == first
+    assert (third["model"]["name"], third["seed"], third["partition"]) == ("gin", 4, first["partition"])
+    assert runs[1]["folder"] != runs[0]["folder"]
+    assert main([*repeat, "job=predict", "checkpoint=first"]) == 2
+    assert "checkpoint and --config-name both name" in capsys.readouterr().err
+
+
+def test_a_secret_of_the_environment_is_not_kept_and_the_run_can_be_repeated(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdef")
+    monkeypatch.setenv("DATA_HOST", "example.org")
+    url = "https://me:${oc.env:HF_TOKEN}@${oc.env:DATA_HOST}/x?token=${oc.env:HF_TOKEN}"
+    assert main([STRATEGY, "dataset=npz", f"dataset.root='{url}'", "output=first"]) == 0
+    folder = runs[0]["folder"]
+    assert runs[0]["settings"].dataset.arguments["root"] == "https://me:hf_abcdef@example.org/x?token=hf_abcdef"
+    for path in ("config.yaml", ".hydra/config.yaml", ".hydra/overrides.yaml"):
+        assert "abcdef" not in (folder / path).read_text(), path
+    assert "@example.org" in (folder / "config.yaml").read_text()
+
+
+def test_a_key_that_comes_from_the_environment_repeats(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "abcdef123")
+    assert main([STRATEGY, "dataset=npz", "dataset.root=${oc.env:MY_API_KEY}/x", "output=first"]) == 0
+    assert (
+        yaml.safe_load((runs[0]["folder"] / "config.yaml").read_text())["dataset"]["root"] == "${oc.env:MY_API_KEY}/x"
+    )
+    assert main(["--config-dir", "first", "-cn", "config"]) == 0
+    assert runs[1]["settings"].dataset.arguments["root"] == "abcdef123/x"
+
+
+def test_verbosity_is_that_of_the_named_loggers(runs: Runs) -> None:
+    before = {name: logging.getLogger(name).level for name in ("", "some.logger")}
+    try:
+        assert main([STRATEGY, "hydra.verbose=[some.logger]"]) == 0
+        assert logging.getLogger("some.logger").level == logging.DEBUG
+        assert logging.getLogger().level == before[""]
+        assert main([STRATEGY, "hydra.verbose=true"]) == 0
+        assert logging.getLogger().level == logging.DEBUG
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

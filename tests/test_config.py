@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from gnnkit.config import as_overrides, compose
+from gnnkit.config import as_overrides, compose, expand, of_file, spaces
 from gnnkit.errors import UserError
+from gnnkit.plugins import options
+from gnnkit.settings import settle
 
 
 @pytest.mark.parametrize("spelling", ["strategy=vertex_centric", "+strategy=vertex_centric"])
@@ -46,7 +49,8 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
         (["strategy=vertex_centric", "seed=" + "[" * 3000], r"^cannot read 'seed=\[+\.\.\.': write KEY=VALUE"),
         (["strategy=vertex_centric", "sampler.fanouts=[5]"], r"^sampler\.fanouts needs a sampler, and none is chosen"),
         (["strategy=vertex_centric", "strategy=vertex_centric"], r"^strategy appears more than once"),
-        (["strategy=vertex_centric", "seed=1,2"], r"^Ambiguous value for argument 'seed=1,2'"),
+        (["strategy=vertex_centric", "seed=1,2"], r"^seed=1,2 is a sweep over 2 values: add -m \(--multirun\)"),
+        (["strategy=vertex_centric", "seed=range(3)"], r"^seed=range\(3\) is a sweep over 3 values: add -m"),
         (["strategy=vertex_centric", "seed"], r"^cannot read 'seed': write KEY=VALUE"),
         (["strategy=vertex_centric", "seed=[1"], r"^cannot read 'seed=\[1': write KEY=VALUE"),
         (["strategy=vertex_centric", "seed=${no.such}"], r"Interpolation key 'no.such' not found"),
@@ -81,7 +85,9 @@ PAYLOADS = [
         ("hydra.searchpath=", "[file:///tmp]"),
         ("hydra.run.dir=", MARKER),
         ("model@hydra.callbacks=", "gcn"),
-        ("model.hidden=", "${oc.env:HOME}"),
+        ("model.hidden=", "${oc.${now:env}:HOME}"),
+        ("model.hidden=", "${${oc.env:HOME}}"),
+        ("model.hidden=", "${oc.env:HOME,${eval:1}}"),
         ("model.hidden=", "${eval:1+1}"),
         ("model.hidden=", "'${oc.decode:${oc.env:HOME}}'"),
         ("model.options.x=", "[${ oc.env:HOME}]"),
@@ -108,7 +114,7 @@ def test_overrides_that_would_run_code_are_refused(
         ("# @package hydra.callbacks.x\nname: gcn\n", "cannot be changed"),
         ("# @package _global_\nhydra: {callbacks: {}}\n", "cannot be changed"),
         ("defaults:\n  - override /hydra/launcher: x\n", "cannot be changed"),
-        ("name: ${oc.env:HOME}\n", "resolvers such as"),
+        ("name: ${oc.decode:1}\n", "resolvers other than"),
         ("name: !!python/object/apply:os.mkdir [marker]\n", "cannot be read: could not determine a constructor"),
         ("name: [\n", "cannot be read"),
     ],
@@ -117,16 +123,16 @@ def test_files_that_would_run_code_are_refused(tmp_path: Path, text: str, expect
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text(text)
     with pytest.raises(UserError, match=expected):
-        compose(["strategy=vertex_centric", "model=mine"], config_dir=tmp_path)
+        compose(["strategy=vertex_centric", "model=mine"], config_dirs=[tmp_path])
 
 
 def test_a_users_folder_adds_options(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "wide.yaml").write_text("defaults: [gcn]\nhidden: 99\n")
-    config = compose(["strategy=vertex_centric", "model=wide"], config_dir=tmp_path)
+    config = compose(["strategy=vertex_centric", "model=wide"], config_dirs=[tmp_path])
     assert (config["model"]["name"], config["model"]["hidden"]) == ("gcn", 99)
     with pytest.raises(UserError, match="is not a folder"):
-        compose(config_dir=tmp_path / "none")
+        compose(config_dirs=[tmp_path / "none"])
 
 
 def test_python_values_become_overrides_that_compose_to_them() -> None:
@@ -164,3 +170,100 @@ def test_a_layout_and_a_node_assignment_go_together_in_either_order() -> None:
     ]
     assert chosen[0] == chosen[1]
     assert (chosen[0]["nodes"], chosen[0]["grid"]) == ("hash", "2d")
+
+
+def test_values_of_the_environment_and_the_time_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOT", "7")
+    keys = ["strategy=vertex_centric", "dataset=npz", "dataset.root=${oc.env:ROOT}/${now:%Y}/${oc.env:NO_SUCH,x.npz}"]
+    assert compose(keys)["dataset"]["root"] == f"7/{time.strftime('%Y')}/x.npz"
+    assert compose([*keys, "output=${oc.env:ROOT}"])["output"] == "7", "a number stays text"
+    with pytest.raises(UserError, match="Environment variable 'NO_SUCH' not found"):
+        compose([*keys, "output=${oc.env:NO_SUCH}"])
+
+
+@pytest.mark.parametrize("value", ["${oc.env:HOME}", "${seed}", "a${eval:1}"])
+def test_values_of_the_environment_are_resolved_once(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVIL", value)
+    with pytest.raises(UserError, match=r"the value of EVIL holds \$\{, which is refused"):
+        compose(["strategy=vertex_centric", "output=${oc.env:EVIL}"])
+
+
+def test_values_of_the_environment_stand_in_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHS", "/graphs")
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset/mine.yaml").write_text("defaults: [npz]\nroot: ${oc.env:GRAPHS}/a.npz\n")
+    config = compose(["strategy=vertex_centric", "dataset=mine"], config_dirs=[tmp_path])
+    assert config["dataset"]["root"] == "/graphs/a.npz"
+
+
+def test_several_folders_of_a_user_are_searched(tmp_path: Path) -> None:
+    for name, hidden in (("first", 1), ("second", 2)):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / f"model/{name}.yaml").write_text(f"defaults: [gcn]\nhidden: {hidden}\n")
+        (tmp_path / name / "model/both.yaml").write_text(f"defaults: [gcn]\nhidden: {hidden}\n")
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for name, hidden in (("first", 1), ("second", 2), ("both", 1)):
+        assert compose(["strategy=auto", f"model={name}"], config_dirs=folders)["model"]["hidden"] == hidden
+    with pytest.raises(UserError, match=r"^model=firts is not known: did you mean first\? there are: both, first, "):
+        compose(["strategy=auto", "model=firts"], config_dirs=folders)
+
+
+def test_a_file_gives_values_before_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("strategy: {name: vertex_centric}\nmodel: {name: sage, hidden: 5}\nseed: 3\n")
+    values, name = of_file("mine", [tmp_path], ["seed=4"])
+    config = compose([*values, "seed=4"], config_name=name)
+    assert (config["model"]["name"], config["model"]["hidden"], config["seed"]) == ("sage", 5, 4)
+    values, name = of_file("mine.yaml", [tmp_path], ["model=gcn"])
+    assert compose([*values, "model=gcn"], config_name=name)["model"]["hidden"] == 64, "of the model that is chosen"
+
+
+def test_a_file_with_defaults_is_a_main_configuration(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - config\n  - override model: gin\n  - _self_\nseed: 9\n")
+    values, name = of_file("mine", [tmp_path], [])
+    config = compose([*values, "strategy=vertex_centric"], config_dirs=[tmp_path], config_name=name)
+    assert (config["model"]["name"], config["seed"]) == ("gin", 9)
+
+
+def test_a_secret_that_was_not_kept_must_be_given_again(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {name: gcn, options: {api_key: '***'}}\n")
+    with pytest.raises(UserError, match=r"model\.options\.api_key was a secret and was not kept: give "):
+        of_file("config", [tmp_path], [])
+    assert of_file("config", [tmp_path], ["model.options.api_key=x"])[1] == "config"
+
+
+@pytest.mark.parametrize("name", options("experiment"))
+def test_experiments_choose_all_but_the_file_and_can_be_changed(name: str) -> None:
+    chosen = [f"experiment={name}", "dataset.root=x.npz"]
+    config = compose(chosen)
+    assert (config["strategy"]["name"], config["dataset"]["name"]) == ("vertex_centric", "npz")
+    assert config["trainer"]["max_epochs"] in (100, 200)
+    settle(config)
+    changed = compose([*chosen, "strategy=individual_sample", "trainer.max_epochs=7", "model=gat"])
+    assert (changed["strategy"]["name"], changed["trainer"]["max_epochs"]) == ("individual_sample", 7)
+    assert changed["model"]["name"] == "gat"
+    with pytest.raises(UserError, match=r"^dataset\.root is missing"):
+        compose([f"experiment={name}"])
+
+
+def test_an_experiment_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UserError, match=r"^experiment=cora is not known: did you mean cora_gcn\?"):
+        compose(["experiment=cora"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("seed=range(3)", ("0", "1", "2")),
+        ("seed=range(6,0,-3)", ("6", "3")),
+        ("trainer.lr=range(0,1,0.5)", ("0.0", "0.5")),
+        ("partition=1d,2d", ("1d", "2d")),
+        ("model.options.x=choice('a b',c)", ("a\\ b", "c")),
+        ("partition=glob([1*,2*],exclude=1.5*)", ("1d", "2d", "2psl")),
+        ("sampler.fanouts=[5,5],[10]", ("[5,5]", "[10]")),
+        ("seed=sort(3,1,2)", ("1", "2", "3")),
+    ],
+)
+def test_the_grammar_of_sweeps_is_hydras(text: str, expected: tuple[str, ...]) -> None:
+    key = text.partition("=")[0]
+    assert expand([text]) == [(f"{key}={value}",) for value in expected]
+    assert spaces([text, "workers=2"])[0] == ["workers=2"]

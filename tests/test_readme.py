@@ -155,6 +155,33 @@ def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pyt
         assert checked.workers >= 1
 
 
+def sweeps() -> list[list[str]]:
+    """Lists the arguments of every `gnnkit -m`."""
+    return [line.split()[2:] for line in README.splitlines() if line.startswith("    gnnkit -m ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", sweeps(), ids=" ".join)
+def test_sweeps_are_accepted(arguments: list[str]) -> None:
+    overrides, _ = config.split(arguments)
+    fixed, spaces = config.spaces(overrides)
+    assert spaces
+    for end in (0, 1):
+        job = [*fixed, *(f"{space.key}={space.ends[end]}" for space in spaces)]
+        dispatch.check(settings.settle(config.compose(job)))
+
+
+def test_every_experiment_sweeper_and_launcher_is_in_a_table() -> None:
+    assert named("`experiment=`") == set(plugins.options("experiment"))
+    cells = " ".join(row[1] for row in table("key"))
+    for part in config.HYDRA_PARTS:
+        for name in config.hydra_options(part):
+            assert f"`{name}`" in cells
+            assert {key.name for key in keys.read(part, name).keys} <= {
+                name.removeprefix(f"hydra.{part}.") for name in code(cells)
+            }
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """Run folders of the first command of README on a small graph, and a program."""

@@ -37,6 +37,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.kind": ["tree"],
     "dataset.targets": ["labels"],
     "cache": ["", 3],
+    "on_exists": ["keep", ""],
     "partition.nodes": ["none"],
     "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
     "partition.replication": [0, 5, -1, 2.5],

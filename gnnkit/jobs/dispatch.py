@@ -233,6 +233,14 @@ def run(
     return run_ranks(work, _needs(model, chosen), chosen, folder, graph, model)
 
 
+def preload(settings: Settings) -> None:
+    """Imports all that the job's ranks will import, for processes to be forked."""
+    if settings.job in ("train", "verify", *TRAINED):
+        from gnnkit.jobs.models import ModelSource
+
+        _work(settings.job, ModelSource(settings.model, None).trains)
+
+
 def _needs(model: Given, settings: Settings) -> Needs:
     """Says what the ranks read.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnkit.errors import UserError
-from gnnkit.jobs.redacted import to_yaml
+from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.say import say
 from gnnkit.launch.environment import started_rank
 from gnnkit.leader.result import Result
@@ -25,7 +24,11 @@ _IN_ONE_PROCESS = ("plan", "partition", "init")
 
 
 def start(
-    settings: Settings, folder: str | Path | None = None, graph: Graph | None = None, model: Given = None
+    settings: Settings,
+    folder: str | Path | None = None,
+    graph: Graph | None = None,
+    model: Given = None,
+    overrides: Sequence[str] = (),
 ) -> Result:
     """Runs the job in a new folder, writes `result.json` there, and prints the result.
 
@@ -35,6 +38,7 @@ def start(
             `outputs/<date>/<time>`.
         graph: Instead of the data set.
         model: Instead of the configured model.
+        overrides: As on the command line, kept in the run folder.
 
     Returns:
         The result, on the leader. Other ranks of a run that was started from outside
@@ -54,8 +58,8 @@ def start(
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
-        settings = dispatch.check(settings, graph, model)
-        run_folder = _run_folder(settings, folder) if is_leader else None
+        settings = dispatch.check(run_folders.resumed(settings, folder), graph, model)
+        run_folder = run_folders.make(settings, folder, overrides) if is_leader else None
         if run_folder is not None and settings.notes:
             say("\n".join(settings.notes))
         result = dispatch.run(settings, run_folder, started, graph, model)
@@ -83,36 +87,3 @@ def _collecting_nothing() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _run_folder(settings: Settings, folder: str | Path | None) -> Path:
-    named = settings.output if folder is None else folder
-    run_folder = new_run_folder() if named is None else _make_folder(Path(named).absolute())
-    (run_folder / "config.yaml").write_text(to_yaml(settings.composed), encoding="utf-8")
-    return run_folder
-
-
-def new_run_folder(base: Path = Path("outputs")) -> Path:
-    """Makes `base/<date>/<time>`, with a number added if another run has this time."""
-    parent = base / time.strftime("%Y-%m-%d")
-    stem = time.strftime("%H-%M-%S")
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in range(10_000):
-            folder = parent / (f"{stem}-{number}" if number else stem)
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder.absolute()
-    except OSError as error:
-        raise UserError(f"cannot make a run folder in {parent.absolute()}: {error.strerror}") from error
-    raise UserError(f"{parent.absolute()} holds 10000 runs of {stem}")
-
-
-def _make_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from error
-    return folder

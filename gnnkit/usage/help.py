@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import replace
 
 from gnnkit import keys, plugins
-from gnnkit.config import SECTIONS
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options
 from gnnkit.ranges import unknown
 
 WIDTH = 80  # columns
@@ -32,12 +32,27 @@ Options:
                         this text, or the keys of a section with their defaults:
                         --help model, --help model=gcn
     --version           the version
-    --cfg               print the composed configuration as YAML and stop
-    --config-dir DIR    a folder with YAML of your own, such as
-                        DIR/model/wide.yaml for model=wide
+    --cfg [job|hydra|all]
+                        print the composed configuration as YAML and stop, the
+                        run's (default), Hydra's settings, or both
+    --info [all|plugins|searchpath|defaults]
+                        print versions, what is installed, where YAML is
+                        searched, and what is chosen, and stop
+    -m, --multirun      run a job for each combination of values, such as
+                        seed=range(3) partition=1d,2d
+    -cd, --config-dir DIR
+                        a folder with YAML of your own, such as
+                        DIR/model/wide.yaml for model=wide; may be repeated
+    -cn, --config-name NAME
+                        DIR/NAME.yaml gives values; --config-dir RUN
+                        --config-name config repeats a run
+    -sc, --shell-completion install=SHELL
+                        print what makes bash, zsh or fish complete words:
+                        eval "$(gnnkit -sc install=bash)"
 
 A run writes outputs/<date>/<time>/ with config.yaml, result.json,
-predictions.npy (values.npy of a program), checkpoints and logs.
+predictions.npy (values.npy of a program), checkpoints and logs. A sweep writes
+multirun/<date>/<time>/ with a folder for each job, results.csv, results.json.
 Exit codes: 0 done; 2 an error that you can mend, named on one line; 1 any
 other; 130 or 143 ended by a signal.
 """
@@ -47,8 +62,10 @@ def general() -> str:
     """Lists the options of each section and the keys of the run. Imports no plugin."""
     sections = [_entry(kind, " ".join(plugins.options(kind)), 12) for kind in plugins.KINDS]
     trainer = _entry("trainer", " ".join(key.name for key in keys.read("trainer", "default").keys), 12)
+    experiments = _entry(EXPERIMENT, " ".join(plugins.options(EXPERIMENT)), 12)
+    of_hydra = _entry("hydra", "run sweep sweeper launcher verbose: --help hydra", 12)
     run = [_key("", key, 20) for key in keys.read("", "config").keys]
-    return _HELP.format(sections="\n".join([*sections, trainer]), keys="\n".join(run))
+    return _HELP.format(sections="\n".join([*sections, trainer, experiments, of_hydra]), keys="\n".join(run))
 
 
 def section(topic: str) -> str:
@@ -60,8 +77,10 @@ def section(topic: str) -> str:
         topic: A section such as `model`, or an option such as `model=gcn`.
     """
     kind, _, name = topic.lstrip("+").partition("=")
-    if kind not in SECTIONS:
-        raise unknown(f"--help {topic}", kind, SECTIONS)
+    if kind == "hydra":
+        return _of_hydra()
+    if kind not in (*SECTIONS, EXPERIMENT):
+        raise unknown(f"--help {topic}", kind, (*SECTIONS, EXPERIMENT, "hydra"))
     known = plugins.options(kind)
     if name and name not in known:
         raise unknown(f"{kind}={name}", name, known)
@@ -71,13 +90,24 @@ def section(topic: str) -> str:
     return "\n\n".join(options) + "\n"
 
 
+def _of_hydra() -> str:
+    """Lists the settings of Hydra with defaults, by sweeper and launcher."""
+    parts = ["\n".join(["hydra", *(_key("hydra", key, 30) for key in keys.read("", "hydra").keys)])]
+    for part in HYDRA_PARTS:
+        for option in (keys.read(part, name) for name in hydra_options(part)):
+            lines = [f"hydra/{part}={option.name}", *_wrapped(option.summary, 2)]
+            parts.append("\n".join([*lines, *(_key(f"hydra.{part}", key, 30) for key in option.keys)]))
+    return "\n\n".join(parts) + "\n"
+
+
 def _option(option: keys.Option) -> str:
     """Spells one option. Leaves out keys of the whole section with the same default."""
     everywhere = {key.name: key.default for key in keys.shared(option.section)}
     own = [replace(key, comment="") if key.name in everywhere else key for key in option.keys]
     shown = [key for key in own if everywhere.get(key.name) != key.default]
     lines = [f"{option.section}={option.name}", *_wrapped(option.summary, 2)]
-    lines += [_key(option.section, key, 30) for key in shown]
+    prefix = "" if option.section == EXPERIMENT else option.section
+    lines += [_key(prefix, key, 30) for key in shown]
     if not (option.summary or option.keys):
         lines += _wrapped(f"Ships no YAML. Set its arguments with {option.section}.options.KEY=VALUE", 2)
     return "\n".join(lines)

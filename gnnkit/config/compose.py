@@ -1,0 +1,244 @@
+"""Composes configurations: overrides as on the command line in, plain data out.
+
+Configuration is data. `code` says what is refused. Hydra is imported at the first call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
+from gnnkit.config.sweeps import space_of
+from gnnkit.errors import UserError
+from gnnkit.plugins import KINDS, conf_folders, names, options
+from gnnkit.ranges import shown, unknown, unknown_key
+
+SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
+MAIN = "config"  # name of the main configuration
+EXPERIMENT = "experiment"  # chooses a YAML file of several sections
+_NO_NAME = re.compile(
+    r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
+)  # Hydra's values
+
+
+def compose(
+    overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
+) -> dict[str, Any]:
+    """Composes the main configuration and command-line overrides to plain data.
+
+    Raises `UserError` with the key and the nearest known key for all that Hydra
+    refuses, for missing values, and for anything that would run code.
+
+    Args:
+        overrides: As on the command line, such as `model=gcn` and `model.hidden=8`.
+        config_dirs: Folders of the user's own YAML, searched after ours.
+        config_name: The main configuration. Default: ours.
+    """
+    return _Composer(overrides, config_dirs, config_name).plain()
+
+
+def choices(
+    overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
+) -> dict[str, str]:
+    """Returns the option that each section gets. Arguments are those of `compose`."""
+    found = _Composer(overrides, config_dirs, config_name).composed(with_hydra=True).hydra.runtime.choices
+    return {str(kind): str(name) for kind, name in found.items() if name and not str(kind).startswith("hydra/")}
+
+
+def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Spells Python values as overrides.
+
+    `{"model": {"name": "gcn", "hidden": 8}}` becomes `model=gcn model.hidden=8`.
+    """
+    overrides = []
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
+            rest = {name: item for name, item in value.items() if name != "name"}
+            overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
+        else:
+            overrides.append(f"{prefix}{key}={_literal(value)}")
+    return overrides
+
+
+def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yields all keys of nested mappings, as in `model.hidden`."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{prefix}{key}.")
+
+
+def _literal(value: Any) -> str:
+    """Spells a plain value in Hydra's grammar."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    return QuotedString(str(value), Quote.single).with_quotes()
+
+
+class _Composer:
+    """Overrides and folders that have been checked, on the way to plain data."""
+
+    def __init__(self, overrides: Sequence[str], config_dirs: Sequence[Path], name: str) -> None:
+        for text in overrides:
+            refuse_code(text, f"override {text!r}")
+            refuse_hydra(key_of(text), f"override {text!r}")
+            _refuse_sweep(text)
+            _check_choice(text)
+        if [key_of(text) for text in overrides].count("strategy") > 1:
+            raise UserError("strategy appears more than once: choose one")
+        for folder in config_dirs:
+            check_folder(folder)
+        self.overrides, self.name = [_spell(text) for text in overrides], name
+        self.folders = [*conf_folders(), *(folder.resolve() for folder in config_dirs)]
+        if name != MAIN:  # Hydra looks for the main configuration in the first folder alone
+            self.folders.sort(key=lambda folder: not (folder / f"{name}.yaml").is_file())
+        _register_without_yaml(self.folders)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain data, with every interpolation resolved."""
+        from omegaconf import OmegaConf
+
+        with self._as_user_errors():
+            composed = self.composed()
+            raw = OmegaConf.to_container(composed)
+            refuse_code_in(raw, "the configuration")
+            check_environment(raw)
+            if missing := sorted(OmegaConf.missing_keys(composed)):
+                raise _missing(missing[0])
+            return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
+
+    def composed(self, overrides: Sequence[str] | None = None, *, with_hydra: bool = False) -> Any:
+        """Lets Hydra compose.
+
+        Args:
+            overrides: Instead of all overrides.
+            with_hydra: Whether to add Hydra's own section. Default: False.
+        """
+        from hydra import compose, initialize_config_dir
+        from hydra.core.override_parser.types import Quote, QuotedString
+
+        chosen = self.overrides if overrides is None else overrides
+        paths = ",".join(QuotedString(f"file://{folder}", Quote.single).with_quotes() for folder in self.folders[1:])
+        with initialize_config_dir(str(self.folders[0]), job_name="gnnkit", version_base=None):
+            return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
+
+    @contextlib.contextmanager
+    def _as_user_errors(self) -> Iterator[None]:
+        """Turns errors of Hydra into one line with the key."""
+        from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            yield
+        except UserError:
+            raise
+        except OverrideParseException as error:
+            raise UserError(
+                f"cannot read {shown(error.override)!r}: write KEY=VALUE ({shown(_first_line(error))})"
+            ) from error
+        except MissingConfigException as error:
+            kind, _, name = (error.missing_cfg_file or "").rpartition("/")
+            raise unknown(f"{kind}={name}", name, options(kind, self.folders)) from error
+        except (HydraException, OmegaConfBaseException) as error:
+            raise (self._why_refused() or UserError(_first_line(error))) from error
+        except RecursionError as error:
+            raise UserError("the configuration is nested too deeply to be read") from error
+        except (OSError, ValueError) as error:  # too long a name, a choice of options that is no name
+            raise UserError(f"the configuration cannot be read: {shown(error)}") from error
+
+    def _why_refused(self) -> UserError | None:
+        """Finds why Hydra may have refused.
+
+        The reason is the first override of a key that the chosen options lack.
+        """
+        from hydra.errors import HydraException
+        from omegaconf import OmegaConf
+
+        named = {key_of(text) for text in self.overrides}
+        lacks_strategy = not named & {"strategy", EXPERIMENT} and self.name == MAIN
+        chosen = ["strategy=auto"] if lacks_strategy else []  # any: Hydra composes nothing without one
+        chosen += [text for text in self.overrides if key_of(text) in (*KINDS, EXPERIMENT)]
+        try:
+            composed = typing.cast("dict[str, Any]", OmegaConf.to_container(self.composed(chosen)))
+        except HydraException:
+            return None
+        known = set(dotted(composed))
+        key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
+        if key is None:
+            return _missing("strategy") if lacks_strategy else None
+        section = key.partition(".")[0]
+        if section in KINDS and section not in composed:  # only a sampler may be left out
+            return UserError(
+                f"{key} needs a {section}, and none is chosen: leave the key out, or choose {section}=NAME "
+                "for a strategy that draws"
+            )
+        return unknown_key(key, known)
+
+
+def _register_without_yaml(folders: Sequence[Path]) -> None:
+    """Makes `kind=name` work for plugins that ship no YAML."""
+    from hydra.core.config_store import ConfigStore
+
+    for kind in KINDS:
+        key = "nodes" if kind == "partition" else "name"
+        grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
+        for name in names(kind):
+            if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
+                ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
+
+
+def _spell(text: str) -> str:
+    """Adds the `+` that Hydra wants for a group without default and for new keys.
+
+    Takes the `+` of `+strategy` away, as the strategy stands in the list of defaults.
+    """
+    if key_of(text) == "strategy":
+        return text.lstrip("+")
+    if key_of(text) == EXPERIMENT and text[0] not in "+~":
+        return f"+{text}"
+    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options[.=]", text) else text
+
+
+def _refuse_sweep(text: str) -> None:
+    """Refuses several values for one key, and says what to type."""
+    if "," in text or "(" in text:
+        space = space_of(text)
+        if space is not None:
+            number = f"{len(space.values)} values" if space.values else "an interval"
+            raise UserError(
+                f"{shown(text)} is a sweep over {number}: add -m (--multirun) to run a job for each, "
+                "or write text in quotes and lists in [ ]"
+            )
+
+
+def _check_choice(text: str) -> None:
+    """Refuses choices of options that Hydra would not report by their key."""
+    key, _, value = text.partition("=")
+    if not key_of(text):
+        raise UserError(f"cannot read {text!r}: write KEY=VALUE")
+    if "@" in key:
+        raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
+    if key.lstrip("+") in (*SECTIONS, EXPERIMENT) and _NO_NAME.fullmatch(value):
+        raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
+
+
+def _missing(key: str) -> UserError:
+    if key in KINDS:
+        return UserError(f"{key} is missing: choose one with {key}=NAME, there are: {', '.join(options(key))}")
+    return UserError(f"{key} is missing: set it with {key}=VALUE")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)

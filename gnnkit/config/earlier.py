@@ -1,0 +1,126 @@
+"""The configuration of an earlier run, or of a file, as overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from gnnkit.config.code import key_of
+from gnnkit.config.compose import MAIN, as_overrides
+from gnnkit.errors import UserError
+from gnnkit.plugins import options
+
+RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as Hydra keeps them
+HIDDEN = "***"  # in the place of a secret
+_OF_MODEL = ("model", "task")  # sections that belong to a trained model
+_FIXED = (*_OF_MODEL, "inputs", "embedding")  # keys that do
+_OF_TRAINED = ("predict", "test")  # jobs
+_OF_DATA = "init"  # the job that reads nothing but the data set
+_OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
+_OF_TRAINER = ("precision", "evaluation_memory")
+_OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
+
+
+def of_run(folder: Path) -> dict[str, Any]:
+    """Reads the configuration of a run from the run folder.
+
+    Raises `UserError` for any other folder.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"checkpoint={folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in _OF_MODEL):
+        raise UserError(f"checkpoint={folder}: config.yaml is not the configuration of a run")
+    return found
+
+
+def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]:
+    """Puts the configuration of a run before overrides that name `checkpoint`.
+
+    A section that an override chooses anew is left out. Model and task stay those of
+    the run. Raises `UserError` for overrides of either, and for sections that the run
+    got from Python, unless given again.
+
+    Args:
+        overrides: As on the command line.
+        given: Sections that come from Python.
+    """
+    named = {key_of(text): text.partition("=")[2] for text in overrides}
+    if named.get("checkpoint", "null") in ("", "null"):
+        if named.get("job") in _OF_TRAINED:
+            raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")
+        begun = named.get("job") == _OF_DATA and "strategy" not in named  # the job chooses one
+        return [*(["strategy=auto"] if begun else []), *overrides]
+    folder = Path(named["checkpoint"].strip("'\"").replace("\\'", "'"))
+    run = of_run(folder)
+    for key in named:
+        if key.partition(".")[0] in _FIXED:
+            raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
+    kept = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
+    for kind in ("dataset", *_OF_MODEL):
+        if kind in given:
+            kept.pop(kind, None)
+        elif kind in kept and (name := kept[kind].get("name")) not in options(kind):
+            way = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
+            raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
+    if "partition" in kept:
+        kept["partition"] = {"name": kept["partition"].pop("nodes"), **kept["partition"]}
+    trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
+    return [*as_overrides(kept), *as_overrides({"trainer": trainer}), *overrides]
+
+
+def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) -> tuple[list[str], str]:
+    """Spells the values of a file as overrides. The file may be that of a run.
+
+    A file with a list of `defaults` is composed by Hydra instead. A section that an
+    override chooses anew is left out.
+
+    Args:
+        name: Name of the file in one of the folders, without `.yaml`.
+        config_dirs: Folders of the user.
+        overrides: As on the command line.
+
+    Returns:
+        The values, to stand before the overrides, and the main configuration's name.
+    """
+    name = name.removesuffix(".yaml")
+    path = next((path for folder in config_dirs if (path := folder / f"{name}.yaml").is_file()), None)
+    if path is None:
+        if name == MAIN:
+            return [], MAIN
+        listed = sorted({each.stem for folder in config_dirs for each in folder.glob("*.yaml")})
+        raise UserError(
+            f"--config-name {name}: no such file in any --config-dir, there are: {', '.join(listed) or 'none'}"
+        )
+    values = _mapping(path)
+    if "defaults" in values:
+        if name == MAIN:
+            raise UserError(f"--config-name {name}: {path} has defaults, give the file another name than ours")
+        return [], name
+    named = {key_of(text) for text in overrides}
+    kept = {key: value for key, value in values.items() if key not in named and value is not None}
+    if (path.parent / RECORD).is_dir():
+        kept = {key: value for key, value in kept.items() if key not in _OF_FOLDER}
+    if isinstance(partition := kept.get("partition"), dict) and "nodes" in partition:
+        kept["partition"] = {"name": partition["nodes"], **{k: v for k, v in partition.items() if k != "nodes"}}
+    spelt = as_overrides(kept)
+    for text in spelt:
+        if HIDDEN in text and key_of(text) not in named:
+            raise UserError(f"{path}: {key_of(text)} was a secret and was not kept: give {key_of(text)}=VALUE")
+    return spelt, MAIN
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    import yaml
+
+    from gnnkit.config.code import check_folder
+
+    check_folder(path.parent)
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is no mapping of keys to values")
+    return values

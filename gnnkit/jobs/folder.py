@@ -1,0 +1,164 @@
+"""The run folder: a new one, or that of an earlier run as `on_exists` says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gnnkit.config import RECORD
+from gnnkit.errors import UserError
+from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
+from gnnkit.jobs.say import say
+from gnnkit.settings import Settings
+
+EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
+_CONFIG, _CHECKPOINT = "config.yaml", "checkpoints/last.json"
+_KEPT = ("checkpoints/", "tensorboard/")  # go on in the resumed run
+# All that a run writes. A test compares the list with a run that writes everything.
+_WRITTEN = (
+    _CONFIG,
+    "result.json",
+    "*.safetensors",
+    *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
+    "embedding.npy",
+    "classes.json",
+    "coordination.json",
+    "workers.jsonl",
+    f"{RECORD}/*.yaml",
+    "checkpoints/last*",
+    "csv/*.csv",
+    "csv/hparams.yaml",
+    "tensorboard/events.*",
+    "tensorboard/hparams.yaml",
+    "partition/**/*.npy",
+    "partition/**/meta.json",
+    "prepared/**/*.npy",
+    "prepared/**/meta.json",
+)
+
+
+def resumed(settings: Settings, folder: str | Path | None) -> Settings:
+    """Returns the settings that go on from the checkpoint in the run folder.
+
+    Under `on_exists=resume` only, and where there is a checkpoint. Raises `UserError`
+    for a job that cannot go on.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder, or None for the key `output`.
+    """
+    named = settings.output if folder is None else folder
+    if settings.on_exists != "resume":
+        return settings
+    if settings.job != "train":
+        raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
+    if settings.trainer.resume is not None:
+        raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
+    if named is None or not (Path(named) / _CHECKPOINT).is_file():
+        return settings
+    return replace(settings, trainer=replace(settings.trainer, resume=str(Path(named).absolute())))
+
+
+def make(settings: Settings, folder: str | Path | None, overrides: Sequence[str] = ()) -> Path:
+    """Makes the run folder, and writes the configuration there.
+
+    Args:
+        settings: The configuration, from `resumed`.
+        folder: The run folder. Default: the key `output`, or else a new one.
+        overrides: As on the command line, to be kept.
+    """
+    named = settings.output if folder is None else folder
+    made = new_folder(Path("outputs")) if named is None else _named(Path(named).absolute(), settings)
+    (made / _CONFIG).write_text(to_yaml(settings.composed), encoding="utf-8")
+    record = made / RECORD
+    record.mkdir(exist_ok=True)
+    (record / "config.yaml").write_text(plain_yaml(settings.composed), encoding="utf-8")
+    (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in overrides]), encoding="utf-8")
+    return made
+
+
+def new_folder(base: Path) -> Path:
+    """Makes `base/<date>/<time>`, with a number added if another run has this time."""
+    parent = base / time.strftime("%Y-%m-%d")
+    stem = time.strftime("%H-%M-%S")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(10_000):
+            folder = parent / (f"{stem}-{number}" if number else stem)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            return folder.absolute()
+    except OSError as error:
+        raise UserError(f"cannot make a run folder in {parent.absolute()}: {error.strerror}") from error
+    raise UserError(f"{parent.absolute()} holds 10000 runs of {stem}")
+
+
+def _named(folder: Path, settings: Settings) -> Path:
+    """Makes a folder, or clears the one of an earlier run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.iterdir()):
+            return folder
+        check_free(folder, settings.on_exists)
+        if settings.on_exists == "resume" and settings.trainer.resume is not None:
+            _move_away(folder)
+        else:
+            _delete(folder)
+    except OSError as error:
+        raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from error
+    return folder
+
+
+def check_free(folder: Path, on_exists: str) -> None:
+    """Raises `UserError` for a folder that a run must not be written to."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / _CONFIG).is_file():
+        raise UserError(f"cannot make the run folder {folder}: it holds other files than those of a run")
+    if on_exists == "refuse":
+        raise UserError(
+            f"cannot make the run folder {folder}: it holds a run: choose another folder, on_exists=resume to go on "
+            "from the last checkpoint there, or on_exists=replace"
+        )
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    """Yields the files in a run folder that a run has written."""
+    for pattern in _WRITTEN:
+        yield from (path for path in sorted(folder.glob(pattern)) if not path.is_dir())
+
+
+def _delete(folder: Path) -> None:
+    """Deletes what a run has written, and folders that are empty then."""
+    for each in (folder, *sorted(folder.glob(f"{EARLIER}-*"))):
+        paths = list(_written(each))
+        for path in paths:
+            path.unlink()
+        _remove_empty(each, paths)
+    say(f"on_exists=replace: deleted the files of the earlier run in {folder}")
+
+
+def _move_away(folder: Path) -> None:
+    """Moves what an earlier run has written, except what the resumed run needs."""
+    number = 1 + sum(1 for _ in folder.glob(f"{EARLIER}-*"))
+    target = folder / f"{EARLIER}-{number}"
+    paths = [path for path in _written(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]
+    for path in paths:
+        moved = target / path.relative_to(folder)
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(moved)
+    _remove_empty(folder, paths)
+    say(f"on_exists=resume: goes on from {folder / _CHECKPOINT}, earlier results are in {target}")
+
+
+def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
+    """Removes the folders of deleted files that are empty, innermost first."""
+    parents = {parent for path in paths for parent in path.parents if parent != folder and folder in parent.parents}
+    parents |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
+    for parent in sorted(parents, key=lambda path: -len(path.parts)):
+        if parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()

@@ -1,0 +1,153 @@
+"""Which jobs a sweep runs: all combinations, or what Optuna chooses."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gnnkit import config
+from gnnkit.config import Space
+from gnnkit.errors import UserError
+from gnnkit.jobs.sweep.job import DONE, Outcome
+from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.task import Task
+
+Overrides = tuple[str, ...]  # of one job
+_ALWAYS = ("train_loss", "seconds_per_epoch", "seconds_total", "time_to_accuracy")  # figures of every task
+_LESS_IS_BETTER = ("loss", "seconds", "time_to")
+
+
+class Plan(ABC):
+    """The jobs of a sweep."""
+
+    @abstractmethod
+    def first(self) -> list[Overrides]:
+        """Lists jobs that must be right before the first job starts."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[list[Overrides]]:
+        """Yields jobs that may run at once. The next batch may depend on outcomes."""
+
+    def tell(self, number: int, outcome: Outcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
+        """Takes in the outcome of a job, by the number of the job in its batch."""
+
+    def best(self) -> dict[str, Any] | None:
+        """Returns the best job, where jobs are compared."""
+        return None
+
+
+class Grid(Plan):
+    """All combinations of all values."""
+
+    def __init__(self, overrides: Sequence[str]) -> None:
+        self._jobs = config.expand(overrides)
+
+    def first(self) -> list[Overrides]:
+        return self._jobs
+
+    def batches(self) -> Iterator[list[Overrides]]:
+        yield self._jobs
+
+
+class Search(Plan):
+    """The jobs that Optuna chooses, by asking before and telling after each."""
+
+    def __init__(self, overrides: Sequence[str], keys: Mapping[str, Any], task: Task) -> None:
+        """Makes the study.
+
+        Args:
+            overrides: As typed, with the spaces to search.
+            keys: The keys under `hydra.sweeper`.
+            task: Knows the figures of a run.
+        """
+        self._fixed, self._spaces = config.spaces(overrides)
+        if not self._spaces:
+            raise UserError(
+                "hydra/sweeper=optuna has nothing to search: give KEY=choice(...), range(...) or interval(...)"
+            )
+        self._num_trials = whole("hydra.sweeper.n_trials", keys["n_trials"], 1, MAX_COUNT)
+        self._at_once = whole("hydra.sweeper.n_jobs", keys["n_jobs"], 1, MAX_COUNT)
+        metric = task.progress if keys["metric"] == "auto" else keys["metric"]
+        self.metric: str = one_of("hydra.sweeper.metric", metric, (*task.names, *_ALWAYS))
+        self.direction = _direction(keys["direction"], self.metric, task)
+        self._study = _study(keys, self.direction)
+        self._trials: list[Any] = []
+
+    def first(self) -> list[Overrides]:
+        ends = [[(space, value) for value in space.ends] for space in self._spaces]
+        return [self._job([pair[end] for pair in ends]) for end in (0, 1)]
+
+    def batches(self) -> Iterator[list[Overrides]]:
+        for begin in range(0, self._num_trials, self._at_once):
+            self._trials = [self._study.ask() for _ in range(min(self._at_once, self._num_trials - begin))]
+            yield [self._job([(space, _suggest(trial, space)) for space in self._spaces]) for trial in self._trials]
+
+    def tell(self, number: int, outcome: Outcome) -> None:
+        from optuna.trial import TrialState
+
+        value = outcome.figures.get(self.metric)
+        if outcome.status == DONE and isinstance(value, int | float) and math.isfinite(value):
+            self._study.tell(self._trials[number], value)
+        else:
+            self._study.tell(self._trials[number], state=TrialState.FAIL)
+
+    def best(self) -> dict[str, Any] | None:
+        done = [trial for trial in self._study.trials if trial.value is not None]
+        if not done:
+            return None
+        found = (min if self.direction == "minimize" else max)(done, key=lambda trial: trial.value)
+        return {
+            "name": "optuna",
+            "metric": self.metric,
+            "best_evaluated_value": found.value,
+            "best_evaluated_params": dict(found.params),
+        }
+
+    def _job(self, values: Sequence[tuple[Space, str]]) -> Overrides:
+        return (*self._fixed, *(f"{space.key}={value}" for space, value in values))
+
+
+def _direction(given: object, metric: str, task: Task) -> str:
+    chosen: str = one_of("hydra.sweeper.direction", given, ("auto", "maximize", "minimize"))
+    if chosen != "auto":
+        return chosen
+    is_less = task.is_lower_better(metric) if metric in task.names else any(word in metric for word in _LESS_IS_BETTER)
+    return "minimize" if is_less else "maximize"
+
+
+def _study(keys: Mapping[str, Any], direction: Any) -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise UserError("hydra/sweeper=optuna needs the package optuna: pip install 'gnnkit[optuna]'") from error
+    seed = (
+        None
+        if keys["sampler.seed"] is None
+        else whole("hydra.sweeper.sampler.seed", keys["sampler.seed"], 0, 2**32 - 1)
+    )
+    kinds = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    name = one_of("hydra/sweeper/sampler", keys["sampler.name"], kinds)
+    for key in ("storage", "study_name"):
+        if keys[key] is not None and not isinstance(keys[key], str):
+            raise UserError(f"hydra.sweeper.{key}={keys[key]} must be text")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(
+        direction=direction,
+        sampler=kinds[name](seed=seed),
+        storage=keys["storage"],
+        study_name=keys["study_name"],
+        load_if_exists=True,
+    )
+
+
+def _suggest(trial: Any, space: Space) -> str:
+    """Asks for the value of one key, as typed."""
+    name = space.key.lstrip("+")
+    if not space.is_numeric:
+        return str(trial.suggest_categorical(name, space.values))
+    if space.is_whole:
+        step = 1 if space.step is None else int(space.step)
+        return str(trial.suggest_int(name, int(space.low), int(space.high), step=step, log=space.is_log))
+    return repr(trial.suggest_float(name, space.low, space.high, step=space.step, log=space.is_log))

@@ -1,0 +1,166 @@
+"""Tab completion: the words that may come next, and scripts for three shells.
+
+A shell asks with the command line so far. The answer needs YAML files and the names of
+entry points only, so nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from gnnkit import keys, plugins
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options
+from gnnkit.errors import UserError
+from gnnkit.ranges import unknown
+
+_OPTIONS = ("--help", "--version", "--cfg", "--info", "--config-dir", "--config-name", "--multirun")
+_BASH = """\
+_gnnkit() {
+    local word="${COMP_LINE:0:$COMP_POINT}"
+    word="${word##* }"
+    local words
+    words=$(COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" gnnkit -sc query=bash 2>/dev/null)
+    COMPREPLY=()
+    local each
+    for each in $words; do
+        # Readline counts = and : as ends of words, so what stands before stays.
+        [[ "$each" == "$word"* ]] && COMPREPLY+=("${each#"${word%"${word##*[=:]}"}"}")
+    done
+}
+complete -o nospace -o default -F _gnnkit gnnkit
+"""
+_ZSH = """\
+_gnnkit() {
+    local -a words_found
+    words_found=(${(f)"$(COMP_LINE="${words[1,CURRENT]}" gnnkit -sc query=zsh 2>/dev/null)"})
+    compadd -S '' -- $words_found
+}
+compdef _gnnkit gnnkit
+"""
+_FISH = """\
+function _gnnkit
+    COMP_LINE=(commandline -cp) gnnkit -sc query=fish 2>/dev/null
+end
+complete -c gnnkit -f -a '(_gnnkit)'
+"""
+_INSTALL = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+_UNINSTALL = {
+    "bash": "complete -r gnnkit\nunset -f _gnnkit\n",
+    "zsh": "compdef -d gnnkit\nunfunction _gnnkit\n",
+    "fish": "complete -c gnnkit -e\nfunctions -e _gnnkit\n",
+}
+
+
+def answer(request: str) -> str:
+    """Answers `install=SHELL`, `uninstall=SHELL` or `query=SHELL`.
+
+    Raises `UserError` for anything else.
+    """
+    verb, _, shell = request.partition("=")
+    if verb not in ("install", "uninstall", "query") or shell not in _INSTALL:
+        shells = [f"{each}={name}" for each in ("install", "query", "uninstall") for name in _INSTALL]
+        raise unknown(f"--shell-completion {request}", request, shells)
+    if verb == "query":
+        line = os.environ.get("COMP_LINE", "")
+        return "".join(f"{word}\n" for word in words(line[: int(os.environ.get("COMP_POINT") or len(line))]))
+    return (_INSTALL if verb == "install" else _UNINSTALL)[shell]
+
+
+def words(line: str) -> list[str]:
+    """Lists the words that may stand in place of the last one of a command line."""
+    *before, last = re.split(r"\s+", line)
+    try:
+        return sorted({word for word in _candidates(before[1:], last) if word.startswith(last)})
+    except (UserError, OSError):  # of a folder that is not there
+        return []
+
+
+def _candidates(before: Sequence[str], last: str) -> Iterator[str]:
+    key, is_value, _ = last.partition("=")
+    if last.startswith("-"):
+        yield from _OPTIONS
+    elif is_value:
+        yield from (f"{key}={value}" for value in _values(key.lstrip("+~"), before))
+    elif "." in last:
+        yield from (f"{name}=" for name in _keys(key.partition(".")[0], before))
+    elif last.startswith("hydra/"):
+        yield from (f"hydra/{part}=" for part in HYDRA_PARTS)
+    else:
+        yield from _first_words()
+
+
+def _first_words() -> Iterator[str]:
+    groups = (*plugins.KINDS, EXPERIMENT)
+    yield from (f"{kind}=" for kind in groups)
+    yield from (f"{section}." for section in (*SECTIONS, "hydra"))
+    yield from (f"{name}=" for name in _names("", "config") if name not in SECTIONS)
+    yield "hydra/"
+
+
+def _keys(section: str, before: Sequence[str]) -> Iterator[str]:
+    """Yields the keys of the options that were chosen, as in `model.hidden`."""
+    if section == "hydra":
+        yield from (f"hydra.{name}" for name in _names("", "hydra"))
+        for part in HYDRA_PARTS:
+            yield from (f"hydra.{part}.{name}" for name in _names(part, _chosen(f"hydra/{part}", before) or "basic"))
+    elif section in SECTIONS:
+        yield from (f"{section}.{key.name}" for key in keys.shared(section))
+        yield from (f"{section}.{name}" for name in _names(section, _option(section, before)))
+    else:
+        yield from (name for name in _names("", "config") if name.startswith(f"{section}."))
+
+
+def _values(key: str, before: Sequence[str]) -> Iterable[str]:
+    if key in (*plugins.KINDS, EXPERIMENT):
+        return plugins.options(key, [*plugins.conf_folders(), *_folders(before)])
+    if key.removeprefix("hydra/") in HYDRA_PARTS:
+        return hydra_options(key.removeprefix("hydra/"))
+    if key in ("partition.nodes",):
+        return plugins.names("partition")
+    section, _, name = key.partition(".")
+    option = keys.read(section, _option(section, before)) if section in SECTIONS else keys.read("", "config")
+    found = [each for each in option.keys if each.name == (name if section in SECTIONS else key)]
+    return [value for each in found for value in _of_comment(each)]
+
+
+def _of_comment(key: keys.Key) -> list[str]:
+    """Lists the values that a key's comment names, as in `adam | sgd`."""
+    if key.default in ("true", "false"):
+        return ["true", "false"]
+    parts = [part.strip() for part in re.sub(r"\([^)]*\)", "", key.comment).split("|")]
+    parts[0] = parts[0].rpartition(": ")[2]
+    named = [re.match(r"[\w.-]+", part) for part in parts]
+    return [each[0] for each in named if each] if len(parts) > 1 else []
+
+
+def _names(section: str, name: str) -> list[str]:
+    return [key.name for key in keys.read(section, name).keys]
+
+
+def _option(section: str, before: Sequence[str]) -> str:
+    """Returns the option of a section that stands on the line, else the default."""
+    return _chosen(section, before) or _default(section)
+
+
+def _chosen(key: str, before: Sequence[str]) -> str | None:
+    values = [word.partition("=")[2] for word in before if word.lstrip("+").startswith(f"{key}=")]
+    return values[-1] if values else None
+
+
+def _default(section: str) -> str:
+    found = re.search(
+        rf"^  - {section}: (\S+)", (plugins.CONF / "config.yaml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return found[1] if found else "default"
+
+
+def _folders(before: Sequence[str]) -> Iterator[Path]:
+    """Yields the folders that `--config-dir` names on the line."""
+    for word, after in itertools.zip_longest(before, before[1:], fillvalue=""):
+        name = after if word in ("--config-dir", "-cd") else word.removeprefix("--config-dir=")
+        if name != word and name:
+            yield Path(name)

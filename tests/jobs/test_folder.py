@@ -1,0 +1,127 @@
+"""The run folder: refused, gone on with, or replaced where a run is there already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from gnnkit.__main__ import main
+
+KEYS = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2",
+        "comm=threads", "trainer.checkpoint_every=1"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def run(*keys: str) -> None:
+    assert main([*KEYS, *keys]) == 0
+
+
+def test_a_folder_with_a_run_is_refused_and_left_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("trainer.max_epochs=1", "output=run")
+    before = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
+    assert main([*KEYS, "trainer.max_epochs=1", "output=run", "seed=1"]) == 2
+    error = capsys.readouterr().err
+    assert "it holds a run: choose another folder, on_exists=resume" in error
+    assert {name: (here / "run" / name).read_bytes() for name in files(here / "run")} == before
+
+
+@pytest.mark.parametrize("on_exists", ["refuse", "resume", "replace"])
+def test_a_folder_with_anything_else_is_never_written_to(
+    on_exists: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine").mkdir()
+    (here / "mine/thesis.tex").write_text("x")
+    assert main([*KEYS, "trainer.max_epochs=1", "output=mine", f"on_exists={on_exists}"]) == 2
+    assert "it holds other files than those of a run" in capsys.readouterr().err
+    assert files(here / "mine") == {"thesis.tex"}
+
+
+def test_an_empty_folder_is_taken(here: Path) -> None:
+    (here / "empty").mkdir()
+    run("job=partition", "output=empty")
+    assert (here / "empty/result.json").is_file()
+
+
+def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path) -> None:
+    everything = "write=[predictions,logits,probabilities,embeddings]"
+    run("trainer.max_epochs=1", "output=run", everything, "inputs=learned")
+    run("trainer.max_epochs=2", "output=run", everything, "inputs=learned", "on_exists=resume")
+    mine = {"notes.txt", "csv/plot.py", "checkpoints/best.safetensors", "earlier-1/notes.txt"}
+    for name in mine:
+        (here / "run" / name).write_text("mine")
+    run("job=partition", "output=run", "on_exists=replace")
+    run("job=partition", "output=fresh")
+    assert files(here / "run") == files(here / "fresh") | mine
+    assert json.loads((here / "run/result.json").read_text()) == json.loads((here / "fresh/result.json").read_text())
+
+
+def test_replace_knows_every_file_of_every_job(here: Path) -> None:
+    (here / "mine.txt").write_text("x")
+    for job in ("train", "partition", "plan", "verify"):
+        run(f"job={job}", "trainer.max_epochs=1", f"output={job}")
+        run("job=partition", f"output={job}", "on_exists=replace")
+    run("model=pagerank", "output=program")
+    run("job=partition", "output=program", "on_exists=replace")
+    run("job=partition", "output=fresh")
+    for name in ("train", "partition", "plan", "verify", "program"):
+        assert files(here / name) == files(here / "fresh"), name
+
+
+def test_resume_goes_on_as_an_unbroken_run(here: Path) -> None:
+    run("trainer.max_epochs=3", "output=broken")
+    run("trainer.max_epochs=6", "output=broken", "on_exists=resume")
+    run("trainer.max_epochs=6", "output=whole")
+    broken, whole = (load_file(here / name / "model.safetensors") for name in ("broken", "whole"))
+    assert all(np.array_equal(broken[name], whole[name]) for name in whole)
+    assert json.loads((here / "broken/result.json").read_text())["epochs"] == 3
+    assert json.loads((here / "broken/earlier-1/result.json").read_text())["epochs"] == 3
+    assert (here / "broken/earlier-1/csv/metrics.csv").is_file()
+
+
+def test_resume_of_another_configuration_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("trainer.max_epochs=1", "output=run")
+    assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
+    assert "trainer.lr=0.5" in capsys.readouterr().err
+
+
+def test_resume_without_a_checkpoint_begins_anew(here: Path) -> None:
+    run("trainer.max_epochs=1", "output=run", "trainer.checkpoint=false")
+    run("trainer.max_epochs=2", "output=run", "on_exists=resume")
+    assert json.loads((here / "run/result.json").read_text())["epochs"] == 2
+    run("trainer.max_epochs=2", "output=new", "on_exists=resume")
+    assert json.loads((here / "new/result.json").read_text())["epochs"] == 2
+
+
+def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> None:
+    run("job=partition", "hydra.run.dir=runs/${now:%Y}-${seed}", "seed=5")
+    (folder,) = (here / "runs").iterdir()
+    assert folder.name.endswith("-5")
+    plain = (folder / ".hydra/config.yaml").read_text()
+    assert "#" not in plain
+    assert yaml.safe_load(plain) == yaml.safe_load((folder / "config.yaml").read_text())
+    kept = yaml.safe_load((folder / ".hydra/overrides.yaml").read_text())
+    assert kept == [*KEYS, "job=partition", "seed=5"]
+
+
+def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) -> None:
+    run("trainer.max_epochs=2", "seed=5", "partition=2d", "output=first")
+    assert main(["--config-dir", "first", "--config-name", "config"]) == 0
+    (again,) = (here / "outputs").glob("*/*")
+    for name in ("model.safetensors", "predictions.npy"):
+        assert (here / "first" / name).read_bytes() == (again / name).read_bytes(), name
+    kept = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in (here / "first", again)]
+    assert kept[0] == {**kept[1], "output": "first"}
