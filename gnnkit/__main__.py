@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.cfg:
         print(jobs.to_yaml(composed), end="")
         return 0
-    result = jobs.start(settings.settle(composed))
+    result = jobs.start(settings.settle(composed), command=jobs.command(arguments.overrides))
     return 0 if result.get("verified", True) else FAILED
 
 

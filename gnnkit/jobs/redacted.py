@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gnnkit import keys
@@ -18,6 +19,21 @@ _URL_QUERY = re.compile(r"(?<=[?&;])([^=&;#\s]+)=([^&;#\s]+)")
 def to_yaml(composed: Mapping[str, Any]) -> str:
     """Spells a configuration as YAML with a comment for each key, without secrets."""
     return keys.annotated(_redacted(composed))
+
+
+def command(overrides: Sequence[str], program: str = "gnnkit") -> str:
+    """Spells a command line for a shell, without secrets.
+
+    Args:
+        overrides: Arguments such as `model=gcn`.
+        program: What was called. Default: the command.
+    """
+    return shlex.join([program, *map(_argument, overrides)])
+
+
+def _argument(text: str) -> str:
+    key, equals, value = text.partition("=")
+    return f"{key}=***" if equals and value and _is_secret(key, value) else _without_credentials(text)
 
 
 def _redacted(node: Any) -> Any:

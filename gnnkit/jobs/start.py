@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from gnnkit.errors import UserError
 from gnnkit.jobs.redacted import to_yaml
-from gnnkit.jobs.say import say
+from gnnkit.jobs.report import after_run, report
 from gnnkit.launch.environment import started_rank
+from gnnkit.launch.phases import begin, phase, say
 from gnnkit.leader.result import Result
 
 if TYPE_CHECKING:
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
     from gnnkit.jobs.models import Given
     from gnnkit.settings import Settings
 
-_IN_ONE_PROCESS = ("plan", "partition")
+_IN_ONE_PROCESS = ("plan", "partition", "report")
 
 
 def start(
-    settings: Settings, folder: str | Path | None = None, graph: Graph | None = None, model: Given = None
+    settings: Settings,
+    folder: str | Path | None = None,
+    graph: Graph | None = None,
+    model: Given = None,
+    command: str = "",
 ) -> Result:
     """Runs the job in a new folder, writes `result.json` there, and prints the result.
 
@@ -35,18 +40,24 @@ def start(
             `outputs/<date>/<time>`.
         graph: Instead of the data set.
         model: Instead of the configured model.
+        command: The command line, without secrets.
 
     Returns:
         The result, on the leader. Other ranks of a run that was started from outside
         get one without figures.
     """
     begun = time.perf_counter()
+    begin()
     started = started_rank()
     is_leader = started is None or started.rank == 0
     if started is not None and settings.job in _IN_ONE_PROCESS:
         if not is_leader:
             return Result(settings.job, {})
         started = None
+    if settings.job == "report":
+        return _report(settings, folder)
+    if is_leader:
+        phase(f"job={settings.job}: checking the configuration")
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
@@ -58,11 +69,40 @@ def start(
     if run_folder is None:
         return result
     if settings.job == "train":
-        result = result.with_figure("seconds_total", time.perf_counter() - begun)
+        result = timed(result, time.perf_counter() - begun).with_figure("command", command)
     result = replace(result, folder=run_folder)
     result.save(run_folder)
-    say(f"{result.table()}\nwritten to {run_folder}")
+    say(result.table())
+    if settings.job == "train" and settings.report:
+        phase("drawing report.html")
+        after_run(run_folder)
+    say(f"written to {run_folder}")
     return result
+
+
+def _report(settings: Settings, folder: str | Path | None) -> Result:
+    """Writes the report of a run into its folder, or of several into a new one."""
+    named = settings.output if folder is None else folder
+    target = None if named is None and len(settings.runs) == 1 else _new_folder(named)
+    result = report(settings.runs, target)
+    say(result.table())
+    return result
+
+
+def timed(result: Result, total: float) -> Result:
+    """Adds the wall time and its parts.
+
+    Args:
+        result: The result of a training run.
+        total: Seconds of the whole job.
+    """
+    result = result.with_figure("seconds_total", total)
+    if "phases" not in result:  # of a program
+        return result
+    known = result["phases"]
+    phases = {"starting": total - sum(known.values()), **known}
+    setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
+    return result.with_figure("phases", phases).with_figure("seconds_setup", setup)
 
 
 @contextlib.contextmanager
@@ -82,10 +122,13 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _run_folder(settings: Settings, folder: str | Path | None) -> Path:
-    named = settings.output if folder is None else folder
-    run_folder = new_run_folder() if named is None else _make_folder(Path(named).absolute())
+    run_folder = _new_folder(settings.output if folder is None else folder)
     (run_folder / "config.yaml").write_text(to_yaml(settings.composed), encoding="utf-8")
     return run_folder
+
+
+def _new_folder(named: str | Path | None) -> Path:
+    return new_run_folder() if named is None else _make_folder(Path(named).absolute())
 
 
 def new_run_folder(base: Path = Path("outputs")) -> Path:

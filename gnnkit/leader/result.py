@@ -13,7 +13,10 @@ from typing import Any
 
 from gnnkit.storage import write_atomically
 
-_NOT_SHOWN = ("per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps")
+_NOT_SHOWN = (
+    "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "words_between",
+    "confusion", "command",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

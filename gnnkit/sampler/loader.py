@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import time
 from collections.abc import Callable, Generator, Mapping
 from types import SimpleNamespace
 from typing import Any, TypeGuard
@@ -24,6 +25,7 @@ from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.tables import Tables
+from gnnkit.spans import Spans, active
 
 _MAX_PREFETCH = 2**16
 
@@ -128,13 +130,15 @@ class Loader:
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self.rank)
-        made = self._start(epoch, (self.seeds[order], offsets, first))
+        made, begun, spans = self._start(epoch, (self.seeds[order], offsets, first)), time.perf_counter(), active()
         atexit.register(made.close)  # threads that sample in Python must not outlive the interpreter
         try:
             for step in range(first, len(offsets) - 1):
                 positions = order[offsets[step] : offsets[step + 1]]
                 # Not in a variable. A variable keeps the memory until the next batch.
                 yield self._loaded(made, positions, (epoch, step + 1))
+                if spans is not None:
+                    _add_work(spans, made, begun, step)
         finally:
             made.close()
             atexit.unregister(made.close)
@@ -244,6 +248,22 @@ class _Checked:
         if type(self._sampler).sample is Sampler.sample:  # has checked every hop
             return batch
         return check_batch(f"{type(self._sampler).__name__}.sample", batch, graph, seeds, self._sampler.num_hops)
+
+
+def _add_work(spans: Spans, made: _core.Loader, begun: float, step: int) -> None:
+    """Adds the work of a native thread on the batch taken last.
+
+    Args:
+        spans: The record.
+        made: The loader of the batch.
+        begun: Seconds of the clock when the loader was made.
+        step: Number of the batch.
+    """
+    thread, begin, drawn, gathered = made.last_work()
+    track = f"sampling thread {thread}"
+    spans.add(track, f"draw batch {step}", begun + begin, begun + drawn)
+    if gathered > drawn:
+        spans.add(track, f"gather batch {step}", begun + drawn, begun + gathered)
 
 
 def _check_sampler(sampler: object) -> Sampler:
