@@ -51,8 +51,9 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: 
         rows: Cells by row. The first one names the row.
         numbers: Whether the other cells are numbers, aligned right. Default: yes.
     """
-    top = [element("thead", element("tr", *(element("th", cell) for cell in head)))] if head else []
     kind = {"class_": "number"} if numbers else {}
+    names = [element("th", cell, **(kind if index else {})) for index, cell in enumerate(head)]
+    top = [element("thead", element("tr", *names))] if head else []
     body = [
         element("tr", element("th", first), *(element("td", cell, **kind) for cell in rest)) for first, *rest in rows
     ]

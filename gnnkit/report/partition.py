@@ -39,7 +39,7 @@ def _between(run: Run) -> list[Figure]:
     found = []
     words, edges = matrix(run.result.get("words_between")), matrix(run.partition.get("edges"))
     if words and len(words) <= MOST_RANKS and any(map(any, words)):
-        caption = "Numbers of rows that travel in an epoch, from the rank of the row to the rank of the column."
+        caption = "Numbers that the rank of the column receives from the rank of the row in an epoch."
         found.append(heat("words", "Words between ranks", caption, words, _plain(len(words)), ("from", "to")))
     if edges and len(edges) <= MOST_RANKS:
         caption = f"Edges by the owners of source and destination.{_counted(run)}"

@@ -37,9 +37,9 @@ svg{display:block;width:100%;height:auto;font-family:inherit}
 table{border-collapse:collapse;font-size:.88rem;overflow-wrap:normal}
 th,td{padding:.22rem .8rem .22rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid);font-weight:400}
 thead th{font-weight:600;white-space:nowrap}
-tbody th{color:var(--muted);white-space:nowrap}
+tbody th{color:var(--muted);min-width:6rem;max-width:16rem;overflow-wrap:anywhere}
 td{min-width:4rem;max-width:44rem;overflow-wrap:anywhere}
-td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;padding-left:.8rem}
+td.number,th.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;padding-left:.8rem}
 li{margin:.45rem 0;max-width:60rem}
 details{margin:.6rem 0}
 summary{cursor:pointer;color:var(--muted)}
