@@ -12,6 +12,7 @@ from gnnkit import keys
 _NAMES = r"token|tokens|pwd|auth|authorization|(?:api|access|private)[_-]?keys?"  # of secrets, as words of a key
 _SECRET = re.compile(rf"passw|passphrase|secret|credential|(?:^|[_.-])(?:{_NAMES})(?:$|[_.-])", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PLAIN = re.compile(r"'([\w./+-]*)'")  # a word that needs no quotes
 _URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
 _URL_QUERY = re.compile(r"(?<=[?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
@@ -33,6 +34,8 @@ def command(overrides: Sequence[str], program: str = "gnnkit") -> str:
 
 def _argument(text: str) -> str:
     key, equals, value = text.partition("=")
+    value = _PLAIN.sub(r"\1", value)
+    text = f"{key}{equals}{value}"
     return f"{key}=***" if equals and value and _is_secret(key, value) else _without_credentials(text)
 
 

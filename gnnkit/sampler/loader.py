@@ -120,6 +120,7 @@ class Loader:
         self._priced = self.costs  # by the sampler, once asked for
         self._next = (0, 0)  # epoch and step at the begin of the next iterator
         self._now = (0, 0)  # epoch and step of the last iterator
+        self._spans, self._begun = active(), 0.0  # of a trace, and seconds of the clock at the last epoch
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank."""
@@ -130,15 +131,13 @@ class Loader:
         epoch, first = self._now = self._next
         self._next = (epoch + 1, 0)
         order, offsets = self.plan(epoch).of_rank(self.rank)
-        made, begun, spans = self._start(epoch, (self.seeds[order], offsets, first)), time.perf_counter(), active()
+        made = self._start(epoch, (self.seeds[order], offsets, first))
         atexit.register(made.close)  # threads that sample in Python must not outlive the interpreter
         try:
             for step in range(first, len(offsets) - 1):
                 positions = order[offsets[step] : offsets[step + 1]]
                 # Not in a variable. A variable keeps the memory until the next batch.
                 yield self._loaded(made, positions, (epoch, step + 1))
-                if spans is not None:
-                    _add_work(spans, made, begun, step)
         finally:
             made.close()
             atexit.unregister(made.close)
@@ -217,6 +216,7 @@ class Loader:
         """
         sampler, features = self._sampler, self.tables.features
         storage.expect_random_reads(features)
+        self._begun = time.perf_counter()
         return _core.Loader(
             sampler.reading(self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
@@ -229,6 +229,8 @@ class Loader:
 
     def _loaded(self, made: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
         batch, buffer = made.take()
+        if self._spans is not None:
+            _add_work(self._spans, made, self._begun, now[1] - 1)
         minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
         features = self.tables.features
         x = None if buffer is None or features is None else _first_rows(buffer, features, len(minibatch.input_nodes))

@@ -36,7 +36,13 @@ class Browser:
         self._number, self._session, self._rest = 0, "", b""
         read, browser_writes = os.pipe()
         browser_reads, write = os.pipe()
-        flags = ["--headless", "--remote-debugging-pipe", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
+        flags = [
+            "--headless",
+            "--remote-debugging-pipe",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--disable-dev-shm-usage",
+        ]
         flags += ["--no-first-run", "--disable-background-networking", f"--user-data-dir={profile}"]
         flags += ["--no-sandbox"] if os.geteuid() == 0 else []
         command = f'exec "$@" 3<&{browser_reads} 4>&{browser_writes}'  # the browser wants these two numbers
@@ -62,7 +68,9 @@ class Browser:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:

@@ -48,7 +48,9 @@ def _epochs(num_ranks: int, num_epochs: int) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for epoch in range(num_epochs):
         seconds = {"wait": 0.01, "compute": 0.03, "exchange": 0.06, "sync": 0.01}
-        parts = {f"seconds_{kind}": [value * (1 + rank) for rank in range(num_ranks)] for kind, value in seconds.items()}
+        parts = {
+            f"seconds_{kind}": [value * (1 + rank) for rank in range(num_ranks)] for kind, value in seconds.items()
+        }
         lines.append({"epoch": epoch, "clock": 0.1 * epoch, "train_loss": 2 / (1 + epoch), **parts})
         if epoch % 3 == 2:
             figures = {"val_accuracy": 0.06 * epoch, "test_accuracy": 0.05 * epoch, "val_loss": 2 / epoch}

@@ -64,7 +64,9 @@ def check_quiet(browser: Browser, page: Path) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_page_shows_every_figure_at_any_width_and_asks_nobody(browser: Browser, page: Path, width: int, dark: bool) -> None:
+def test_a_page_shows_every_figure_at_any_width_and_asks_nobody(
+    browser: Browser, page: Path, width: int, dark: bool
+) -> None:
     browser.open(page, width, dark=dark)
     sizes = browser.evaluate(SIZES)
     assert [name for name, *_ in sizes] == FIGURES
@@ -112,11 +114,22 @@ def test_hostile_names_are_text_and_run_nothing(browser: Browser, page: Path) ->
 def test_a_page_says_what_was_run_and_unfolds_the_rest(browser: Browser, page: Path) -> None:
     browser.open(page, 1400)
     text = browser.evaluate("document.body.innerText")
-    for part in ("0.74", "test_accuracy", "vertex_centric on 3 workers", "3.25", "Exchange takes 55%", "overfits", "2.30 times"):
+    for part in (
+        "0.74",
+        "test_accuracy",
+        "vertex_centric on 3 workers",
+        "3.25",
+        "Exchange takes 55%",
+        "overfits",
+        "2.30 times",
+    ):
         assert part in text
     hidden = browser.evaluate("[...document.querySelectorAll('details pre')].at(-1).checkVisibility()")
     browser.evaluate("document.querySelectorAll('summary').forEach(each => each.click())")
-    assert (hidden, browser.evaluate("[...document.querySelectorAll('details pre')].at(-1).checkVisibility()")) == (False, True)
+    assert (hidden, browser.evaluate("[...document.querySelectorAll('details pre')].at(-1).checkVisibility()")) == (
+        False,
+        True,
+    )
     assert browser.evaluate("document.documentElement.scrollWidth") <= 1400
 
 

@@ -184,7 +184,9 @@ def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
         for accuracy in (0.5, 0.99)
     ]
     text = "\n".join(line for run in runs for line in suggestions(run))
-    named = set(re.findall(r"\b([a-z_]+(?:\.[a-z_]+)?)=", text)) | set(re.findall(r"\b((?:strategy|sampler|trainer|model)\.[a-z_]+)", text))
+    named = set(re.findall(r"\b([a-z_]+(?:\.[a-z_]+)?)=", text)) | set(
+        re.findall(r"\b((?:strategy|sampler|trainer|model)\.[a-z_]+)", text)
+    )
     assert len(named) > 8
     assert named <= known
 
@@ -202,7 +204,9 @@ def test_a_comparison_lists_only_settings_that_differ(tmp_path: Path) -> None:
     assert "same (2)" in text
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1e-9, 2e-9), (-5.0, 5.0), (3.0, 3.0), (0.0, 0.0), (1e300, 2e300)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (1e-9, 2e-9), (-5.0, 5.0), (3.0, 3.0), (0.0, 0.0), (1e300, 2e300)]
+)
 def test_an_axis_has_a_few_round_numbers_inside(low: float, high: float) -> None:
     axis = Axis.around([low, high], 0, 100)
     ticks = axis.ticks()
