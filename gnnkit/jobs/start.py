@@ -70,7 +70,17 @@ def start(
         return result
     if settings.job == "train":
         result = timed(result, time.perf_counter() - begun).with_figure("command", command)
-    result = replace(result, folder=run_folder)
+    return _told(settings, replace(result, folder=run_folder), run_folder)
+
+
+def _told(settings: Settings, result: Result, run_folder: Path) -> Result:
+    """Writes and prints the result, and draws the report of a training run.
+
+    Args:
+        settings: The configuration.
+        result: The result.
+        run_folder: The run folder.
+    """
     result.save(run_folder)
     say(result.table())
     if settings.job == "train" and settings.report:

@@ -28,8 +28,8 @@ code{font:.86em ui-monospace,"DejaVu Sans Mono",monospace;background:var(--panel
 .card{background:var(--panel);border-radius:8px;padding:.55rem .8rem}
 .card b{display:block;font-size:1.3rem;font-variant-numeric:tabular-nums}
 .card span{color:var(--muted);font-size:.82rem}
-.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,24rem),1fr));gap:1.2rem;align-items:start}
-figure,.panel{margin:0;background:var(--panel);border-radius:8px;padding:.7rem .8rem .8rem}
+.figures{columns:24rem;column-gap:1.2rem}
+figure,.panel{break-inside:avoid;margin:0 0 1.2rem;background:var(--panel);border-radius:8px;padding:.7rem .8rem .8rem}
 figure h3,.panel h3{font-size:.98rem;margin:0 0 .3rem}
 figcaption{color:var(--muted);font-size:.82rem;line-height:1.4;margin-top:.3rem}
 svg{display:block;width:100%;height:auto;font-family:inherit}
