@@ -11,7 +11,7 @@ from gnnkit.report.charts import Curve, Part, bars, clipped, curves
 from gnnkit.report.drawing import Figure, colour
 from gnnkit.report.markup import Markup, element, joined, table
 from gnnkit.report.page import save, section, spelt
-from gnnkit.report.run import Run
+from gnnkit.report.run import Run, settings
 
 _NOT_COMPARED = {
     "words_between",
@@ -77,19 +77,10 @@ def _rows(rows: Mapping[str, list[str]], names: Sequence[str], otherwise: str) -
 
 def _settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Returns settings by key, those that are not the same for all runs."""
-    found = [dict(_flat(_config(run))) or _named(run) for run in runs]
+    found = [dict(_flat(settings(run))) or _named(run) for run in runs]
     keys = dict.fromkeys(key for each in found for key in each)
     rows = {key: [each.get(key, "") for each in found] for key in keys if key not in ("output", "cache")}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
-
-
-def _config(run: Run) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(run.config)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        return None
 
 
 def _named(run: Run) -> dict[str, str]:

@@ -38,6 +38,16 @@ class Run:
         return number(node)
 
 
+def settings(run: Run) -> Any:
+    """Returns the configuration as plain data, None where it cannot be read."""
+    import yaml
+
+    try:
+        return yaml.safe_load(run.config)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
+
+
 def number(value: object) -> float | None:
     """Returns a finite number, None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gnnkit.report.learning import main_figure, points_of
-from gnnkit.report.run import Run
+from gnnkit.report.run import Run, number, settings
 from gnnkit.report.timeline import shares
 
 # Shares of the time, balances and gaps from which a suggestion is made.
@@ -69,12 +70,33 @@ def _fit(run: Run) -> Iterator[str]:
     train, val = run.number(f"train_{metric}"), run.number(name)
     if train is not None and val is not None and metric == "accuracy":
         if train - val > GAP:
-            yield f"train_{metric} {train:.3f} is far above {name} {val:.3f}, so the model overfits: try model.dropout=0.5, trainer.weight_decay=0.0005, or trainer.monitor={name} trainer.patience=5."
+            yield f"train_{metric} {train:.3f} is far above {name} {val:.3f}, so the model overfits: try {_against_overfitting(run, name)}."
         elif train < UNDERFIT:
             yield f"train_{metric} is {train:.3f}, so the model underfits: try a larger model.hidden, more epochs, or a larger trainer.lr."
     points = points_of(run, name)
     if metric == "accuracy" and len(points) >= 4 and points[-1][1] - points[-3][1] > RISING:
         yield f"{name} still rises: more epochs help, trainer.max_epochs={2 * int(points[-1][0])}."
+
+
+def _against_overfitting(run: Run, name: str) -> str:
+    """Lists keys that the run has not turned already.
+
+    Args:
+        run: The run.
+        name: The figure of the validation nodes.
+    """
+    config = settings(run)
+    model, trainer = (_section(config, section) for section in ("model", "trainer"))
+    dropout = number(model.get("dropout"))
+    found = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]
+    found += [] if trainer.get("weight_decay") else ["trainer.weight_decay=0.0005"]
+    found += [] if trainer.get("patience") else [f"trainer.monitor={name} trainer.patience=5"]
+    return " or ".join(found) or "a smaller model.hidden, or more training nodes"
+
+
+def _section(config: object, name: str) -> Mapping[str, Any]:
+    section = config.get(name) if isinstance(config, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
 
 
 def _rest(run: Run) -> Iterator[str]:

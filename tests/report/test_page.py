@@ -172,6 +172,23 @@ def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
     assert "computed slower" not in said("no stragglers", stragglers={})
 
 
+def test_what_was_tried_already_is_not_suggested(tmp_path: Path) -> None:
+    def said(name: str, config: str) -> str:
+        folder = run_folder(tmp_path / name)
+        (folder / "config.yaml").write_text(config)
+        return next(line for line in suggestions(read_run(folder)) if "overfits" in line)
+
+    plain = said("plain", "model: {dropout: 0.5}\ntrainer: {weight_decay: 0, patience: null}")
+    assert (
+        "try model.dropout=0.7 or trainer.weight_decay=0.0005 or trainer.monitor=val_accuracy trainer.patience=5."
+        in plain
+    )
+    tried = said("tried", "model: {dropout: 0.8}\ntrainer: {weight_decay: 0.1, patience: 3}")
+    assert "try a smaller model.hidden" in tried
+    assert "weight_decay" not in tried
+    assert "weight_decay" in said("hostile", "- [x")
+
+
 def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
     known = {key.name for key in keys.read("", "config").keys} | set(config.SECTIONS) | {"partition.nodes"}
     for section in config.SECTIONS:
