@@ -121,4 +121,4 @@ def _start(overrides: Sequence[str], graph: Any, model: Any, folder: str | Path 
     if model is not None:
         name = getattr(model, "__name__", type(model).__name__)
         settled = settings.with_choice(settled, settings.Choice("model", name, {}))
-    return jobs.start(settled, folder, graph=graph, model=model)
+    return jobs.start(settled, folder, graph, model, overrides, program="gnnkit from Python:")

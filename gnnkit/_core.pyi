@@ -552,6 +552,14 @@ class Loader:
         `close` and after a fork.
         """
 
+    def last_work(self) -> tuple[int, float, float, float]:
+        """Returns how the last batch taken was made.
+
+        Returns:
+            Number of the thread, and seconds since the loader was made at which the
+            thread began, had drawn the batch, and had gathered the rows.
+        """
+
     def close(self) -> None:
         """Ends the threads, after the current batches."""
 

@@ -15,7 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses
-JOBS = ("train", "verify", "plan", "partition", "predict", "test", "init")
+JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "init")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
@@ -29,6 +29,7 @@ DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
+MAX_RUNS = 64  # that one report compares
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
@@ -49,6 +50,9 @@ _KEYS = (
     "write_format",
     "leader",
     "plan",
+    "report",
+    "profile",
+    "runs",
 )
 
 
@@ -238,6 +242,9 @@ class Settings:
     leader: LeaderSettings
     plan: PlanSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
+    report: bool = True  # whether a training run leaves report.html
+    profile: bool = False  # whether a training run leaves trace.json
+    runs: tuple[str, ...] = ()  # of job=report: the run folders
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
     decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
 
@@ -298,6 +305,9 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         trainer=TrainerSettings(**config["trainer"]),
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
+        report=switch("report", config["report"]),
+        profile=switch("profile", config["profile"]),
+        runs=_runs(config["job"], config["runs"]),
         composed=config,
         notes=notes,
     )
@@ -453,6 +463,18 @@ def _checkpoint(job: str, value: object) -> str | None:
         means = "needs checkpoint=FOLDER of a run that has trained" if path is None else "reads no checkpoint"
         raise UserError(f"job={shown(job)} {means}" + ("" if path is None else ": trainer.resume goes on from one"))
     return path
+
+
+def _runs(job: str, value: object) -> tuple[str, ...]:
+    """Returns the run folders of job=report. Raises `UserError` where none is read."""
+    given = [] if value is None else value if isinstance(value, list) else [value]
+    runs = tuple(path for each in given if (path := _path("runs", each)) is not None)
+    if (job == "report") != bool(runs):
+        means = "reads no runs" if runs else "needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained"
+        raise UserError(f"job={shown(job)} {means}")
+    if len(runs) > MAX_RUNS:
+        raise UserError(f"runs has {len(runs)} folders, at most {MAX_RUNS} are compared")
+    return runs
 
 
 def _written(value: object) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
         for key in [*keys.read(section, option).keys, *keys.shared(section)]
     }
     mentioned = set(re.findall(rf"(?<![\w./])((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?![.(])", text))
-    assert mentioned <= known | {"partition.nodes", "partition.grid", "model.safetensors"}
+    assert mentioned <= known | {"partition.nodes", "partition.grid", "model.safetensors", "partition.json"}
 
 
 def test_every_kind_of_plugin_and_every_check_is_described() -> None:

@@ -16,6 +16,7 @@ HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "embedding")  # keys that do
 _OF_TRAINED = ("predict", "test")  # jobs
+_STARTS_NOTHING = "report"  # job without a strategy
 _OF_DATA = "init"  # the job that reads nothing but the data set
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
@@ -50,6 +51,8 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
         given: Sections that come from Python.
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
+    if named.get("job") == _STARTS_NOTHING and "strategy" not in named:
+        return ["strategy=vertex_centric", *overrides]  # the key must have a value
     if named.get("checkpoint", "null") in ("", "null"):
         if named.get("job") in _OF_TRAINED:
             raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")

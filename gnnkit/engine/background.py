@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from gnnkit.comm import Communicator
+from gnnkit.spans import Spans, active, span
 
 T = TypeVar("T")
 _Job = tuple[Callable[[Communicator], Any], Future[Any]]
@@ -29,7 +30,7 @@ class Background:
         """Starts the thread. Collective, as the communicator is a new one."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         own = comm.split(range(comm.world_size))
-        self._thread = threading.Thread(target=_work, args=(self._jobs, own), name="exchange", daemon=True)
+        self._thread = threading.Thread(target=_work, args=(self._jobs, own, active()), name="exchange", daemon=True)
         self._thread.start()
         self._timeout = comm.timeout
         self._end = weakref.finalize(self, self._jobs.put, None)
@@ -59,13 +60,16 @@ class Background:
         self._thread.join(self._timeout)
 
 
-def _work(jobs: queue.SimpleQueue[_Job | None], comm: Communicator) -> None:
+def _work(jobs: queue.SimpleQueue[_Job | None], comm: Communicator, spans: Spans | None) -> None:
     failed: BaseException | None = None
     while (job := jobs.get()) is not None:
         carry, future = job
         if failed is None:
             try:
-                future.set_result(carry(comm))
+                with span(spans, "background exchange", "carry"):
+                    rows = carry(comm)
+                future.set_result(rows)
+                del rows
             except BaseException as error:  # raised again where the rows are waited for
                 failed = error
         if failed is not None:

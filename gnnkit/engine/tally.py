@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gnnkit.spans import Spans, active
+
 Step = Literal["slice", "gather", "reduce", "fetch"]  # unslicing counts as slice
 Kind = Literal[
     "gather", "gather_back", "reduce", "reduce_back", "cut", "join", "replicate", "add_up", "hand_out", "fetch"
@@ -68,6 +70,7 @@ class Tally:
     bytes_sent: int = 0
     seconds: float = 0.0  # spent in exchanges, waiting included
     counting: bool = True
+    spans: Spans | None = field(default_factory=active)  # of a trace
 
     def reset(self) -> None:
         """Sets all counts to zero."""
@@ -132,4 +135,7 @@ class Tally:
             yield
         finally:
             if self.counting:
-                self.seconds += time.perf_counter() - start
+                end = time.perf_counter()
+                self.seconds += end - start
+                if self.spans is not None:
+                    self.spans.add("exchange", "exchange", start, end)

@@ -6,5 +6,6 @@ does the work of a `Job`: `train`, `iterate` for programs, or `verify`. The lead
 `figures` go back to `start`, into `result.json`.
 """
 
+from gnnkit.jobs.redacted import command as command
 from gnnkit.jobs.redacted import to_yaml as to_yaml
 from gnnkit.jobs.start import start as start

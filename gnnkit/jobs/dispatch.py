@@ -212,8 +212,10 @@ def run(
         if not settings.is_open:
             return settings
         from gnnkit.jobs import decide
+        from gnnkit.launch.phases import phase
 
         assert folder is not None
+        phase("choosing the layout")
         return check(decide.decide(settings, folder, graph, model, meanwhile), graph, model)
 
     if settings.job == "partition":

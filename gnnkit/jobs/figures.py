@@ -10,6 +10,7 @@ import torch
 
 from gnnkit.engine import Tally
 from gnnkit.engine.products import library
+from gnnkit.jobs.device import device_name
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import all_ranks
 from gnnkit.leader.result import versions
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # programs have figures too, and run without Lightning
     from gnnkit.training.finite import Guard
     from gnnkit.training.module import TrainingModule
     from gnnkit.training.observer import Observer
+
+MAX_RANKS = 256  # of a matrix of words
 
 
 def chosen(job: Job, worker: Worker) -> dict[str, Any]:
@@ -69,6 +72,32 @@ def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
     return all_ranks({name: count // max(repetitions, 1) for name, count in totals.items()}, worker)
 
 
+def words_between(tally: Tally, repetitions: int, worker: Worker) -> list[list[int]] | None:
+    """Returns the words of one epoch from each rank to each, [from][to]. Collective.
+
+    Args:
+        tally: The exchanges of this rank.
+        repetitions: Number of epochs in the tally.
+        worker: This rank.
+
+    Returns:
+        The matrix, or None for more than `MAX_RANKS` ranks.
+    """
+    num_ranks = worker.comm.world_size
+    if num_ranks > MAX_RANKS:
+        return None
+    table = torch.zeros(num_ranks, num_ranks, dtype=torch.int64, device=worker.device)
+    for (_, _, peer), count in tally.words.items():
+        table[peer, worker.comm.rank] += count
+    matrix: list[list[int]] = (worker.comm.all_reduce(table) // max(repetitions, 1)).tolist()
+    return matrix
+
+
+def _num_parameters(module: TrainingModule) -> int:
+    """Counts the numbers that training changes, without learned input rows."""
+    return sum(parameter.numel() for parameter in module.model.parameters() if parameter.requires_grad)
+
+
 def of_training(
     job: Job, module: TrainingModule, observer: Observer, watch: Watch | None, measured: dict[str, float]
 ) -> dict[str, Any]:
@@ -83,6 +112,7 @@ def of_training(
     """
     worker, seconds = module.worker, observer.epoch_seconds
     counted = words(module.strategy.tally, len(seconds), worker)
+    between = words_between(module.strategy.tally, len(seconds), worker)
     if watch is None:
         return {}
     return {
@@ -95,9 +125,13 @@ def of_training(
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
         "time_to_accuracy": observer.time_to_accuracy,
         **counted,
+        "words_between": between,
         "wait_share": watch.wait_share,
         "balance": job.prepared.balance | watch.balance,
         **module.strategy.figures(),
+        "num_parameters": _num_parameters(module),
+        "device": device_name(worker.device),
+        "phases": dict(job.prepared.seconds) | observer.seconds,
         **circumstances(job),
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gnnkit.config import RECORD
 from gnnkit.errors import UserError
 from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
-from gnnkit.jobs.say import say
+from gnnkit.launch.phases import say
 from gnnkit.settings import Settings
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
@@ -22,10 +22,16 @@ _WRITTEN = (
     "result.json",
     "*.safetensors",
     *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
+    *(f"{name}.parquet" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
     "embedding.npy",
     "classes.json",
     "coordination.json",
     "workers.jsonl",
+    "epochs.jsonl",
+    "partition.json",
+    "trace.json",
+    "report.html",
+    "figures/*.png",
     f"{RECORD}/*.yaml",
     "checkpoints/last*",
     "csv/*.csv",
@@ -61,6 +67,17 @@ def resumed(settings: Settings, folder: str | Path | None) -> Settings:
     return replace(settings, trainer=replace(settings.trainer, resume=str(Path(named).absolute())))
 
 
+def bare(settings: Settings, folder: str | Path | None) -> Path:
+    """Makes the run folder, and writes nothing.
+
+    Args:
+        settings: The configuration, from `resumed`.
+        folder: The run folder. Default: the key `output`, or else a new one.
+    """
+    named = settings.output if folder is None else folder
+    return new_folder(Path("outputs")) if named is None else _named(Path(named).absolute(), settings)
+
+
 def make(settings: Settings, folder: str | Path | None, overrides: Sequence[str] = ()) -> Path:
     """Makes the run folder, and writes the configuration there.
 
@@ -69,8 +86,7 @@ def make(settings: Settings, folder: str | Path | None, overrides: Sequence[str]
         folder: The run folder. Default: the key `output`, or else a new one.
         overrides: As on the command line, to be kept.
     """
-    named = settings.output if folder is None else folder
-    made = new_folder(Path("outputs")) if named is None else _named(Path(named).absolute(), settings)
+    made = bare(settings, folder)
     (made / _CONFIG).write_text(to_yaml(settings.composed), encoding="utf-8")
     record = made / RECORD
     record.mkdir(exist_ok=True)

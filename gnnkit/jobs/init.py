@@ -17,7 +17,7 @@ import yaml
 from gnnkit import keys
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
-from gnnkit.jobs.say import say
+from gnnkit.launch.phases import say
 from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
 from gnnkit.plugins import CONF

@@ -21,6 +21,7 @@ from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
+from gnnkit.jobs.device import device_name
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
@@ -106,6 +107,7 @@ def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
         "seconds_per_iteration": outcome.seconds / outcome.iterations,
         **figures.words(outcome.tally, outcome.iterations, worker),
         "balance": job.prepared.balance,
+        "device": device_name(worker.device),
         **figures.circumstances(job),
     }
 

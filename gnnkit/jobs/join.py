@@ -21,11 +21,11 @@ from gnnkit.jobs.identity import identity, share_state
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.run import connect
-from gnnkit.jobs.say import say
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.handshake import agree
+from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.channel import LEADER

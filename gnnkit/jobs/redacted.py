@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ _NAMES = r"token|tokens|pwd|auth|authorization|(?:api|access|private)[_-]?keys?"
 _SECRET = re.compile(rf"passw|passphrase|secret|credential|(?:^|[_.-])(?:{_NAMES})(?:$|[_.-])", re.IGNORECASE)
 _SHORTEST = 6  # characters of a secret of the environment. Less is found everywhere
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_QUOTED = re.compile(r"='([\w./+-]*)'$")  # a word that needs no quotes
 _URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
 _URL_QUERY = re.compile(r"(?<=[?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
@@ -38,6 +40,16 @@ def override(text: str) -> str:
         return text
     hidden = _redacted({key_of(key).rpartition(".")[2]: value})
     return f"{key}={next(iter(hidden.values()))}"
+
+
+def command(overrides: Sequence[str], program: str = "gnnkit") -> str:
+    """Spells a command line for a shell, without secrets.
+
+    Args:
+        overrides: Arguments such as `model=gcn`.
+        program: What was called. Default: the command.
+    """
+    return shlex.join([program, *(_QUOTED.sub(r"=\1", override(text)) for text in overrides)])
 
 
 def _redacted(node: Any) -> Any:

@@ -17,8 +17,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
-from gnnkit.jobs.say import say
 from gnnkit.launch.child import StartMethod
+from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
@@ -47,6 +47,7 @@ def run_ranks(
             **run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work)
         )
         say(prepared.summary)
+        phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
         work = functools.partial(find_work(), Job(settings, folder, prepared, model))
         return Result(settings.job, start_ranks(work, settings, settings.world_size))
     finally:

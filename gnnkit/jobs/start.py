@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.jobs import folder as run_folders
-from gnnkit.jobs.say import say
+from gnnkit.jobs.redacted import command
+from gnnkit.jobs.report import after_run, report
 from gnnkit.launch.environment import started_rank
+from gnnkit.launch.phases import begin, phase, say
 from gnnkit.leader.result import Result
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from gnnkit.jobs.models import Given
     from gnnkit.settings import Settings
 
-_IN_ONE_PROCESS = ("plan", "partition", "init")
+_IN_ONE_PROCESS = ("plan", "partition", "report", "init")
 
 
 def start(
@@ -29,6 +31,7 @@ def start(
     graph: Graph | None = None,
     model: Given = None,
     overrides: Sequence[str] = (),
+    program: str = "gnnkit",
 ) -> Result:
     """Runs the job in a new folder, writes `result.json` there, and prints the result.
 
@@ -39,12 +42,14 @@ def start(
         graph: Instead of the data set.
         model: Instead of the configured model.
         overrides: As on the command line, kept in the run folder.
+        program: What was called, for people. Default: the command.
 
     Returns:
         The result, on the leader. Other ranks of a run that was started from outside
         get one without figures.
     """
     begun = time.perf_counter()
+    begin()
     started = started_rank()
     is_leader = started is None or started.rank == 0
     if started is not None and settings.job in _IN_ONE_PROCESS:
@@ -55,6 +60,10 @@ def start(
         from gnnkit.jobs.init import init
 
         return init(settings, folder, graph)
+    if settings.job == "report":
+        return _report(settings, folder)
+    if is_leader:
+        phase(f"job={settings.job}: checking the configuration")
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
@@ -66,11 +75,51 @@ def start(
     if run_folder is None:
         return result
     if settings.job == "train":
-        result = result.with_figure("seconds_total", time.perf_counter() - begun)
-    result = replace(result, folder=run_folder)
+        result = timed(result, time.perf_counter() - begun)
+        result = result.with_figure("command", command(overrides, program))
+    return _told(settings, replace(result, folder=run_folder), run_folder)
+
+
+def _told(settings: Settings, result: Result, run_folder: Path) -> Result:
+    """Writes and prints the result, and draws the report of a training run.
+
+    Args:
+        settings: The configuration.
+        result: The result.
+        run_folder: The run folder.
+    """
     result.save(run_folder)
-    say(f"{result.table()}\nwritten to {run_folder}")
+    say(result.table())
+    if settings.job == "train" and settings.report:
+        phase("drawing report.html")
+        after_run(run_folder)
+    say(f"written to {run_folder}")
     return result
+
+
+def _report(settings: Settings, folder: str | Path | None) -> Result:
+    """Writes the report of a run into its folder, or of several into a new one."""
+    named = settings.output if folder is None else folder
+    target = None if named is None and len(settings.runs) == 1 else run_folders.bare(settings, folder)
+    result = report(settings.runs, target)
+    say(result.table())
+    return result
+
+
+def timed(result: Result, total: float) -> Result:
+    """Adds the wall time and its parts.
+
+    Args:
+        result: The result of a training run.
+        total: Seconds of the whole job.
+    """
+    result = result.with_figure("seconds_total", total)
+    if "phases" not in result:  # of a program
+        return result
+    known = result["phases"]
+    phases = {"starting": total - sum(known.values()), **known}
+    setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
+    return result.with_figure("phases", phases).with_figure("seconds_setup", setup)
 
 
 @contextlib.contextmanager

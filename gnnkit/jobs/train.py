@@ -18,8 +18,11 @@ from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.relief import Relief, relief, relieved
 from gnnkit.jobs.resumable import resumable
+from gnnkit.launch.phases import phase
+from gnnkit.leader import trace
 from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
+from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
 from gnnkit.training import resume
@@ -80,12 +83,19 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     """
     resumed = callbacks.resumed(job)
     guard = callbacks.guard(job, resumed)
+    spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
     worker = job.worker(comm)
     module = make_module(job, job.strategy(), worker, scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
+    if comm.rank == LEADER:
+        phase(f"training {job.settings.trainer.max_epochs} epochs")
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
     worker = module.worker  # with other nodes, where these have moved
+    if comm.rank == LEADER:
+        phase("evaluating")
     drifts = _finish(job, module, sync, fitted.trainer)
+    if spans is not None:
+        _trace(job, spans, comm, mailbox)
     sync.close()
     module.strategy.close()
     learned = module.learned
@@ -99,6 +109,21 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
     return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | changes
+
+
+def _trace(job: Job, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
+    """Writes the trace of all workers, on the leader. Collective over the workers.
+
+    Args:
+        job: The job.
+        spans: The record of this rank, which ends.
+        comm: The workers.
+        mailbox: Letters between all ranks.
+    """
+    stop()
+    tracks = trace.gather(spans, mailbox, comm.world_size, job.settings.timeout)
+    if comm.rank == LEADER:
+        trace.save(tracks, job.folder)
 
 
 def make_module(

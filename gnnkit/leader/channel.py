@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from gnnkit.comm import Letter, Mailbox, PeerLost
@@ -37,6 +38,16 @@ class StateChannel:
         else:
             self._watch.take(state)
             self._take_arrived(self._watch)
+
+    def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Takes in the figures of an evaluation, on the leader.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            figures: The figures of the task by name.
+        """
+        if self._watch is not None:
+            self._watch.measured(epoch, figures)
 
     def finish(self, timeout: float) -> None:
         """Ends the states of this rank.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy as np
 from gnnkit.engine.features import Bits, round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
+from gnnkit.launch.phases import phase
+from gnnkit.leader import picture
 from gnnkit.leader.choose import Decision, describe, shape
 from gnnkit.leader.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.leader.inputs import load, named, with_inputs, with_kept
@@ -48,6 +51,7 @@ class Prepared:
     fingerprint: str  # of the graph
     class_names: list[str] | None  # of the user, by class
     peers: list[list[int]]  # of each rank: ranks whose nodes share an edge with its nodes
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of the preparation, by phase
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,6 +107,8 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     Returns:
         The fields of `Prepared`.
     """
+    begun = time.monotonic()
+    phase(f"reading dataset={settings.dataset.name}")
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
@@ -112,12 +118,18 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     kept = Kept(settings.cache, graph)
     shifted, note = rebalanced(settings, graph)
     partition = kept_partition(kept, settings) if shifted is None else shifted
+    kept, read_at = Kept(settings.cache, graph), time.monotonic()
+    phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
+    shifted, note = rebalanced(settings, graph)
+    partition = kept_partition(kept, settings) if shifted is None else shifted
+    partitioned_at = time.monotonic()
     if needs.owned_edges and partition.edge_cell is not None:
         raise UserError(
             f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
             f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
             "partitioner of nodes and partition.border=none or min_words"
         )
+    phase("cutting")
     target = folder / PREPARED
     prepared = _kept_shards(kept, settings, needs, partition, folder)
     if links is not None:
@@ -130,7 +142,12 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
         reduced = _without_edges(graph) if needs.shares_all else graph
         next(iter(cut_all(reduced, whole))).save(target / WHOLE)
-    return replace(prepared, summary="\n".join([prepared.summary, *lines, *note, *kept.notes])).to_dict()
+    if settings.job == "train" and settings.report:
+        picture.save(graph, partition, folder)
+    summary = "\n".join([prepared.summary, *lines, *note, *kept.notes])
+    cut_at = time.monotonic()
+    seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
+    return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
 def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:

@@ -14,17 +14,9 @@ from typing import Any
 from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
-    "per_rank",
-    "why",
-    "stopped",
-    "layouts",
-    "regions",
-    "peers",
-    "summary",
-    "inexact",
-    "supersteps",
-    "rebalanced",
-)
+    "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced",
+    "words_between", "confusion", "command",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

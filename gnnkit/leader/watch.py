@@ -17,6 +17,8 @@ from typing import TextIO
 import numpy as np
 import torch
 
+from gnnkit.leader.epochs import EpochLog
+from gnnkit.leader.rates import Rates, duration
 from gnnkit.leader.result import finite
 from gnnkit.leader.stragglers import Stragglers
 from gnnkit.partition.quality import max_over_mean
@@ -44,6 +46,7 @@ class WorkerState:
     edges: int  # that it aggregated over, summed over the layers
     rows_per_second: float  # output rows
     memory: int  # peak so far, bytes
+    bytes_sent: int = 0  # to other ranks, in exchanges
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -64,9 +67,9 @@ class WorkerState:
 class Watch:
     """The states of all workers as these arrive, and the conclusions.
 
-    Writes `workers.jsonl`, a line for each worker and step, and scalars. Names
-    stragglers. Measures how even the work of each epoch was, counted in edges. No step
-    waits.
+    Writes `workers.jsonl`, a line for each worker and step, `epochs.jsonl`, and
+    scalars. Names stragglers. Measures how even the work of each epoch was, counted in
+    edges. No step waits.
     """
 
     def __init__(self, world_size: int, folder: Path, max_epochs: int, *, quiet: bool, every: int, log: Log) -> None:
@@ -94,7 +97,10 @@ class Watch:
         self._slow = Stragglers(world_size)
         self._relieved = 0  # the step after which work was dealt out anew
         self._lines: TextIO = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
-        self._last_status = time.monotonic()
+        self._log = EpochLog(folder, world_size)
+        self.rates = Rates()
+        self._first: tuple[float, int] | None = None  # seconds and epoch of the first step
+        self._last_status = -math.inf
 
     def take(self, state: WorkerState) -> None:
         """Takes in one state.
@@ -138,7 +144,35 @@ class Watch:
         """Ends the last epoch and closes the files, the first time."""
         if self.states and not self._lines.closed:
             self._end_epoch(self.states[0].step)
+            self._print_status()
         self._lines.close()
+        self._log.close()
+
+    def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Takes in the figures of an evaluation.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            figures: The figures of the task by name.
+        """
+        self._log.measured(epoch, figures)
+
+    @property
+    def status(self) -> str:
+        """How far the run is, how fast, and how long the rest takes at this speed."""
+        if not self.states or self._first is None:
+            return ""
+        begun, first = self._first
+        done = len(self.work_max_over_mean)
+        parts = [
+            f"epoch {self.states[0].epoch + 1}/{self.max_epochs}",
+            f"train_loss {self.train_loss:.4f}",
+            str(self.rates),
+        ]
+        if done:
+            left = (time.monotonic() - begun) / done * max(self.max_epochs - first - done, 0)
+            parts.append(f"{duration(left)} left")
+        return "  ".join(parts)
 
     @property
     def balance(self) -> dict[str, float]:
@@ -151,9 +185,15 @@ class Watch:
 
     def _conclude(self, states: list[WorkerState]) -> None:
         step = states[0].step
+        if self._first is None:
+            self._first = (time.monotonic(), states[0].epoch)
         if self.states and states[0].epoch != self.states[0].epoch:
             self._end_epoch(self.states[0].step)
         self.states = states
+        self._log.add(states)
+        self.rates.add(
+            *(sum(counts) for counts in zip(*((s.rows, s.edges, s.bytes_sent) for s in states), strict=True))
+        )
         for state in states:
             self._edges[state.rank] += state.edges
         rows = sum(state.rows for state in states)
@@ -175,6 +215,7 @@ class Watch:
         left = [rank for rank in range(self.world_size) if rank not in self.lost]
         self.work_max_over_mean.append(max_over_mean(self._edges[left]))
         self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
+        self._log.end(self.states[0].epoch, self.train_loss)
         self._edges[:], self._epoch = 0, []
 
     def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
@@ -183,10 +224,13 @@ class Watch:
             self._lines.write(json.dumps(line) + "\n")
         if step % self.every == 0:
             self.log({"train_loss": loss} | _scalars(states), step - 1)
-        if not self.quiet and time.monotonic() - self._last_status > STATUS_SECONDS:
-            self._last_status = time.monotonic()
-            epoch = f"epoch {states[0].epoch + 1}/{self.max_epochs}"
-            print(f"{epoch}  train_loss {self.train_loss:.4f}", file=sys.stderr)
+        if time.monotonic() - self._last_status > STATUS_SECONDS:
+            self._print_status()
+
+    def _print_status(self) -> None:
+        self._last_status = time.monotonic()
+        if not self.quiet:
+            print(self.status, file=sys.stderr, flush=True)
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:

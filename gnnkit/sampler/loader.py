@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from gnnkit.sampler.contract import check_batch
 from gnnkit.sampler.gather import as_bytes
 from gnnkit.sampler.loaded import LoadedBatch
 from gnnkit.sampler.tables import Tables
+from gnnkit.spans import Spans, active
 
 _MAX_PREFETCH = 2**16
 
@@ -119,6 +121,7 @@ class Loader:
         self._priced = self.costs  # by the sampler, once asked for
         self._next = (0, 0)  # epoch and step at the begin of the next iterator
         self._now = (0, 0)  # epoch and step of the last iterator
+        self._spans, self._begun = active(), 0.0  # of a trace, and seconds of the clock at the last epoch
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank."""
@@ -218,6 +221,7 @@ class Loader:
         """
         sampler, features = self._sampler, self.tables.features
         storage.expect_random_reads(features)
+        self._begun = time.perf_counter()
         return _core.Loader(
             sampler.reading(self.csc) if _is_native(sampler) else self.csc,
             sampler.native() if _is_native(sampler) else _Checked(sampler),
@@ -230,6 +234,8 @@ class Loader:
 
     def _loaded(self, made: _core.Loader, positions: Ids, now: tuple[int, int]) -> Any:
         batch, buffer = made.take()
+        if self._spans is not None:
+            _add_work(self._spans, made, self._begun, now[1] - 1)
         minibatch = self._sampler.batch(batch) if _is_native(self._sampler) else batch
         features = self.tables.features
         x = None if buffer is None or features is None else _first_rows(buffer, features, len(minibatch.input_nodes))
@@ -249,6 +255,22 @@ class _Checked:
         if type(self._sampler).sample is Sampler.sample:  # has checked every hop
             return batch
         return check_batch(f"{type(self._sampler).__name__}.sample", batch, graph, seeds, self._sampler.num_hops)
+
+
+def _add_work(spans: Spans, made: _core.Loader, begun: float, step: int) -> None:
+    """Adds the work of a native thread on the batch taken last.
+
+    Args:
+        spans: The record.
+        made: The loader of the batch.
+        begun: Seconds of the clock when the loader was made.
+        step: Number of the batch.
+    """
+    thread, begin, drawn, gathered = made.last_work()
+    track = f"sampling thread {thread}"
+    spans.add(track, f"draw batch {step}", begun + begin, begun + drawn)
+    if gathered > drawn:
+        spans.add(track, f"gather batch {step}", begun + drawn, begun + gathered)
 
 
 def _check_sampler(sampler: object) -> Sampler:

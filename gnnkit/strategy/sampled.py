@@ -22,6 +22,7 @@ from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Split
 from gnnkit.sampler import Loader, gather_rows
+from gnnkit.spans import active, span
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.seeds import Deal, Step, drawing
@@ -200,13 +201,19 @@ def ahead(make: Callable[[int], T], steps: range, count: int) -> Generator[T, No
         steps: The steps.
         count: Results made ahead.
     """
+    spans = active()
+
+    def recorded(step: int) -> T:
+        with span(spans, "sampling", "make a batch"):
+            return make(step)
+
     with ThreadPoolExecutor(1) as pool:
-        waiting: deque[Future[T]] = deque(pool.submit(make, step) for step in steps[:count])
+        waiting: deque[Future[T]] = deque(pool.submit(recorded, step) for step in steps[:count])
         try:
             for step in steps:
                 result = waiting.popleft().result()
                 if step + count in steps:
-                    waiting.append(pool.submit(make, step + count))
+                    waiting.append(pool.submit(recorded, step + count))
                 yield result
         finally:
             for future in waiting:

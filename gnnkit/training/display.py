@@ -10,14 +10,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from gnnkit.leader.rates import short
 from gnnkit.leader.watch import Watch, WorkerState
 
 REFRESH = 2  # times a second
 
 
 class Display(Callback):
-    """The epochs done and the last step of every worker. Disappears at the end.
+    """The epochs done, the speed and every worker's last step. Disappears at the end.
 
     Lightning's own bar stays off, because both would move the cursor.
     """
@@ -32,6 +34,7 @@ class Display(Callback):
             MofNCompleteColumn(),
             BarColumn(),
             TimeRemainingColumn(),
+            TextColumn("left"),
             TextColumn("{task.description}"),
         )
         self._task = self._progress.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch)
@@ -40,7 +43,7 @@ class Display(Callback):
 
     def draw(self) -> Group:
         """Draws. Called by the thread that refreshes the terminal."""
-        return Group(self._progress, worker_table(self.watch.states))
+        return Group(self._progress, Text(str(self.watch.rates)), worker_table(self.watch.states))
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         shown: dict[str, Any] = {"train_loss": self.watch.train_loss, **trainer.callback_metrics}
@@ -57,25 +60,27 @@ class Display(Callback):
         self.on_train_end(trainer, module)
 
 
+_COLUMNS = (
+    "rank",
+    "step",
+    "longest\nin",
+    "loss",
+    "gradient\nnorm",
+    "edges",
+    "rows\n/s",
+    "wait\nms",
+    "compute\nms",
+    "exchange\nms",
+    "sync\nms",
+    "MiB",
+)
+
+
 def worker_table(states: list[WorkerState]) -> Table:
-    """Makes a table of the last step of every worker, a row each."""
-    table = Table(box=None)
-    names = (
-        "rank",
-        "step",
-        "longest in",
-        "loss",
-        "gradient norm",
-        "edges",
-        "rows/s",
-        "wait ms",
-        "compute ms",
-        "exchange ms",
-        "sync ms",
-        "MiB",
-    )
-    for name in names:
-        table.add_column(name, justify="right")
+    """Makes a table of the last step of every worker, a row each, of 80 columns."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
     for state in states:
         table.add_row(
             f"{state.rank}",
@@ -83,8 +88,8 @@ def worker_table(states: list[WorkerState]) -> Table:
             state.phase,
             f"{state.loss:.4f}",
             f"{state.gradient_norm:.3g}",
-            f"{state.edges:,.0f}",
-            f"{state.rows_per_second:,.0f}",
+            short(state.edges),
+            short(state.rows_per_second),
             *(f"{1e3 * value:.1f}" for value in state.seconds.values()),
             f"{state.memory / 2**20:.0f}",
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.spans import active
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -47,6 +48,7 @@ class EpochBatches:
         """
         self.strategy, self.epoch, self.first = strategy, epoch, first
         self.seconds_waiting = 0.0
+        self.spans = active()  # of a trace
 
     def __len__(self) -> int:
         return self.strategy.num_batches(self.epoch)  # batches before `first` count as done
@@ -60,7 +62,10 @@ class EpochBatches:
             except StopIteration:
                 return
             finally:
-                self.seconds_waiting += time.perf_counter() - start
+                end = time.perf_counter()
+                self.seconds_waiting += end - start
+                if self.spans is not None:
+                    self.spans.add("wait", "wait for a batch", start, end)
             yield batch
 
 

@@ -10,7 +10,9 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from gnnkit.leader.channel import StateChannel
+from gnnkit.leader.trace import STEP
 from gnnkit.leader.watch import WorkerState, peak_memory
+from gnnkit.spans import active
 from gnnkit.strategy import Batch, Measured, Worker
 from gnnkit.training.ddp import SyncMeter
 
@@ -22,10 +24,12 @@ class _Mark:
     time: float
     waiting: float
     exchange: float
+    bytes_sent: int
 
     @classmethod
     def now(cls, module: Any) -> _Mark:
-        return cls(time.perf_counter(), module.loader.seconds_waiting, module.strategy.tally.seconds)
+        tally = module.strategy.tally
+        return cls(time.perf_counter(), module.loader.seconds_waiting, tally.seconds, tally.bytes_sent)
 
 
 class Observer(Callback):
@@ -47,7 +51,8 @@ class Observer(Callback):
         self.epoch_seconds: list[float] = []  # training steps, waiting for batches included
         self.validations: list[tuple[float, float]] = []  # seconds since the start, the task's figure
         self.lower_is_better = False  # of the task's figure
-        self.started = time.perf_counter()
+        self.started = self.ended = time.perf_counter()
+        self.spans = active()  # of a trace
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -70,6 +75,10 @@ class Observer(Callback):
         now = _Mark.now(module)
         seconds, waiting = now.time - self._mark.time, now.waiting - self._mark.waiting
         exchange = now.exchange - self._mark.exchange
+        if self.spans is not None:
+            self.spans.add(STEP, f"step {trainer.global_step}", self._mark.time, now.time)
+            if self.meter.seconds:
+                self.spans.add("sync", "sync", self.meter.start, self.meter.end)
         self.epoch_seconds[-1] += seconds
         computing = max(seconds - waiting - exchange - self.meter.seconds, 0.0)
         self._epoch = Measured(
@@ -95,16 +104,23 @@ class Observer(Callback):
                 edges=batch.num_edges,
                 rows_per_second=batch.adjacencies[-1].num_dst / seconds,
                 memory=peak_memory(self.worker.device),
+                bytes_sent=now.bytes_sent - self._mark.bytes_sent,
             )
         )
         self.meter.reset()
         self._mark = _Mark.now(module)
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
-        figure = trainer.callback_metrics.get(module.task.progress)
+        figures = {
+            name: float(trainer.callback_metrics[name])
+            for name in module.task.names
+            if name in trainer.callback_metrics
+        }
+        self.channel.measured(trainer.current_epoch, figures)
+        figure = figures.get(module.task.progress)
         self.lower_is_better = module.task.lower_is_better
         if figure is not None:
-            self.validations.append((time.perf_counter() - self.started, float(figure)))
+            self.validations.append((time.perf_counter() - self.started, figure))
 
     @property
     def time_to_accuracy(self) -> float | None:
@@ -120,6 +136,12 @@ class Observer(Callback):
             reached = [figure >= 0.99 * max(figures) for figure in figures]
         return next((seconds for (seconds, _), good in zip(self.validations, reached, strict=True) if good), None)
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the training, and of what came after until now."""
+        return {"training": self.ended - self.started, "evaluation": time.perf_counter() - self.ended}
+
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         module.settle()  # a worker that is ahead waits here for the others, without a deadline
         self.channel.finish(self.timeout)
+        self.ended = time.perf_counter()

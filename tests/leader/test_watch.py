@@ -185,9 +185,33 @@ def test_the_leader_waits_for_no_end_of_a_lost_worker(tmp_path: Path, goes_on: b
 def test_the_table_holds_every_workers_state() -> None:
     text = io.StringIO()
     Console(file=text, width=120).print(worker_table([STATE, replace(STATE, rank=2)]))
-    rows = [line.split() for line in text.getvalue().splitlines()[1:]]
+    rows = [line.split() for line in text.getvalue().splitlines()[2:]]
     assert rows == [
-        [r, "7", "exchange", "0.5000", "1.25", "5,678", "1,234", "2.0", "3.0", "20.0", "1.0", "1024"] for r in "02"
+        [r, "7", "exchange", "0.5000", "1.25", "5.68k", "1.23k", "2.0", "3.0", "20.0", "1.0", "1024"] for r in "02"
+    ]
+
+
+def test_the_table_of_workers_fits_a_terminal_of_80_columns() -> None:
+    text = io.StringIO()
+    slow = replace(STATE, rank=15, step=9999, gradient_norm=0.000123, seconds_exchange=1.2345, edges=12_345_678)
+    Console(file=text, width=80).print(worker_table([slow]))
+    head, units, row = text.getvalue().splitlines()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text.getvalue()
+    assert head.split() == ["longest", "gradient", "rows", "wait", "compute", "exchange", "sync"]
+    assert units.split() == ["rank", "step", "in", "loss", "norm", "edges", "/s", "ms", "ms", "ms", "ms", "MiB"]
+    assert row.split() == [
+        "15",
+        "9999",
+        "exchange",
+        "0.5000",
+        "0.000123",
+        "12.3M",
+        "1.23k",
+        "2.0",
+        "3.0",
+        "1234.5",
+        "1.0",
+        "1024",
     ]
 
 
@@ -204,7 +228,7 @@ def test_a_terminal_shows_workers_live_and_a_pipe_does_not(
     monkeypatch.setattr(running, "Display", OnScreen)
     train(tmp_path / "terminal", Sleeps, trainer={"progress_bar": True, "max_epochs": 20})
     drawn = screen.read_text()
-    for expected in ("20/20", "train_loss", "gradient norm", "exchange ms"):
+    for expected in ("20/20", "train_loss", "gradient", "exchange", "seeds/s", "edges/s", "bytes/s"):
         assert expected in drawn
     assert "\x1b[?25h" in drawn[-200:], "the cursor is back"
     screen.unlink()

@@ -13,13 +13,13 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch, start
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.redacted import plain_yaml
-from gnnkit.jobs.say import say
 from gnnkit.jobs.sweep import table
 from gnnkit.jobs.sweep.cluster import Cluster
 from gnnkit.jobs.sweep.job import DONE, Launch, Outcome, SweepJob
 from gnnkit.jobs.sweep.local import Local
 from gnnkit.jobs.sweep.plans import Grid, Overrides, Plan, Search
 from gnnkit.launch.environment import started_rank
+from gnnkit.launch.phases import say
 from gnnkit.ranges import num_cores, whole
 from gnnkit.settings import Settings, settle
 from gnnkit.task import Task

@@ -3,7 +3,7 @@
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gnnkit_core::Error;
 use gnnkit_core::csc::Id;
@@ -238,6 +238,7 @@ struct Plan {
     key: u64,
     table: Option<Table>,
     buffers: Buffers,
+    since: Instant,
 }
 
 enum Drawn {
@@ -249,6 +250,16 @@ enum Drawn {
 struct Made {
     batch: Drawn,
     rows: Option<Buffer>,
+    work: Work,
+}
+
+/// The work on one batch: the thread, and seconds since the loader was made.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    thread: usize,
+    begun: f64,
+    drawn: f64,
+    ended: f64,
 }
 
 type MadeAhead = Pipeline<PyResult<Made>>;
@@ -273,15 +284,29 @@ fn attached<T>(work: impl FnOnce(Python<'_>) -> PyResult<T>) -> PyResult<T> {
 }
 
 impl Plan {
-    fn make(&self, step: usize, scratch: &mut Scratch) -> PyResult<Made> {
+    fn make(&self, thread: usize, step: usize, scratch: &mut Scratch) -> PyResult<Made> {
+        let begun = self.now();
         let seeds = &self.seeds[self.offsets[step]..self.offsets[step + 1]];
         let batch = self.draws.draw(seeds, rng::derive(self.key, step as u64), scratch)?;
+        let drawn = self.now();
         let rows = self
             .table
             .as_ref()
             .map(|table| self.gather(table, &batch))
             .transpose()?;
-        Ok(Made { batch, rows })
+        let ended = self.now();
+        let work = Work {
+            thread,
+            begun,
+            drawn,
+            ended,
+        };
+        Ok(Made { batch, rows, work })
+    }
+
+    /// Seconds since the loader was made.
+    fn now(&self) -> f64 {
+        self.since.elapsed().as_secs_f64()
     }
 
     fn gather(&self, table: &Table, batch: &Drawn) -> PyResult<Buffer> {
@@ -398,6 +423,7 @@ type PyMade = (Py<PyAny>, Option<Py<PyAny>>);
 struct PyLoader {
     plan: Arc<Plan>,
     ahead: Mutex<Option<Arc<MadeAhead>>>,
+    last: Mutex<Work>,
 }
 
 #[pymethods]
@@ -436,11 +462,12 @@ impl PyLoader {
                 free: Mutex::default(),
                 lent: Mutex::default(),
             },
+            since: Instant::now(),
         });
-        let worker = |_| {
+        let worker = |thread| {
             let plan = Arc::clone(&plan);
             let mut scratch = Scratch::default();
-            move |step| plan.make(step, &mut scratch)
+            move |step| plan.make(thread, step, &mut scratch)
         };
         let workers = (0..threads.min(depth)).map(worker).collect();
         // Where the system refuses a thread, the others are waited for, and may need the lock.
@@ -450,6 +477,7 @@ impl PyLoader {
         Ok(Self {
             plan,
             ahead: Mutex::new(Some(Arc::new(ahead))),
+            last: Mutex::default(),
         })
     }
 
@@ -467,12 +495,20 @@ impl PyLoader {
         // The last reference waits for threads, which may need the interpreter's lock.
         py.detach(|| drop(ahead));
         let made = made?;
+        *lock(&self.last) = made.work;
         let batch = match made.batch {
             Drawn::I32(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
             Drawn::I64(batch) => batch_to_py(py, batch)?.into_py_any(py)?,
             Drawn::Python(batch) => batch,
         };
         Ok((batch, made.rows.map(|rows| self.plan.buffers.lend(py, rows))))
+    }
+
+    /// The thread that made the last batch taken, and when it began, had drawn and had
+    /// gathered, in seconds since this loader was made.
+    fn last_work(&self) -> (usize, f64, f64, f64) {
+        let work = *lock(&self.last);
+        (work.thread, work.begun, work.drawn, work.ended)
     }
 
     /// Ends the threads, after the batches that they are at.

@@ -1,0 +1,48 @@
+"""job=report: the page of one run, or a comparison of several."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gnnkit.errors import UserError
+from gnnkit.leader.result import Result
+from gnnkit.ranges import one_line
+
+
+def report(runs: Sequence[str], folder: Path | None) -> Result:
+    """Writes `report.html` and PNGs. Raises `UserError` for folders without a result.
+
+    Args:
+        runs: Run folders. One is shown, several are compared.
+        folder: Where the page goes. None: into the folder of the one run.
+    """
+    from gnnkit.report import compare, read_run, write
+
+    begun = time.perf_counter()
+    found = [read_run(Path(run)) for run in runs]
+    target = Path(runs[0]) if folder is None else folder
+    try:
+        page = write(found[0], target) if len(found) == 1 else compare(found, target)
+        size = page.stat().st_size
+    except OSError as error:
+        raise UserError(f"output={target}: the report cannot be written: {error.strerror}") from error
+    figures = {"runs": list(runs), "page": str(page), "seconds": time.perf_counter() - begun, "bytes": size}
+    return Result("report", figures, f"{len(found)} runs, {size:,} bytes: {page}", target)
+
+
+def after_run(folder: Path) -> None:
+    """Writes the report of a run that has ended. A failure costs a line, not the run.
+
+    Args:
+        folder: The run folder, with `result.json`.
+    """
+    from gnnkit.report import read_run, write
+
+    try:
+        write(read_run(folder), folder)
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        print(f"report.html is not written, the results are kept: {reason}", file=sys.stderr, flush=True)

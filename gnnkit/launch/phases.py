@@ -1,0 +1,29 @@
+"""Lines for people about what a run does now, with the seconds since the start."""
+
+from __future__ import annotations
+
+import time
+
+from gnnkit.launch.progress import progress
+
+_begun = time.monotonic()
+
+
+def begin() -> None:
+    """Starts the clock of the lines. A forked process goes on with the same clock."""
+    global _begun  # noqa: PLW0603 - one run at a time
+    _begun = time.monotonic()
+
+
+def phase(text: str) -> None:
+    """Prints a line for a phase that begins now, and tells the launcher."""
+    say(f"{time.monotonic() - _begun:6.1f} s  {text}")
+    progress(text)
+
+
+def say(text: str) -> None:
+    """Prints to standard output. A reader that has left does not end the job."""
+    try:
+        print(text, flush=True)
+    except (OSError, ValueError):  # a closed pipe, a full disk, a closed file
+        return

@@ -1,0 +1,106 @@
+"""The file `partition.json`: a partition in numbers, and a sample of the graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.partition.base import Partition
+from gnnkit.storage import write_atomically
+
+PARTITION = "partition.json"  # in the run folder
+COUNTED_EDGES = 5_000_000  # larger graphs are counted by a sample of nodes
+DRAWN_NODES, DRAWN_EDGES = 300, 900  # of the picture, at most
+MAX_RANKS = 256  # of the matrix of edges
+
+
+def save(graph: Graph, partition: Partition, folder: Path) -> None:
+    """Writes the numbers and the sample into the run folder.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+        folder: The run folder.
+    """
+    write_atomically(folder / PARTITION, json.dumps(describe(graph, partition)).encode())
+
+
+def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
+    """Counts nodes by owner and edges between owners, and draws a sample.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+    """
+    owner, num_ranks = partition.node_rank, partition.grid.world_size
+    share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
+    src, dst = _edges(graph, _some_nodes(graph.num_nodes, share))
+    numbers: dict[str, Any] = {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "nodes": np.bincount(owner, minlength=num_ranks).tolist(),
+        "train_nodes": np.bincount(owner[graph.split == Split.TRAIN], minlength=num_ranks).tolist(),
+        "counted_edges": len(src),
+        "cut": int(np.count_nonzero(owner[src] != owner[dst])),
+    }
+    if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
+        pairs = owner[src].astype(np.int64) * num_ranks + owner[dst]
+        numbers["edges"] = np.bincount(pairs, minlength=num_ranks**2).reshape(num_ranks, num_ranks).tolist()
+    return numbers | {"sample": _sample(graph, owner)}
+
+
+def _some_nodes(num_nodes: int, share: float) -> Ids:
+    """Returns all nodes, or a share of them drawn at random."""
+    if share >= 1:
+        return np.arange(num_nodes)
+    count = max(int(share * num_nodes), 1)
+    return np.unique(np.random.default_rng(0).integers(0, num_nodes, count))
+
+
+def _edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
+    """Returns sources and destinations of the in-edges of some nodes."""
+    begins = graph.csc.indptr[nodes]
+    degrees = graph.csc.indptr[nodes + 1] - begins
+    firsts = np.cumsum(degrees) - degrees
+    positions = np.arange(int(degrees.sum())) + np.repeat(begins - firsts, degrees)
+    return graph.csc.indices[positions], np.repeat(nodes, degrees)
+
+
+def _sample(graph: Graph, owner: Ids) -> dict[str, Any]:
+    """Draws nodes for a picture: all of a small graph, else neighbourhoods.
+
+    Nodes are found in breadth from some random ones, so that the picture has edges. A
+    hub brings a few of its neighbours only.
+    """
+    rng = np.random.default_rng(0)
+    chosen = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _near(graph, rng)
+    place = {int(node): index for index, node in enumerate(chosen)}
+    src, dst = _edges(graph, chosen) if _degrees(graph, chosen) <= COUNTED_EDGES else (chosen[:0], chosen[:0])
+    inside = np.isin(src, chosen) & (src != dst)
+    edges = [[place[int(s)], place[int(d)]] for s, d in zip(src[inside], dst[inside], strict=True)]
+    if len(edges) > DRAWN_EDGES:
+        edges = [edges[index] for index in rng.choice(len(edges), DRAWN_EDGES, replace=False)]
+    return {"rank": owner[chosen].tolist(), "edges": edges, "whole": graph.num_nodes <= DRAWN_NODES}
+
+
+def _degrees(graph: Graph, nodes: Ids) -> int:
+    return int((graph.csc.indptr[nodes + 1] - graph.csc.indptr[nodes]).sum())
+
+
+def _near(graph: Graph, rng: np.random.Generator) -> Ids:  # [DRAWN_NODES] at most
+    """Finds nodes in breadth from random ones, a few of the sources of each."""
+    found: dict[int, None] = {}
+    waiting = rng.choice(graph.num_nodes, min(6, graph.num_nodes), replace=False).tolist()
+    while len(found) < DRAWN_NODES:
+        node = waiting.pop(0) if waiting else int(rng.integers(graph.num_nodes))
+        if node in found:
+            continue
+        found[node] = None
+        low, high = int(graph.csc.indptr[node]), int(graph.csc.indptr[node + 1])
+        if high > low:
+            waiting += graph.csc.indices[rng.integers(low, high, min(high - low, 6))].tolist()
+    return np.array(list(found))

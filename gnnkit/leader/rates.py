@@ -1,0 +1,60 @@
+"""How fast a run is, over its last seconds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+SPACING, KEPT = 0.25, 40  # seconds between two looks, and looks that count
+_UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class Rates:
+    """Rows, edges and bytes of all workers per second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts at zero.
+
+        Args:
+            clock: Gives seconds. Default: the system's clock.
+        """
+        self._clock = clock
+        self._totals = (0.0, 0.0, 0.0)
+        self._looks = deque([(clock(), self._totals)], KEPT)  # seconds and totals
+
+    def add(self, rows: int, edges: int, num_bytes: int) -> None:
+        """Adds a step of all workers.
+
+        Args:
+            rows: Rows that the loss reads.
+            edges: Edges that were aggregated.
+            num_bytes: Bytes that were sent.
+        """
+        self._totals = (self._totals[0] + rows, self._totals[1] + edges, self._totals[2] + num_bytes)
+        now = self._clock()
+        if now - self._looks[-1][0] >= SPACING:
+            self._looks.append((now, self._totals))
+
+    def __str__(self) -> str:
+        then, before = self._looks[0]
+        seconds = max(self._clock() - then, 1e-9)
+        rates = [(total - old) / seconds for total, old in zip(self._totals, before, strict=True)]
+        return "  ".join(
+            f"{short(rate)} {name}/s" for rate, name in zip(rates, ("seeds", "edges", "bytes"), strict=True)
+        )
+
+
+def short(number: float) -> str:
+    """Spells a number in three digits, such as 1.23M."""
+    factor, unit = next(((factor, unit) for factor, unit in _UNITS if abs(number) >= factor), (1.0, ""))
+    return f"{number / factor:.3g}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Spells seconds as people say these, such as 2 min 5 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

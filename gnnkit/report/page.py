@@ -1,0 +1,221 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gnnkit.report import learning, partition, timeline
+from gnnkit.report.charts import Part, bars, rank_names
+from gnnkit.report.drawing import Figure
+from gnnkit.report.markup import Markup, element, joined, table
+from gnnkit.report.png import png
+from gnnkit.report.run import Run, number, numbers
+from gnnkit.report.style import STYLE
+from gnnkit.report.suggestions import suggestions
+from gnnkit.report.svg import svg
+from gnnkit.storage import write_atomically
+
+PAGE, FIGURES = "report.html", "figures"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # no scripts, no network
+_KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify")
+_RUN = (
+    "strategy",
+    "sampler",
+    "partition",
+    "nodes",
+    "grid",
+    "world_size",
+    "dataset",
+    "model",
+    "task",
+    "num_parameters",
+    "device",
+    "seed",
+)
+_HEADLINE = (("seconds_total", "s in all"), ("seconds_per_epoch", "s an epoch"), ("epochs", "epochs"))
+
+
+def write(run: Run, folder: Path) -> Path:
+    """Writes the page of a run and PNGs of its figures. Returns the page's path.
+
+    Args:
+        run: The run.
+        folder: Where the page goes.
+    """
+    sections = [
+        ("learning", "Learning", learning.drawings(run)),
+        ("time", "Time", timeline.drawings(run)),
+        ("partition", "Partition", partition.drawings(run)),
+        ("caches", "Caches", _caches(run)),
+    ]
+    figures = [figure for _, _, drawn in sections for figure in drawn]
+    more = {"time": [_phases(run), _stragglers(run)], "partition": [_balance(run)]}
+    body = [
+        _head(run),
+        _next(run),
+        *(section(title, drawn, more.get(name, ())) for name, title, drawn in sections),
+        _what_was_run(run),
+    ]
+    return save(f"{run.result.get('model', 'run')} on {run.result.get('dataset', '?')}", body, figures, folder)
+
+
+def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: Path) -> Path:
+    """Writes a page, and a PNG of each figure.
+
+    Args:
+        title: Title of the page.
+        body: Content of the page.
+        figures: The figures of the content.
+        folder: Where the files go.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"gnnkit: {title}"),
+        element("style", Markup(STYLE)),
+    )
+    page = Markup("<!doctype html>") + element("html", head, element("body", *body), lang="en")
+    write_atomically(folder / PAGE, page.encode())
+    (folder / FIGURES).mkdir(exist_ok=True)
+    for figure in figures:
+        (folder / FIGURES / f"{figure.name}.png").write_bytes(png(figure))
+    return folder / PAGE
+
+
+def section(title: str, drawn: Sequence[Figure], more: Iterable[Markup] = ()) -> Markup:
+    """Returns a titled part of the page, empty where there is nothing in it.
+
+    Args:
+        title: Title of the part.
+        drawn: Figures.
+        more: Panels after the figures. Default: none.
+    """
+    figures = [
+        element("figure", element("h3", each.title), svg(each), element("figcaption", each.caption), id=each.name)
+        for each in drawn
+    ]
+    panels = [element("div", each, class_="panel") for each in more if each]
+    if not figures and not panels:
+        return Markup()
+    return element("section", element("h2", title), element("div", *figures, *panels, class_="figures"))
+
+
+def spelt(value: Any) -> str:
+    """Spells a figure of a result in a line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {spelt(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(map(spelt, value[:40])) + (", …]" if len(value) > 40 else "]")
+    if value is None or isinstance(value, bool | str):
+        return "none" if value is None else str(value)
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if number(value) is not None else str(value)
+
+
+def _head(run: Run) -> Markup:
+    result = run.result
+    cards = [(spelt(run.number(name)), words) for name, words in _HEADLINE if run.number(name) is not None]
+    measured = [name for name in result if re.fullmatch(r"(test|val)_\w+", str(name)) and run.number(name) is not None]
+    cards = [(f"{run.number(name):.4g}", str(name)) for name in measured if not name.endswith("_loss")][:4] + cards
+    chosen = (
+        f"{result.get('strategy')} on {spelt(result.get('world_size'))} workers, partition {result.get('partition')}"
+    )
+    return joined(
+        [
+            element("h1", f"{result.get('model')} on {result.get('dataset')}"),
+            element("p", f"{chosen}. {result.get('device') or ''}", class_="muted"),
+            _notes(run),
+            element("div", *(_card(value, words) for value, words in cards), class_="cards"),
+        ]
+    )
+
+
+def _card(value: str, words: str) -> Markup:
+    return element("div", element("b", value), element("span", words), class_="card")
+
+
+def _notes(run: Run) -> Markup:
+    return joined(element("p", f"Note: {note}.", class_="muted") for note in run.notes)
+
+
+def _next(run: Run) -> Markup:
+    found = suggestions(run)
+    if not found:
+        return joined(
+            [element("h2", "What to try next"), element("p", "Nothing stands out in the figures of this run.")]
+        )
+    return joined([element("h2", "What to try next"), element("ul", *(element("li", _marked(text)) for text in found))])
+
+
+def _marked(text: str) -> Markup:
+    """Sets the keys of a sentence in the type of commands."""
+    parts, last = [], 0
+    for found in _KEY.finditer(text):
+        parts += [text[last : found.start()], element("code", found[0])]
+        last = found.end()
+    return joined([*parts, text[last:]])
+
+
+def _phases(run: Run) -> Markup:
+    phases = run.result.get("phases")
+    rows = [(name, f"{number(value):.2f} s") for name, value in _items(phases) if number(value) is not None]
+    return joined([element("h3", "Phases of the run"), table([], rows)]) if rows else Markup()
+
+
+def _stragglers(run: Run) -> Markup:
+    rows = [
+        (name, f"{spelt(value)} times slower than the others") for name, value in _items(run.result.get("stragglers"))
+    ]
+    found = table([], rows, numbers=False) if rows else element("p", "No worker was much slower than the others.")
+    return joined([element("h3", "Stragglers"), found]) if run.epochs else Markup()
+
+
+def _balance(run: Run) -> Markup:
+    rows = [(str(name).replace("_", " "), spelt(value)) for name, value in _items(run.result.get("balance"))]
+    cut, counted = number(run.partition.get("cut")), number(run.partition.get("counted_edges"))
+    if cut is not None and counted:
+        rows.append(("edges cut", f"{cut / counted:.1%}"))
+    words = element("p", "Balance is the largest share of a worker over the mean. 1 is even.", class_="muted")
+    why = element("p", run.result["why"]) if run.result.get("why") else ""
+    return joined([element("h3", "Balance and cut"), words, table([], rows), why]) if rows else Markup()
+
+
+def _items(value: object) -> list[tuple[Any, Any]]:
+    return list(value.items())[:100] if isinstance(value, Mapping) else []
+
+
+def _caches(run: Run) -> list[Figure]:
+    """Draws the share of rows that caches held, by rank."""
+    hits = run.result.get("cache_hits")
+    rates = numbers(hits.get("rate")) if isinstance(hits, Mapping) else []
+    if not rates:
+        return []
+    caption = "Share of the rows of other ranks that a rank's cache held."
+    parts = [Part("in the cache", tuple(max(rate, 0) for rate in rates[:64]), "c2")]
+    return [bars("caches", "Cache hits", caption, rank_names(len(rates))[:64], parts, "share")]
+
+
+def _what_was_run(run: Run) -> Markup:
+    result = run.result
+    rows = [(name, spelt(result[name])) for name in _RUN if name in result]
+    rows += [("folder", str(run.folder)), ("versions", spelt(result.get("versions", {})))]
+    shown = {*_RUN, "versions", "command", "why", "words_between", "confusion", "per_class", "phases"}
+    rest = [(name, spelt(value)) for name, value in result.items() if name not in shown]
+    parts = [element("h2", "What was run")]
+    if result.get("command"):
+        parts.append(element("pre", result["command"]))
+    parts += [table([], rows, numbers=False), _folded("All figures", table([], rest, numbers=False))]
+    if run.config:
+        parts.append(_folded("Configuration", element("pre", run.config)))
+    return joined(parts)
+
+
+def _folded(title: str, content: Markup) -> Markup:
+    return element("details", element("summary", title), content)

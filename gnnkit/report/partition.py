@@ -1,0 +1,135 @@
+"""The partition: nodes by rank, words and edges between ranks, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.report.charts import Part, bars, heat, rank_names
+from gnnkit.report.drawing import WIDTH, Dot, Figure, Shape, Strokes, Text, colour
+from gnnkit.report.run import Run, matrix, number, numbers
+
+MOST_RANKS = 64  # of bars and matrices
+MOST_NODES, MOST_EDGES = 400, 1200  # of the picture
+_SIDE, _ROUNDS = 400.0, 120  # of the picture, and of its layout
+
+Places = npt.NDArray[np.float64]  # [num_nodes, 2]
+
+
+def drawings(run: Run) -> list[Figure]:
+    """Draws what is known of the partition."""
+    return [*_picture(run), *_between(run), *_loads(run)]
+
+
+def _loads(run: Run) -> list[Figure]:
+    """Draws nodes by rank, of which some are for training."""
+    nodes, trained = numbers(run.partition.get("nodes")), numbers(run.partition.get("train_nodes"))
+    if not nodes or len(nodes) != len(trained) or len(nodes) > MOST_RANKS:
+        return []
+    rest = tuple(max(every - some, 0) for every, some in zip(nodes, trained, strict=True))
+    parts = [Part("training nodes", tuple(trained), "c0"), Part("other nodes", rest, "c9")]
+    caption = "Nodes that each rank owns. Ranks with more nodes than the mean take longer."
+    return [bars("nodes", "Nodes by rank", caption, rank_names(len(nodes)), parts, "nodes")]
+
+
+def _between(run: Run) -> list[Figure]:
+    """Draws who sends words to whom, and edges between owners."""
+    found = []
+    words, edges = matrix(run.result.get("words_between")), matrix(run.partition.get("edges"))
+    if words and len(words) <= MOST_RANKS and any(map(any, words)):
+        caption = "Numbers that the rank of the column receives from the rank of the row in an epoch."
+        found.append(heat("words", "Words between ranks", caption, words, _plain(len(words)), ("from", "to")))
+    if edges and len(edges) <= MOST_RANKS:
+        caption = f"Edges by the owners of source and destination.{_counted(run)}"
+        found.append(heat("edges", "Edges between ranks", caption, edges, _plain(len(edges)), ("from", "to")))
+    return found
+
+
+def _counted(run: Run) -> str:
+    counted, every = (number(run.partition.get(name)) for name in ("counted_edges", "num_edges"))
+    if counted is None or every is None or counted >= every:
+        return ""
+    return f" Counted on a sample of {counted:,.0f} of {every:,.0f} edges."
+
+
+def _plain(count: int) -> list[str]:
+    return [str(rank) for rank in range(count)]
+
+
+def _picture(run: Run) -> list[Figure]:
+    """Draws the sample of the graph, nodes coloured by rank."""
+    sample = run.partition.get("sample")
+    ranks = numbers(sample.get("rank")) if isinstance(sample, dict) else []
+    if not isinstance(sample, dict) or not 0 < len(ranks) <= MOST_NODES:
+        return []
+    owner = [int(rank) for rank in ranks]
+    edges = _edges(sample.get("edges"), len(owner))
+    return [_drawn(run, owner, edges, whole=sample.get("whole") is True)]
+
+
+def _edges(given: object, num_nodes: int) -> list[tuple[int, int]]:
+    """Returns the edges whose ends are nodes of the picture."""
+    pairs = [numbers(pair) for pair in given[:MOST_EDGES]] if isinstance(given, list) else []
+    return [(int(p[0]), int(p[1])) for p in pairs if len(p) == 2 and all(0 <= end < num_nodes for end in p)]
+
+
+def _drawn(run: Run, owner: Sequence[int], edges: Sequence[tuple[int, int]], *, whole: bool) -> Figure:
+    """Draws nodes and edges, those between ranks darker.
+
+    Args:
+        run: The run.
+        owner: Rank by node.
+        edges: Source and destination.
+        whole: Whether the picture shows the whole graph.
+    """
+    places = _laid_out(len(owner), edges)
+    ends = [((places[a][0], places[a][1]), (places[b][0], places[b][1])) for a, b in edges]
+    cut = [owner[a] != owner[b] for a, b in edges]
+    shapes: list[Shape] = [
+        Strokes(tuple(end for end, crosses in zip(ends, cut, strict=True) if not crosses), "muted", 0.6, 0.35),
+        Strokes(tuple(end for end, crosses in zip(ends, cut, strict=True) if crosses), "ink", 0.8, 0.75),
+    ]
+    radius = max(2.2, min(5.0, 45 / max(len(owner), 1) ** 0.5))
+    shapes += [Dot(x, y, radius, colour(rank), f"rank {rank}") for (x, y), rank in zip(places, owner, strict=True)]
+    shown = sorted(set(owner))[:10]
+    for index, rank in enumerate(shown):
+        x, y = 12 + 82.0 * (index % 5), _SIDE + 16 + 15 * (index // 5)
+        shapes += [Dot(x, y - 4, 4, colour(rank)), Text(x + 8, y, f"rank {rank}")]
+    height = _SIDE + 26 + 15 * ((len(shown) - 1) // 5)
+    return Figure("graph", "The graph, coloured by rank", _what(run, len(owner), whole), height, tuple(shapes))
+
+
+def _what(run: Run, count: int, whole: bool) -> str:
+    every = number(run.partition.get("num_nodes")) or 0
+    of = f"All {count:,} nodes." if whole else f"A sample: {count:,} of {every:,.0f} nodes, some neighbourhoods."
+    return f"{of} Dark lines are edges between ranks."
+
+
+def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:
+    """Places nodes by forces: all push each other, edges pull (Fruchterman, 1991)."""
+    rng = np.random.default_rng(0)
+    at = rng.uniform(-1, 1, (num_nodes, 2))
+    ends = np.array(edges, int).reshape(-1, 2)
+    ideal = 1.6 / max(num_nodes, 1) ** 0.5
+    for step in range(_ROUNDS):
+        norm = (at**2).sum(1)
+        square = np.maximum(norm[:, None] + norm - 2 * at @ at.T, 1e-3 * ideal**2)
+        push = ideal**2 / square  # [num_nodes, num_nodes], times the way between two nodes
+        force = at * push.sum(1, keepdims=True) - push @ at - 0.5 * at
+        pull = at[ends[:, 0]] - at[ends[:, 1]]
+        pull *= np.linalg.norm(pull, axis=1, keepdims=True) / ideal
+        np.add.at(force, ends[:, 0], -pull)
+        np.add.at(force, ends[:, 1], pull)
+        length = np.maximum(np.linalg.norm(force, axis=1, keepdims=True), 1e-9)
+        at += force / length * np.minimum(length, 0.12 * (1 - step / _ROUNDS) + 0.002)
+    return _fitted(at)
+
+
+def _fitted(at: Places) -> Places:
+    """Scales places to the square of the picture, a few far ones at its border."""
+    low, high = np.quantile(at, 0.01, axis=0), np.quantile(at, 0.99, axis=0)
+    scaled = np.clip((at - low) / np.maximum(high - low, 1e-9), -0.04, 1.04)
+    placed: Places = 24 + scaled * np.array([WIDTH - 48, _SIDE - 48])
+    return placed

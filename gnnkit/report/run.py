@@ -1,0 +1,161 @@
+"""The files of a run folder, read and checked. Nothing in these is trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.ranges import shown
+from gnnkit.storage import check_regular
+
+RESULT, CONFIG, EPOCHS, PARTITION = "result.json", "config.yaml", "epochs.jsonl", "partition.json"
+MAX_BYTES = 1 << 26  # of a file. A longer `epochs.jsonl` is read in part
+KINDS = ("wait", "compute", "exchange", "sync")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What a run folder says."""
+
+    folder: Path
+    result: Mapping[str, Any]
+    config: str  # YAML
+    epochs: tuple[Mapping[str, Any], ...]  # one for each epoch, as `epochs.jsonl`
+    evaluations: tuple[Mapping[str, Any], ...]
+    partition: Mapping[str, Any]  # empty where there is none
+    notes: tuple[str, ...] = ()  # what could not be read
+
+    def number(self, *path: str) -> float | None:
+        """Returns a figure of `result.json`, None for anything but a finite number."""
+        node: Any = self.result
+        for key in path:
+            node = node.get(key) if isinstance(node, Mapping) else None
+        return number(node)
+
+
+def settings(run: Run) -> Any:
+    """Returns the configuration as plain data, None where it cannot be read."""
+    import yaml
+
+    try:
+        return yaml.safe_load(run.config)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
+
+
+def number(value: object) -> float | None:
+    """Returns a finite number, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def numbers(value: object) -> list[float]:
+    """Returns a list of finite numbers, empty for anything else."""
+    found = [number(item) for item in value] if isinstance(value, list) else []
+    return [item for item in found if item is not None] if None not in found else []
+
+
+def matrix(value: object) -> list[list[float]]:
+    """Returns a square table of finite numbers, empty for anything else."""
+    rows = [numbers(row) for row in value] if isinstance(value, list) else []
+    return rows if rows and all(len(row) == len(rows) for row in rows) else []
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder. Raises `UserError` where there is no result of a run.
+
+    Other files may be missing or damaged. Notes say so.
+    """
+    result = _mapping(folder, RESULT)
+    if result is None:
+        raise UserError(f"runs={folder}: there is no {RESULT}, choose the folder of a run that has ended")
+    notes: list[str] = []
+    lines = list(_lines(folder, notes))
+    epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # the last of an epoch done twice
+    evaluations = {int(line["epoch"]): line for line in lines if isinstance(line.get("figures"), Mapping)}
+    try:
+        partition = _mapping(folder, PARTITION) or {}
+    except UserError as error:
+        partition = {}
+        notes.append(str(error))
+    return Run(
+        folder,
+        result,
+        _config(folder, notes),
+        tuple(epochs[key] for key in sorted(epochs)),
+        tuple(evaluations[key] for key in sorted(evaluations)),
+        partition,
+        tuple(notes),
+    )
+
+
+def _mapping(folder: Path, name: str) -> Mapping[str, Any] | None:
+    """Reads a JSON object, None where there is no file. Raises `UserError`."""
+    path = folder / name
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(_bytes(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"runs={folder}: {name} is not JSON: {shown(error)}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"runs={folder}: {name} holds no JSON object")
+    return found
+
+
+def _bytes(path: Path) -> bytes:
+    check_regular(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"{path} has {path.stat().st_size:,} bytes, at most {MAX_BYTES:,} are read")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+
+
+def _config(folder: Path, notes: list[str]) -> str:
+    try:
+        return _bytes(folder / CONFIG).decode(errors="replace")
+    except UserError as error:
+        notes.append(str(error))
+        return ""
+
+
+def _lines(folder: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yields the lines of `epochs.jsonl` with a number of an epoch."""
+    path = folder / EPOCHS
+    if not path.exists():
+        notes.append(f"there is no {EPOCHS}, so there are no curves")
+        return
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES)
+    except (OSError, UserError) as error:
+        notes.append(str(error))
+        return
+    found = [_line(text) for text in content.splitlines()]
+    yield from (line for line in found if line is not None)
+    damaged = found.count(None)
+    if damaged:
+        notes.append(f"{EPOCHS}: {damaged} lines cannot be read")
+    if len(content) == MAX_BYTES:
+        notes.append(f"{EPOCHS}: the first {MAX_BYTES:,} bytes are shown")
+
+
+def _line(text: bytes) -> Mapping[str, Any] | None:
+    """Reads a JSON object with the number of an epoch, None for anything else."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) and number(line.get("epoch")) is not None else None

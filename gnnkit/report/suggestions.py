@@ -1,0 +1,107 @@
+"""What to try next, from the figures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gnnkit.report.learning import main_figure, points_of
+from gnnkit.report.run import Run, number, settings
+from gnnkit.report.timeline import shares
+
+# Shares of the time, balances and gaps from which a suggestion is made.
+EXCHANGE, WAIT, SYNC, BALANCE = 0.3, 0.1, 0.25, 1.25
+GAP, UNDERFIT, RISING = 0.1, 0.7, 0.01
+SETUP = 2.0  # seconds of set-up for one of training
+
+
+def suggestions(run: Run) -> list[str]:
+    """Returns sentences with figures and keys. Empty: nothing stands out."""
+    return [*_lost(run), *_speed(run), *_balance(run), *_fit(run), *_rest(run)]
+
+
+def _lost(run: Run) -> Iterator[str]:
+    lost, skipped = run.result.get("lost_workers"), run.number("skipped_steps") or 0
+    if isinstance(lost, list) and lost:
+        yield f"{len(lost)} workers were lost: standard error of the run names the cause."
+    if skipped:
+        yield f"{skipped:.0f} steps were left out because of numbers that are not finite: try a smaller trainer.lr, or trainer.clip_norm=1."
+
+
+def _speed(run: Run) -> Iterator[str]:
+    found, strategy = shares(run), run.result.get("strategy")
+    exchange, sync = found.get("exchange", 0), found.get("sync", 0)
+    wait = max(run.number("wait_share") or 0, found.get("wait", 0))
+    if exchange > EXCHANGE:
+        nodes = (
+            ""
+            if run.result.get("nodes") == "metis"
+            else "partition.nodes=metis cuts fewer edges (install gnnkit-metis). "
+        )
+        cheaper = "strategy.exchange=quantized sends fewer bytes, and strategy.exchange=pipelined hides the exchange."
+        cheaper = cheaper if strategy == "vertex_centric" else "A larger strategy.batch_size exchanges less often."
+        yield f"Exchange takes {exchange:.0%} of the time: {nodes}{cheaper}"
+    if wait > WAIT:
+        yield f"Workers wait {wait:.0%} of the time for batches: try more threads, a larger strategy.prefetch, or smaller sampler.fanouts."
+    if sync > SYNC:
+        rarer = (
+            "strategy.local_iterations=4 meets less often (not exact)"
+            if strategy == "vertex_centric"
+            else "a larger strategy.batch_size makes fewer steps"
+        )
+        yield f"Synchronisation takes {sync:.0%} of the time, waiting for slower ranks included: {rarer}, and so do fewer workers."
+
+
+def _balance(run: Run) -> Iterator[str]:
+    worst = run.number("balance", "work_mean") or run.number("balance", "edges") or 1.0
+    if worst > BALANCE:
+        yield f"The busiest worker has {worst:.2f} times the mean work: try partition.nodes=balanced, or partition=auto."
+    stragglers = run.result.get("stragglers")
+    if isinstance(stragglers, dict) and stragglers:
+        named = ", ".join(str(name) for name in list(stragglers)[:5])
+        yield f"{named} computed slower than the others: look for other work on that machine, or set threads so that ranks do not share cores."
+
+
+def _fit(run: Run) -> Iterator[str]:
+    name = main_figure(run)
+    if name is None:
+        return
+    metric = name.removeprefix("val_")
+    train, val = run.number(f"train_{metric}"), run.number(name)
+    if train is not None and val is not None and metric == "accuracy":
+        if train - val > GAP:
+            yield f"train_{metric} {train:.3f} is far above {name} {val:.3f}, so the model overfits: try {_against_overfitting(run, name)}."
+        elif train < UNDERFIT:
+            yield f"train_{metric} is {train:.3f}, so the model underfits: try a larger model.hidden, more epochs, or a larger trainer.lr."
+    points = points_of(run, name)
+    if metric == "accuracy" and len(points) >= 4 and points[-1][1] - points[-3][1] > RISING:
+        yield f"{name} still rises: more epochs help, trainer.max_epochs={2 * int(points[-1][0])}."
+
+
+def _against_overfitting(run: Run, name: str) -> str:
+    """Lists keys that the run has not turned already.
+
+    Args:
+        run: The run.
+        name: The figure of the validation nodes.
+    """
+    config = settings(run)
+    model, trainer = (_section(config, section) for section in ("model", "trainer"))
+    dropout = number(model.get("dropout"))
+    found = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]
+    found += [] if trainer.get("weight_decay") else ["trainer.weight_decay=0.0005"]
+    found += [] if trainer.get("patience") else [f"trainer.monitor={name} trainer.patience=5"]
+    return " or ".join(found) or "a smaller model.hidden, or more training nodes"
+
+
+def _section(config: object, name: str) -> Mapping[str, Any]:
+    section = config.get(name) if isinstance(config, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
+
+
+def _rest(run: Run) -> Iterator[str]:
+    setup, training = run.number("seconds_setup"), run.number("phases", "training")
+    if setup and training and setup > SETUP * training and setup > 5:
+        yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a kept partition (cache=auto) makes the next run shorter."
+    if run.result.get("exact") is False:
+        yield "The steps are not those of one rank. inexact in result.json says why, and job=verify shows how far off these are."

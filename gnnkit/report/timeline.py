@@ -1,0 +1,109 @@
+"""The time of every rank: by epoch, and of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gnnkit.report.charts import Part, bars, legend, rank_names, spelt
+from gnnkit.report.drawing import WIDTH, Box, Figure, Strokes, Text
+from gnnkit.report.run import KINDS, Run, number, numbers
+
+COLOURS = {"compute": "c0", "exchange": "c1", "sync": "c2", "wait": "c3"}
+MOST_BINS, MOST_RANKS = 60, 16  # of the timeline
+_ROW, _LEFT, _TOP = 46.0, 56.0, 30.0
+
+Seconds = list[dict[str, float]]  # by rank, seconds by kind
+
+
+def seconds(epoch: Mapping[str, Any]) -> Seconds:
+    """Returns the seconds of an epoch by rank. Empty for a damaged line."""
+    columns = {kind: numbers(epoch.get(f"seconds_{kind}")) for kind in KINDS}
+    if len({len(values) for values in columns.values()}) != 1:
+        return []
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def totals(run: Run) -> Seconds:
+    """Adds up the seconds of all epochs by rank."""
+    epochs = [each for epoch in run.epochs if (each := seconds(epoch))]
+    count = max(map(len, epochs), default=0)
+    return _added([epoch for epoch in epochs if len(epoch) == count])
+
+
+def shares(run: Run) -> dict[str, float]:
+    """Returns the share of each kind in the time of all ranks. Empty without epochs."""
+    total = totals(run)
+    everything = sum(sum(rank.values()) for rank in total)
+    if not everything:
+        return {}
+    return {kind: sum(rank[kind] for rank in total) / everything for kind in COLOURS}
+
+
+def drawings(run: Run) -> list[Figure]:
+    """Draws the time by epoch and the time of the whole run, by rank."""
+    epochs = [each for epoch in run.epochs if (each := seconds(epoch))]
+    total = totals(run)
+    if not total:
+        return []
+    parts = [Part(kind, tuple(rank[kind] for rank in total[:64]), tint) for kind, tint in COLOURS.items()]
+    caption = "Seconds of all training steps. Exchange and sync hold the time that a rank waits for slower ones."
+    names = rank_names(len(total))[:64]
+    return [
+        _by_epoch([epoch for epoch in epochs if len(epoch) == len(total)], run),
+        bars("time", "Where the time went", caption, names, parts, "seconds"),
+    ]
+
+
+def _by_epoch(epochs: Sequence[Seconds], run: Run) -> Figure:
+    """Draws a row for each rank, with a column of parts for each epoch.
+
+    Args:
+        epochs: Seconds by epoch.
+        run: The run.
+    """
+    size = -(-len(epochs) // MOST_BINS)
+    bins = [_added(epochs[first : first + size]) for first in range(0, len(epochs), size)]
+    widths = [len(epochs[first : first + size]) for first in range(0, len(epochs), size)]
+    ranks = _shown(bins)
+    heights = [max(sum(one[rank].values()) / width for rank in ranks) for one, width in zip(bins, widths, strict=True)]
+    highest = max(heights[1:] or heights)  # the first epoch also builds buffers
+    step = (WIDTH - _LEFT - 10) / len(bins)
+    shapes, _ = legend(list(COLOURS.items()), _LEFT)
+    for row, rank in enumerate(ranks):
+        low = _TOP + _ROW * (row + 1) - 6
+        shapes += [
+            Text(_LEFT - 6, low - 12, f"rank {rank}", "end"),
+            Strokes((((_LEFT, low), (WIDTH - 10, low)),), "grid"),
+        ]
+        for index, (one, width) in enumerate(zip(bins, widths, strict=True)):
+            shapes += _column(one[rank], _LEFT + step * index, low, step, highest * width)
+    low = _TOP + _ROW * len(ranks) + 8
+    first, last = (number(run.epochs[index].get("epoch")) or 0 for index in (0, -1))
+    shapes += [Text(_LEFT, low, f"epoch {first + 1:.0f}"), Text(WIDTH - 10, low, f"{last + 1:.0f}", "end")]
+    which = "" if len(ranks) == len(bins[0]) else f" The {len(ranks)} busiest of {len(bins[0])} ranks."
+    cut = " The first column is higher than shown." if heights[0] > highest else ""
+    each = "A column is an epoch." if size == 1 else f"A column is the mean of {size} epochs."
+    caption = f"{each} The full height is {spelt(1e3 * highest)} ms.{cut}{which}"
+    return Figure("timeline", "Timeline of every rank", caption, low + 8, tuple(shapes))
+
+
+def _column(parts: Mapping[str, float], x: float, low: float, step: float, highest: float) -> list[Box]:
+    boxes, y = [], low
+    for kind, tint in COLOURS.items():
+        height = min(parts[kind] / max(highest, 1e-12) * (_ROW - 10), y - (low - _ROW + 10))
+        if height > 0.05:
+            y -= height
+            boxes.append(Box(x, y, max(step - 0.6, 0.6), height, tint))
+    return boxes
+
+
+def _shown(bins: Sequence[Seconds]) -> list[int]:
+    """Returns the ranks of the picture: all, or the busiest."""
+    busy = [sum(one[rank]["compute"] for one in bins) for rank in range(len(bins[0]))]
+    return sorted(sorted(range(len(busy)), key=lambda rank: -busy[rank])[:MOST_RANKS])
+
+
+def _added(epochs: Sequence[Seconds]) -> Seconds:
+    count = len(epochs[0]) if epochs else 0
+    return [{kind: sum(epoch[rank][kind] for epoch in epochs) for kind in COLOURS} for rank in range(count)]

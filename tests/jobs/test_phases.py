@@ -1,0 +1,123 @@
+"""What a run says meanwhile: on a terminal, in a pipe, to a reader who leaves."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from gnnkit.leader.rates import Rates, duration, short
+
+COMMAND = [sys.executable, "-m", "gnnkit", "strategy=vertex_centric", "workers=2", "threads=1", "dataset=synthetic"]
+KEYS = ["dataset.num_nodes=300", "dataset.num_edges=900", "cache=false", "trainer.checkpoint=false"]
+PHASES = ["checking the configuration", "reading dataset=synthetic", "partitioning 300 nodes", "cutting", "starting 2 ranks",
+          "training 3 epochs", "evaluating", "drawing report.html"]  # fmt: skip
+DEADLINE = 120.0
+
+
+def command(folder: Path, *keys: str) -> list[str]:
+    return [*COMMAND, *KEYS, "trainer.max_epochs=3", f"output={folder}", *keys]
+
+
+@pytest.mark.slow
+def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with subprocess.Popen(
+        command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        assert run.stdout is not None
+        first, first_at = run.stdout.readline(), time.monotonic() - begun
+        text = first + run.stdout.read()
+    assert run.returncode == 0
+    assert "checking the configuration" in first
+    assert "\x1b" not in text
+    phases = re.findall(r"^ *(\d+\.\d) s  (.*)$", text, re.MULTILINE)
+    assert len(phases) == len(PHASES)
+    assert all(
+        line.startswith(("job=train: ", "")) and phase in line for phase, (_, line) in zip(PHASES, phases, strict=True)
+    )
+    seconds = [float(at) for at, _ in phases]
+    assert seconds == sorted(seconds)
+    assert seconds[0] == 0
+    status = re.findall(
+        r"^epoch (\d+)/3  train_loss [\d.]+  (\S+) seeds/s  (\S+) edges/s  (\S+) bytes/s(.*)$", text, re.MULTILINE
+    )
+    assert [epoch for epoch, *_ in status] == ["1", "3"]
+    assert status[-1][-1].endswith("0 s left")
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert first_at < 0.6 * result["seconds_total"], "the first line comes long before the end"
+
+
+@pytest.mark.slow
+def test_a_terminal_also_shows_progress_and_speed(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    keys = ("trainer.max_epochs=60",)
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    run = subprocess.Popen(command(tmp_path / "run", *keys), stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    text = b""
+    end = time.monotonic() + DEADLINE
+    try:
+        while time.monotonic() < end and (part := os.read(master, 1 << 16)):
+            text += part
+    except OSError:  # the terminal has no more writers
+        pass
+    os.close(master)
+    assert run.wait(DEADLINE) == 0
+    shown = text.decode()
+    for phase in (
+        "checking the configuration",
+        "partitioning 300 nodes",
+        "evaluating",
+        "epoch",
+        "left",
+        "seeds/s",
+        "gradient",
+        "exchange",
+    ):
+        assert phase in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert shown.rstrip().splitlines()[-1].startswith("written to")
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is back"
+
+
+@pytest.mark.slow
+def test_a_reader_who_leaves_after_a_line_loses_nothing_of_the_run(tmp_path: Path) -> None:
+    with subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+        assert run.stdout is not None
+        assert b"checking" in run.stdout.readline()
+        run.stdout.close()
+    assert run.returncode == 0
+    assert {"result.json", "report.html", "predictions.npy"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    now = 0.0
+    rates = Rates(lambda: now)
+    for step in range(1000):
+        now += 0.5
+        rates.add(10 if step < 500 else 20, 1000, 0)
+    assert str(rates) == "40 seeds/s  2k edges/s  0 bytes/s"
+
+
+@pytest.mark.parametrize(
+    ("number", "spelt"), [(0, "0"), (12.34, "12.3"), (1234, "1.23k"), (5e6, "5M"), (2.5e9, "2.5G")]
+)
+def test_numbers_are_short(number: float, spelt: str) -> None:
+    assert short(number) == spelt
+
+
+@pytest.mark.parametrize(("seconds", "spelt"), [(0.2, "0 s"), (59, "59 s"), (125, "2 min 5 s"), (7300, "2 h 1 min")])
+def test_durations_are_as_people_say_these(seconds: float, spelt: str) -> None:
+    assert duration(seconds) == spelt

@@ -1,0 +1,237 @@
+"""The page without a browser: what is read, what is refused, what is drawn."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from gnnkit import config, keys, plugins
+from gnnkit.errors import UserError
+from gnnkit.report import compare, read_run, write
+from gnnkit.report.charts import MOST_POINTS, Axis, thinned
+from gnnkit.report.markup import element, escaped
+from gnnkit.report.partition import drawings as partition_drawings
+from gnnkit.report.png import SCALE, png
+from gnnkit.report.run import Run
+from gnnkit.report.suggestions import suggestions
+from gnnkit.report.timeline import drawings as timeline_drawings
+from tests.report.folders import HOSTILE, run_folder
+
+
+class Elements(HTMLParser):
+    """The elements and addresses of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.addresses: list[str | None] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+
+def test_a_page_is_one_file_without_scripts_and_addresses(tmp_path: Path) -> None:
+    page = write(read_run(run_folder(tmp_path / "run", text=HOSTILE)), tmp_path)
+    found, text = Elements(page), page.read_text(encoding="utf-8")
+    assert not found.names & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert found.addresses == []
+    assert "url(" not in text
+    assert "@import" not in text
+    assert len(text) < 200_000
+
+
+def test_every_figure_of_the_page_is_also_a_png(tmp_path: Path) -> None:
+    page = write(read_run(run_folder(tmp_path / "run")), tmp_path)
+    names = re.findall(r'<figure id="(\w+)"', page.read_text(encoding="utf-8"))
+    assert sorted(names) == sorted(path.stem for path in (tmp_path / "figures").iterdir())
+    for name in names:
+        image = Image.open(tmp_path / "figures" / f"{name}.png").convert("RGB")
+        assert image.width == 440 * SCALE
+        colours = image.getcolors(1 << 20)
+        assert colours is not None
+        assert len(colours) > 8, f"{name} is empty"
+        assert max(colours)[0] < 0.99 * image.width * image.height
+
+
+@pytest.mark.parametrize("text", ["<b>", "a & b", "\"'", "\x00\u202e", "\ud800"])
+def test_text_is_escaped_and_elements_are_not(text: str) -> None:
+    spelt = element("p", text, element("i"), title=text)
+    assert spelt.encode("utf-8")
+    assert spelt == f'<p title="{escaped(text)}">{escaped(text)}<i></i></p>'
+    assert not re.search("[\x00\u202e\ud800]", spelt)
+    assert escaped(escaped(text)) == escaped(text)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no result": lambda run: (run / "result.json").unlink(),
+    "no JSON": lambda run: (run / "result.json").write_bytes(b"\x80\x04pickle"),
+    "a list": lambda run: (run / "result.json").write_text("[]"),
+    "deep": lambda run: (run / "result.json").write_text("[" * 100_000),
+    "a pipe": lambda run: ((run / "result.json").unlink(), os.mkfifo(run / "result.json")),
+    "a folder": lambda run: ((run / "result.json").unlink(), (run / "result.json").mkdir()),
+    "large": lambda run: os.truncate(run / "result.json", 1 << 30),
+    "no run": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_folder_without_a_result_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    folder = run_folder(tmp_path / "run")
+    DAMAGE[damage](folder)
+    with pytest.raises(UserError) as error:
+        read_run(folder)
+    assert "result.json" in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_other_damaged_files_leave_a_note_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    with (folder / "epochs.jsonl").open("ab") as file:
+        file.write(b'{"epoch": "x"}\n[]\n\xff\xfe\n{"epoch": 1e999, "train_loss": 1}\n{"epoch": 2')
+    (folder / "partition.json").write_text("{")
+    (folder / "config.yaml").unlink()
+    run = read_run(folder)
+    assert len(run.epochs) == 12
+    assert [note.split(":")[0] for note in run.notes] == ["epochs.jsonl", f"runs={folder}", f"{folder}/config.yaml"]
+    text = write(run, folder).read_text(encoding="utf-8")
+    assert "epochs.jsonl: 5 lines cannot be read" in text
+    assert 'id="loss"' in text
+
+
+WRONG: list[Any] = [None, "x", [], {}, [[1]], [[1, 2], [3]], [["x"]], {"rank": ["a"]}, -1, 1e999, True, [None], 10**400]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:20])
+def test_no_figure_of_any_wrong_type_breaks_a_page(tmp_path: Path, wrong: Any) -> None:
+    folder = run_folder(tmp_path / "run")
+    for name in ("result.json", "partition.json"):
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(dict.fromkeys(content, wrong)))
+    lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    lines = [{**dict.fromkeys(line, wrong), "epoch": line["epoch"]} for line in lines]
+    (folder / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert write(read_run(folder), folder).stat().st_size > 1000
+    assert compare([read_run(folder)] * 2, tmp_path).stat().st_size > 1000
+
+
+def test_a_long_run_of_many_ranks_makes_a_small_page_that_says_so(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", num_ranks=40, num_epochs=1500)
+    run = read_run(folder)
+    text = write(run, tmp_path).read_text(encoding="utf-8")
+    assert len(text) < 900_000
+    assert "The 16 busiest of 40 ranks." in text
+    assert "A column is the mean of 25 epochs." in text
+    assert len(thinned([(float(x), 1.0) for x in range(1500)])) <= MOST_POINTS
+
+
+def test_the_timeline_is_as_high_as_the_seconds(tmp_path: Path) -> None:
+    figure = timeline_drawings(read_run(run_folder(tmp_path / "run")))[1]
+    widths: dict[str, float] = {}
+    for shape in figure.shapes:
+        if note := getattr(shape, "note", ""):
+            widths[note] = shape.width  # type: ignore[union-attr]
+    by_second = {round(width / float(note.split()[-2]), 3) for note, width in widths.items()}
+    assert len(widths) == 12
+    assert len(by_second) == 1
+
+
+def test_a_sample_says_that_it_is_one(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    partition = json.loads((folder / "partition.json").read_text())
+    partition["sample"]["whole"] = False
+    (folder / "partition.json").write_text(json.dumps({**partition, "num_nodes": 9000, "num_edges": 99_000}))
+    captions = [figure.caption for figure in partition_drawings(read_run(folder))]
+    assert any("A sample: 40 of 9,000 nodes" in caption for caption in captions)
+    assert any("Counted on a sample of 40 of 99,000 edges" in caption for caption in captions)
+
+
+def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:
+    def said(name: str, **result: Any) -> str:
+        return "\n".join(suggestions(read_run(run_folder(tmp_path / name, num_ranks=1, **result))))
+
+    assert "Exchange takes 55%" in said("exchange")
+    assert "2.30 times the mean work" in said("uneven")
+    assert "times the mean work" not in said("even", balance={"work_mean": 1.01})
+    assert "overfits" in said("over")
+    assert "underfits" in said("under", train_accuracy=0.5, val_accuracy=0.49)
+    assert "fits" not in said("right", train_accuracy=0.8, val_accuracy=0.79)
+    assert "3 steps were left out" in said("nan", skipped_steps=3)
+    assert "computed slower" not in said("no stragglers", stragglers={})
+
+
+def test_what_was_tried_already_is_not_suggested(tmp_path: Path) -> None:
+    def said(name: str, config: str) -> str:
+        folder = run_folder(tmp_path / name)
+        (folder / "config.yaml").write_text(config)
+        return next(line for line in suggestions(read_run(folder)) if "overfits" in line)
+
+    plain = said("plain", "model: {dropout: 0.5}\ntrainer: {weight_decay: 0, patience: null}")
+    assert (
+        "try model.dropout=0.7 or trainer.weight_decay=0.0005 or trainer.monitor=val_accuracy trainer.patience=5."
+        in plain
+    )
+    tried = said("tried", "model: {dropout: 0.8}\ntrainer: {weight_decay: 0.1, patience: 3}")
+    assert "try a smaller model.hidden" in tried
+    assert "weight_decay" not in tried
+    assert "weight_decay" in said("hostile", "- [x")
+
+
+def test_suggestions_name_keys_that_exist(tmp_path: Path) -> None:
+    known = {key.name for key in keys.read("", "config").keys} | set(config.SECTIONS) | {"partition.nodes"}
+    for section in config.SECTIONS:
+        for option in plugins.options(section):
+            known |= {f"{section}.{key.name}" for key in [*keys.read(section, option).keys, *keys.shared(section)]}
+    more = {"skipped_steps": 1, "lost_workers": [1], "exact": False, "seconds_setup": 99.0, "phases": {"training": 1.0}}
+    runs = [
+        read_run(run_folder(tmp_path / f"{strategy}{accuracy}", **more, strategy=strategy, train_accuracy=accuracy))
+        for strategy in ("vertex_centric", "individual_sample")
+        for accuracy in (0.5, 0.99)
+    ]
+    text = "\n".join(line for run in runs for line in suggestions(run))
+    named = set(re.findall(r"\b([a-z_]+(?:\.[a-z_]+)?)=", text)) | set(
+        re.findall(r"\b((?:strategy|sampler|trainer|model)\.[a-z_]+)", text)
+    )
+    assert len(named) > 8
+    assert named <= known
+
+
+def test_a_comparison_lists_only_settings_that_differ(tmp_path: Path) -> None:
+    runs: list[Run] = []
+    for index, name in enumerate(("a/same", "b/same", "c")):
+        folder = run_folder(tmp_path / name)
+        (folder / "config.yaml").write_text(f"seed: {index}\nmodel: {{name: gcn, hidden: 8}}\ntrainer: {{lr: 0.1}}\n")
+        runs.append(read_run(folder))
+    text = compare(runs, tmp_path).read_text(encoding="utf-8")
+    settings = text.split("Settings that differ")[1].split("</section>")[0].split("<section>")[0]
+    assert re.findall(r"<th>([a-z.]+)</th>", settings) == ["seed"]
+    assert "same (1)" in text
+    assert "same (2)" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (1e-9, 2e-9), (-5.0, 5.0), (3.0, 3.0), (0.0, 0.0), (1e300, 2e300)]
+)
+def test_an_axis_has_a_few_round_numbers_inside(low: float, high: float) -> None:
+    axis = Axis.around([low, high], 0, 100)
+    ticks = axis.ticks()
+    assert 2 <= len(ticks) <= 12
+    assert all(-1e-6 <= axis.at(tick) <= 100 + 1e-6 for tick in ticks)
+
+
+def test_a_png_is_read_back_with_the_figure_s_height(tmp_path: Path) -> None:
+    (figure, *_) = partition_drawings(read_run(run_folder(tmp_path / "run")))
+    image = Image.open(io.BytesIO(png(figure)))
+    assert image.size == (440 * SCALE, round(figure.height) * SCALE)
