@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.plugins import KINDS, conf_folders, names, options
+from gnnkit.plugins import KINDS, SEVERAL, conf_folders, names, options
 from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
@@ -106,13 +106,31 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     """
     overrides = []
     for key, value in keys.items():
-        if isinstance(value, Mapping):
+        if key in SEVERAL and not prefix:
+            overrides += _several(key, value)
+        elif isinstance(value, Mapping):
             chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
             rest = {name: item for name, item in value.items() if name != "name"}
             overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
         else:
             overrides.append(f"{prefix}{key}={_literal(value)}")
     return overrides
+
+
+def _several(kind: str, given: Any) -> list[str]:
+    """Spells the choice of any number of plugins as overrides.
+
+    Args:
+        kind: One of `plugins.SEVERAL`.
+        given: A name, a mapping with name and keys, a list of these, or None for none.
+            Also the section of a composed configuration.
+    """
+    if isinstance(given, Mapping) and "name" not in given:
+        given = [{"name": name, **keys} for name, keys in given.items()]
+    parts = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    chosen = [part if isinstance(part, Mapping) else {"name": part} for part in parts]
+    own = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in chosen}
+    return [f"{kind}={_literal(list(own))}", *as_overrides(own, f"{kind}.")]
 
 
 def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -190,7 +208,9 @@ def _unknown_key(overrides: list[str], folders: list[Path]) -> UserError | None:
     key = next((key for text in overrides if text[0] not in "+~" and (key := _key(text)) not in known), None)
     if key is None:
         return None
-    section = key.partition(".")[0]
+    section, _, rest = key.partition(".")
+    if section in SEVERAL and (name := rest.partition(".")[0]) in names(section):
+        return UserError(f"{key} needs {section}={name}, which is not chosen: choose it, or leave the key out")
     if section in KINDS and section not in composed:  # only a sampler may be left out
         return UserError(
             f"{key} needs a {section}, and none is chosen: leave the key out, or choose {section}=NAME "
@@ -208,14 +228,16 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
         grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
         for name in names(kind):
             if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
-                ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
+                node: dict[str, Any] = {key: name, **grid, "options": {}}
+                node = {name: node} if kind in SEVERAL else node
+                ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 
 
 def _spell(text: str) -> str:
     """Adds the `+` that Hydra wants for a group without default and for new keys."""
     if _key(text) == "strategy" and text[0] not in "+~":
         return f"+{text}"
-    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options[.=]", text) else text
+    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]", text) else text
 
 
 def _check_choice(text: str) -> None:
@@ -225,7 +247,10 @@ def _check_choice(text: str) -> None:
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
         raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
-    if key.lstrip("+") in SECTIONS and _NO_NAME.fullmatch(value):
+    section = key.lstrip("+")
+    if section in SEVERAL and value.startswith("["):
+        return
+    if section in SECTIONS and _NO_NAME.fullmatch(value):
         raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
 
 

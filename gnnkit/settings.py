@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ AUTO = "auto"  # a partition or a strategy that the leader chooses
 JOBS = ("train", "verify", "plan", "partition", "predict", "test")
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
-SCHEDULES = ("cosine", "linear")
+SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
@@ -69,6 +69,7 @@ class Choice:
     kind: str
     name: str
     arguments: Mapping[str, Any]
+    given: Any = None  # the plugin itself, where it comes from Python
 
     @property
     def origin(self) -> str:
@@ -90,8 +91,11 @@ class Choice:
         plugins.check(self, extra)
 
     def create(self, **extra: Any) -> Any:
-        """Makes the plugin. `extra` are arguments that gnnkit adds."""
-        return plugins.create(self, **extra)
+        """Makes the plugin. `extra` are arguments that gnnkit adds.
+
+        Copies a plugin that is given, because ranks may be threads.
+        """
+        return plugins.create(self, **extra) if self.given is None else copy.deepcopy(self.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,10 @@ class TrainerSettings:
     weight_decay: float
     schedule: str | None  # of SCHEDULES
     warmup_epochs: int
+    plateau_factor: float | None  # of schedule plateau
+    plateau_patience: int | None  # of schedule plateau: looks at the value
     clip_norm: float | None
+    accumulate: int  # batches that make one step
     max_time: float | None  # seconds
     precision: int | str  # one of PRECISIONS
     check_val_every_n_epoch: int
@@ -132,7 +139,7 @@ class TrainerSettings:
     min_delta: float | None  # change that counts as better
 
     def __post_init__(self) -> None:
-        counts = ("max_epochs", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
+        counts = ("max_epochs", "accumulate", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
         optional = () if self.checkpoint_every_n_steps is None else ("checkpoint_every_n_steps",)
         for name in (*counts, *optional):
             whole(f"trainer.{name}", getattr(self, name), 1, MAX_COUNT)
@@ -151,7 +158,29 @@ class TrainerSettings:
         for name in ("clip_norm", "max_time"):
             if getattr(self, name) is not None:
                 real(f"trainer.{name}", getattr(self, name), above=0)
+        self._check_plateau()
         self._check_monitor()
+        if self.checkpoint_every_n_steps is not None and self.checkpoint_every_n_steps % self.accumulate:
+            raise UserError(
+                f"trainer.checkpoint_every_n_steps={self.checkpoint_every_n_steps} must be a multiple of "
+                f"trainer.accumulate={self.accumulate}: a checkpoint is between two steps of the optimiser"
+            )
+
+    def _check_plateau(self) -> None:
+        if self.plateau_factor is not None:
+            real("trainer.plateau_factor", self.plateau_factor, above=0, below=1)
+        if self.plateau_patience is not None:
+            whole("trainer.plateau_patience", self.plateau_patience, 0, MAX_COUNT)
+        if self.schedule != "plateau":
+            for name in ("plateau_factor", "plateau_patience"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"trainer.{name}={getattr(self, name)} is read by trainer.schedule=plateau only")
+        elif self.monitor is None:
+            raise UserError("trainer.schedule=plateau follows trainer.monitor, which is null: choose a value")
+        elif self.warmup_epochs:
+            raise UserError(
+                f"trainer.warmup_epochs={self.warmup_epochs}: trainer.schedule=plateau has no warm-up, leave it out"
+            )
 
     def _check_monitor(self) -> None:
         if self.patience is not None:
@@ -217,6 +246,8 @@ class Settings:
     sync: Choice
     model: Choice
     task: Choice
+    logger: tuple[Choice, ...]
+    callback: tuple[Choice, ...]
     trainer: TrainerSettings
     plan: PlanSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
@@ -247,7 +278,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     ranges, and for a grid that does not fit the workers. Imports torch only on machines
     with GPUs.
     """
-    config: dict[str, Any] = {"sampler": None, **copy.deepcopy(dict(composed))}  # Hydra leaves out null
+    none: dict[str, Any] = {"sampler": None, "logger": {}, "callback": {}}  # Hydra leaves these out
+    config: dict[str, Any] = {**none, **copy.deepcopy(dict(composed))}
     _check_keys(config)
     notes = _replace_auto(config)
     workers = _count("workers", config, MAX_WORKERS)
@@ -275,6 +307,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         sync=_choice("sync", config),
         model=_choice("model", config),
         task=_choice("task", config),
+        logger=_several("logger", config),
+        callback=_several("callback", config),
         trainer=TrainerSettings(**config["trainer"]),
         plan=plan,
         composed=config,
@@ -307,6 +341,23 @@ def with_choice(settings: Settings, choice: Choice) -> Settings:
     """Puts another plugin in the place of the configured one."""
     composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
     changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
+    return replace(settings, **changed)
+
+
+def with_given(settings: Settings, kind: str, objects: Iterable[Any]) -> Settings:
+    """Adds plugins from Python to those that are configured.
+
+    Args:
+        settings: The configuration.
+        kind: One of `plugins.SEVERAL`.
+        objects: The plugins.
+    """
+    more = tuple(Choice(kind, type(each).__name__, {}, each) for each in objects)
+    section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
+    changed: dict[str, Any] = {
+        kind: (*getattr(settings, kind), *more),
+        "composed": {**settings.composed, kind: section},
+    }
     return replace(settings, **changed)
 
 
@@ -369,6 +420,14 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
     elif kind == "strategy":
         _expect_keys("strategy", arguments, ())
     return Choice(kind, name, arguments)
+
+
+def _several(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Looks up any number of plugins, each under its name in the section."""
+    for name, section in config[kind].items():
+        if not isinstance(section, dict):
+            raise UserError(f"{kind}.{name}={shown(section)} must be a section: choose {kind}={name}")
+    return tuple(_choice(kind, {kind: section}) for section in config[kind].values())
 
 
 def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:

@@ -79,7 +79,8 @@ def _option(option: keys.Option) -> str:
     lines = [f"{option.section}={option.name}", *_wrapped(option.summary, 2)]
     lines += [_key(option.section, key, 30) for key in shown]
     if not (option.summary or option.keys):
-        lines += _wrapped(f"Ships no YAML. Set its arguments with {option.section}.options.KEY=VALUE", 2)
+        section = f"{option.section}.{option.name}" if option.section in plugins.SEVERAL else option.section
+        lines += _wrapped(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
     return "\n".join(lines)
 
 

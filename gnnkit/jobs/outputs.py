@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -39,8 +40,8 @@ def check(settings: Settings, model: object) -> None:
 
 def write(
     wanted: Sequence[str], folder: Path, task: Task, model: nn.Module, make: Make, *, measures: bool = True
-) -> dict[str, float]:
-    """Writes the wanted rows, and returns the figures of the task. Collective.
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Writes the wanted rows. Collective.
 
     Args:
         wanted: Names of `settings.WRITTEN`.
@@ -49,16 +50,19 @@ def write(
         model: The model.
         make: Makes the evaluation of a model. Collective.
         measures: Whether figures are asked for. Default: yes.
+
+    Returns:
+        The figures of the task, and further ones by split from `Task.details`.
     """
 
-    def read(logits: Tensor, worker: Worker) -> dict[str, float]:
+    def read(logits: Tensor, worker: Worker) -> tuple[dict[str, float], dict[str, Any]]:
         if "predictions" in wanted:
             write_rows(folder / "predictions.npy", task.predictions(logits, worker))
         if "logits" in wanted:
             write_rows(folder / "logits.npy", by_node(logits, worker))
         if "probabilities" in wanted:
             write_rows(folder / "probabilities.npy", by_node(task.probabilities(logits), worker))
-        return task.measure(logits, worker) if measures else {}
+        return (task.measure(logits, worker), task.details(logits, worker)) if measures else ({}, {})
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:

@@ -41,12 +41,13 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job == "test"
-    measured = outputs.write(settings.write, job.folder, task, model, make, measures=tests)
+    measured, details = outputs.write(settings.write, job.folder, task, model, make, measures=tests)
     if comm.rank != LEADER:
         return {}
     rows.write_names(job, names or job.prepared.class_names)
     found = figures.by_name(task, measured) if tests else {}
-    return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job)}
+    classes = figures.by_class(details, names or job.prepared.class_names) if tests else {}
+    return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
 
 
 def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:

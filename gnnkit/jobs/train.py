@@ -21,7 +21,8 @@ from gnnkit.leader.channel import LEADER, StateChannel
 from gnnkit.leader.watch import Watch
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.training import resume
+from gnnkit.task import NodeTask
+from gnnkit.training import hooks, resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
 from gnnkit.training.finite import Guard
@@ -29,7 +30,8 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import figures as monitored
 from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
-from gnnkit.training.schedule import Schedule, TimeLimit
+from gnnkit.training.schedule import TimeLimit
+from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
 
 
@@ -40,6 +42,7 @@ class _Fitted:
     trainer: L.Trainer
     observer: Observer
     watch: Watch | None  # on the leader
+    writers: callbacks.Writers
 
 
 def train(job: Job, world: Communicator) -> dict[str, Any]:
@@ -83,6 +86,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
     drifts = _finish(job, module, sync, fitted.trainer)
+    logged = _test(module, fitted)
     sync.close()
     module.strategy.close()
     learned = module.learned
@@ -94,7 +98,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
         rows.write_names(job, job.prepared.class_names)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost
+    return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | logged
 
 
 def make_module(
@@ -126,9 +130,11 @@ def make_module(
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
-        schedule=Schedule(settings.trainer.schedule, settings.trainer.warmup_epochs, settings.trainer.max_epochs),
+        schedule=callbacks.schedule(job),
         clip_norm=settings.trainer.clip_norm,
+        accumulate=settings.trainer.accumulate,
     )
+    hooks.check(model, job.sync(), isinstance(task, NodeTask) and job.sync().on_lost == "stop")
     if task.head() is not None and module.own_training_step is not None:
         raise UserError(
             f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
@@ -156,13 +162,14 @@ def _fit(
         mailbox: Letters between workers and servers.
     """
     comm, settings = module.worker.comm, job.settings.trainer
-    loggers = callbacks.loggers(job.folder) if comm.rank == LEADER else []
-    watch = callbacks.watch(job, comm.world_size, loggers) if comm.rank == LEADER else None
+    writers = callbacks.writers(job, module.model) if comm.rank == LEADER else callbacks.Writers()
+    watch = callbacks.watch(job, comm.world_size, writers.loggers) if comm.rank == LEADER else None
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
     limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
     kept = callbacks.monitor(job, _writer(job, module, sync))
+    own = callbacks.chosen(job, module.model)
     display = [Display(watch)] if watch is not None and settings.progress_bar else []
     trainer = make_trainer(
         module,
@@ -171,8 +178,8 @@ def _fit(
         guard=guard,
         mailbox=mailbox,
         # The monitor counts a step before a checkpoint saves the count.
-        callbacks=[observer, callbacks.signs(), *kept, *limits, *callbacks.periodic(job), *resumed, *display],
-        logger=loggers or False,
+        callbacks=[observer, callbacks.signs(), *kept, *limits, *own, *callbacks.periodic(job), *resumed, *display],
+        logger=writers.loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
         log_every_n_steps=settings.log_every_n_steps,
@@ -182,7 +189,20 @@ def _fit(
     trainer.fit(module)
     if watch is not None:
         watch.close()
-    return _Fitted(trainer, observer, watch)
+    return _Fitted(trainer, observer, watch, writers)
+
+
+def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
+    """Takes the model's own `test_step`, and ends the loggers. Collective.
+
+    Returns what the step logged, for models that bring one.
+    """
+    found: dict[str, Any] = {}
+    if own_method(module.model, "test_step") is not None:
+        (logged,) = fitted.trainer.test(module, verbose=False)
+        found = {"test_step": dict(logged)}
+    fitted.writers.close()
+    return found
 
 
 def _writer(job: Job, module: TrainingModule, sync: GradientSync) -> Callable[[nn.Module], None] | None:

@@ -13,7 +13,19 @@ from typing import Any
 
 from gnnkit.storage import write_atomically
 
-_NOT_SHOWN = ("per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps")
+_NOT_SHOWN = (
+    "per_rank",
+    "per_class",
+    "confusion",
+    "why",
+    "stopped",
+    "layouts",
+    "regions",
+    "peers",
+    "summary",
+    "inexact",
+    "supersteps",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

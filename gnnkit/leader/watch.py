@@ -174,8 +174,16 @@ class Watch:
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:
-    skipped = ("rank", "epoch", "step", "rows", "total", "synchronised")
-    return {f"rank{s.rank}/{k}": float(v) for s in states for k, v in asdict(s).items() if k not in skipped}
+    """Returns the curves of a step: of the slowest worker, the largest, or all.
+
+    Curves of each worker would be ten a worker. `workers.jsonl` has these.
+    """
+    slowest = max(states, key=lambda state: sum(state.seconds.values()))
+    return {
+        **{f"seconds/{phase}": seconds for phase, seconds in slowest.seconds.items()},
+        "rows_per_second": sum(state.rows_per_second for state in states),
+        "memory": float(max(state.memory for state in states)),
+    }
 
 
 def _mean(steps: list[tuple[float, int]]) -> float:

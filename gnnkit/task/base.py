@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -90,6 +90,14 @@ class Task(ABC):
             outputs: [num_owned, width] of this rank's nodes.
             worker: This rank.
         """
+
+    def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
+        """Returns `per_class` and `confusion` of `result.json`, by split. Collective.
+
+        A list of figures by class, and a matrix of counts. Arguments are as in
+        `measure`. Default: neither.
+        """
+        return {}
 
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
