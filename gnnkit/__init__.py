@@ -119,6 +119,20 @@ def _apart(parts: Any) -> tuple[list[Any], list[Any]]:
     return names, [part for part in listed if not isinstance(part, str | Mapping)]
 
 
+def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
+    """Names objects by class, with a number where a class occurs again."""
+    named: dict[str, Any] = {}
+    for each in objects:
+        name = type(each).__name__
+        same = sum(known.partition(" ")[0] == name for known in named)
+        named[f"{name} {same + 1}" if same else name] = each
+    if kind != "logger" or not named:
+        return named
+    from gnnkit.logger import Given
+
+    return {name: Given(each) for name, each in named.items()}
+
+
 def _start(
     overrides: Sequence[str],
     graph: Any,
@@ -147,6 +161,5 @@ def _start(
         name = getattr(model, "__name__", type(model).__name__)
         settled = settings.with_choice(settled, settings.Choice("model", name, {}))
     for kind, objects in (given or {}).items():
-        if objects:
-            settled = settings.with_given(settled, kind, objects)
+        settled = settings.with_given(settled, kind, _by_class(kind, objects))
     return jobs.start(settled, folder, graph=graph, model=model)

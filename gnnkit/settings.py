@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -344,15 +344,15 @@ def with_choice(settings: Settings, choice: Choice) -> Settings:
     return replace(settings, **changed)
 
 
-def with_given(settings: Settings, kind: str, objects: Iterable[Any]) -> Settings:
+def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
     """Adds plugins from Python to those that are configured.
 
     Args:
         settings: The configuration.
         kind: One of `plugins.SEVERAL`.
-        objects: The plugins.
+        objects: The plugins by name.
     """
-    more = tuple(Choice(kind, type(each).__name__, {}, each) for each in objects)
+    more = tuple(Choice(kind, name, {}, each) for name, each in objects.items())
     section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
     changed: dict[str, Any] = {
         kind: (*getattr(settings, kind), *more),
@@ -425,8 +425,9 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
 def _several(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Looks up any number of plugins, each under its name in the section."""
     for name, section in config[kind].items():
-        if not isinstance(section, dict):
-            raise UserError(f"{kind}.{name}={shown(section)} must be a section: choose {kind}={name}")
+        found = section.get("name") if isinstance(section, dict) else section
+        if not isinstance(section, dict) or found != name:
+            raise UserError(f"{kind}.{name}={shown(found)} must be a section with this name: choose {kind}={name}")
     return tuple(_choice(kind, {kind: section}) for section in config[kind].values())
 
 

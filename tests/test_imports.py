@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightning.pytorch.callbacks import Callback as LightningCallback
 
 import gnnkit
 from gnnkit import plugins
@@ -23,6 +24,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.dataset.base import Dataset
 from gnnkit.engine import Adjacency, FeatureStore
 from gnnkit.evaluation import Evaluation
+from gnnkit.logger import RunLogger
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
 from gnnkit.partition.base import Partitioner
@@ -58,6 +60,8 @@ LAYERS = [
     "keys",
     "settings",
     "leader",
+    "logger",
+    "callback",
     "training",
     "jobs",
     "testing",
@@ -75,6 +79,7 @@ FROM_COMM_ON = {
     "task",
     "launch",
     "leader",
+    "callback",
     "training",
     "jobs",
 }
@@ -82,7 +87,7 @@ COMMAND = {"__init__", "__main__", "usage"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {
     "torch": {*FROM_COMM_ON, "testing"},
-    "lightning": {"training", "jobs"},
+    "lightning": {"logger", "callback", "training", "jobs", "testing"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "engine"},
@@ -94,7 +99,7 @@ IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import 
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
-    Partitioner, Program, Sampler, Task,
+    Partitioner, Program, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 

@@ -97,24 +97,24 @@ def checked(given: Any, model: str, *, by_steps: bool) -> Any:
         schedulers = [optimizer["lr_scheduler"]] if "lr_scheduler" in optimizer else []
         optimizer = optimizer["optimizer"]
     configs = [each if isinstance(each, dict) else {"scheduler": each} for each in schedulers]
-    return [optimizer], [_checked(config, model, by_steps=by_steps) for config in configs]
+    return [optimizer], [_checked(each, model, by_steps=by_steps) for each in configs]
 
 
 def _are_lists(parts: Any) -> bool:
     return len(parts) == 2 and all(isinstance(part, list | tuple) for part in parts)
 
 
-def _checked(config: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
+def _checked(given: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
     """Checks one schedule. A value that is not there yet does not end the run."""
-    if config.get("interval") == "step" and not by_steps:
+    if given.get("interval") == "step" and not by_steps:
         raise UserError(
             f"model={model}: a schedule with interval=step would count each batch of trainer.accumulate: use "
             "interval=epoch"
         )
-    by_value = isinstance(config["scheduler"], ReduceLROnPlateau) or config.get("reduce_on_plateau")
-    if by_value and not config.get("monitor"):
+    by_value = isinstance(given["scheduler"], ReduceLROnPlateau) or given.get("reduce_on_plateau")
+    if by_value and not given.get("monitor"):
         raise UserError(f"model={model}: ReduceLROnPlateau needs monitor, such as val_loss, beside the scheduler")
-    return {**config, "strict": False}
+    return {**given, "strict": False}
 
 
 def monitored(trainer: L.Trainer, scheduler: Any) -> str | None:
