@@ -518,7 +518,8 @@ def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
     if config["comm"].get("name") == "auto":
         config["comm"]["name"] = "nccl" if gpus >= here else "gloo"
     if config["trainer"]["progress_bar"] == "auto":
-        config["trainer"]["progress_bar"] = bool(sys.stderr) and sys.stderr.isatty()
+        in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+        config["trainer"]["progress_bar"] = in_notebook or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
     return tuple(notes)
 

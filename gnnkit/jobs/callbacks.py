@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from gnnkit.jobs.job import Job
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress
-from gnnkit.leader.watch import Watch
+from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.monitor import LOSS, Monitor
@@ -96,10 +97,16 @@ def watch(job: Job, world_size: int, writers: list[Any]) -> Watch:
         world_size,
         job.folder,
         settings.max_epochs,
-        quiet=settings.progress_bar,
+        quiet=settings.progress_bar and is_terminal(),
         every=settings.log_every_n_steps,
         log=log,
+        status_seconds=1.0 if settings.progress_bar else STATUS_SECONDS,
     )
+
+
+def is_terminal() -> bool:
+    """Says whether a display can draw. A notebook gets lines."""
+    return bool(sys.stderr) and sys.stderr.isatty()
 
 
 def signs() -> Callback:

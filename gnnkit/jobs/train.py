@@ -134,6 +134,11 @@ def make_module(
         clip_norm=settings.trainer.clip_norm,
         accumulate=settings.trainer.accumulate,
     )
+    if module.accumulate > 1 and strategy.num_batches(0) == 1:
+        raise UserError(
+            f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch an epoch here, use "
+            "trainer.accumulate=1"
+        )
     hooks.check(model, job.sync(), isinstance(task, NodeTask) and job.sync().on_lost == "stop")
     if task.head() is not None and module.own_training_step is not None:
         raise UserError(
@@ -170,7 +175,7 @@ def _fit(
     limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
     kept = callbacks.monitor(job, _writer(job, module, sync))
     own = callbacks.chosen(job, module.model)
-    display = [Display(watch)] if watch is not None and settings.progress_bar else []
+    display = [Display(watch)] if watch is not None and settings.progress_bar and callbacks.is_terminal() else []
     trainer = make_trainer(
         module,
         sync,

@@ -69,7 +69,17 @@ class Watch:
     waits.
     """
 
-    def __init__(self, world_size: int, folder: Path, max_epochs: int, *, quiet: bool, every: int, log: Log) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        folder: Path,
+        max_epochs: int,
+        *,
+        quiet: bool,
+        every: int,
+        log: Log,
+        status_seconds: float = STATUS_SECONDS,
+    ) -> None:
         """Opens the files.
 
         Args:
@@ -79,7 +89,9 @@ class Watch:
             quiet: No lines of progress, because a display shows progress.
             every: Steps between the scalars of every worker.
             log: Writes scalars.
+            status_seconds: Seconds between lines of progress. Default: 10.
         """
+        self.status_seconds = status_seconds
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
         self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
         self.lost: set[int] = set()  # workers that the others have gone on without
@@ -167,7 +179,7 @@ class Watch:
             self._lines.write(json.dumps(line) + "\n")
         if step % self.every == 0:
             self.log({"train_loss": loss} | _scalars(states), step - 1)
-        if not self.quiet and time.monotonic() - self._last_status > STATUS_SECONDS:
+        if not self.quiet and time.monotonic() - self._last_status > self.status_seconds:
             self._last_status = time.monotonic()
             epoch = f"epoch {states[0].epoch + 1}/{self.max_epochs}"
             print(f"{epoch}  train_loss {self.train_loss:.4f}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,9 @@ class MLflow(RunLogger):
         self.experiment, self.run_name, self.tracking_uri = experiment, run_name, tracking_uri
 
     def make(self, folder: Path) -> Logger:
-        import os
-
         from lightning.pytorch.loggers import MLFlowLogger
 
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlflow").as_uri()
+        if uri.startswith("file:"):  # since version 3.7 refused, unless asked for
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         return MLFlowLogger(self.experiment, self.run_name or folder.name, uri)

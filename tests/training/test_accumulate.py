@@ -74,12 +74,20 @@ def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> Non
             "sync=parameter_server with these options has ranks that do not step together",
         ),
         ("strategy=individual_sample inputs=learned", "inputs=learned updates the rows of each batch"),
-        ("strategy=preset_workload strategy.sync_every=epoch", "takes steps of its own between two batches"),
+        ("strategy=preset_workload strategy.average=parameters", "takes steps of its own between two batches"),
     ],
 )
 def test_what_cannot_be_added_up_is_refused(overrides: str, why: str) -> None:
     with pytest.raises(UserError, match=rf"^trainer.accumulate=2: .*{why}, use trainer.accumulate=1$"):
         dispatch.check(settle(compose([*overrides.split(), "trainer.accumulate=2"])))
+
+
+@pytest.mark.slow
+def test_an_epoch_of_one_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"trainer.accumulate=2: strategy=individual_sample has one batch an epoch here"
+    ):
+        run(tmp_path / "run", 1000, trainer={"accumulate": 2})
 
 
 def test_a_checkpoint_is_between_two_steps_of_the_optimiser() -> None:
