@@ -209,7 +209,8 @@ def _unknown_key(overrides: list[str], folders: list[Path]) -> UserError | None:
     if key is None:
         return None
     section, _, rest = key.partition(".")
-    if section in SEVERAL and (name := rest.partition(".")[0]) in names(section):
+    name = rest.partition(".")[0]
+    if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):
         return UserError(f"{key} needs {section}={name}, which is not chosen: choose it, or leave the key out")
     if section in KINDS and section not in composed:  # only a sampler may be left out
         return UserError(

@@ -64,14 +64,14 @@ def check(name: str, callback: object) -> None:
             raise UserError(
                 f"callback={name}: {base.__name__} does not work on several ranks: {_INSTEAD[base.__name__]}"
             )
-    for hook in sorted(_overridden(type(callback))):
+    for hook in sorted(_overridden(callback)):
         if hook in _NOT_CALLED:
             raise UserError(f"callback={name}: {hook} is not called: {_NOT_CALLED[hook]}")
         if hook.startswith(_NEVER):
             raise UserError(f"callback={name}: {hook} is not called: leave the hook out")
 
 
-def _overridden(kind: type[Callback]) -> set[str]:
-    """Names the hooks that a class brings itself."""
+def _overridden(callback: Callback) -> set[str]:
+    """Names the hooks that a callback brings itself."""
     hooks = {name for name in vars(Callback) if name.startswith("on_")}
-    return {name for name in hooks if getattr(kind, name) is not getattr(Callback, name)}
+    return {name for name in hooks if getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)}

@@ -140,7 +140,9 @@ def before_step(module: Any, clip_norm: float | None) -> None:
     model, trainer = module.model, module.trainer
     see, clip = (own_method(model, name) for name in BEFORE_STEP)
     base = L.Callback.on_before_optimizer_step
-    watching = [each for each in trainer.callbacks if type(each).on_before_optimizer_step is not base]
+    watching = [
+        each for each in trainer.callbacks if getattr(each.on_before_optimizer_step, "__func__", None) is not base
+    ]
     if see is None and clip is None and not watching:
         return
 
