@@ -379,6 +379,11 @@ def num_gpus() -> int:
     return torch.cuda.device_count()
 
 
+def in_notebook() -> bool:
+    """Says whether a notebook shows what this process prints: lines, no display."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
 def _check_keys(config: Mapping[str, Any]) -> None:
     known = {*_KEYS, *dotted({key: config.get(key) for key in _KEYS})}
     for key in config:
@@ -518,8 +523,7 @@ def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
     if config["comm"].get("name") == "auto":
         config["comm"]["name"] = "nccl" if gpus >= here else "gloo"
     if config["trainer"]["progress_bar"] == "auto":
-        in_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
-        config["trainer"]["progress_bar"] = in_notebook or (bool(sys.stderr) and sys.stderr.isatty())
+        config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
     return tuple(notes)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from gnnkit.jobs.redacted import to_yaml
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
+from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
 from gnnkit.training.monitor import LOSS, Monitor
@@ -97,16 +97,16 @@ def watch(job: Job, world_size: int, writers: list[Any]) -> Watch:
         world_size,
         job.folder,
         settings.max_epochs,
-        quiet=settings.progress_bar and is_terminal(),
+        quiet=shows_display(job),
         every=settings.log_every_n_steps,
         log=log,
         status_seconds=1.0 if settings.progress_bar else STATUS_SECONDS,
     )
 
 
-def is_terminal() -> bool:
-    """Says whether a display can draw. A notebook gets lines."""
-    return bool(sys.stderr) and sys.stderr.isatty()
+def shows_display(job: Job) -> bool:
+    """Says whether the leader draws a display. A notebook gets lines."""
+    return job.settings.trainer.progress_bar and not in_notebook()
 
 
 def signs() -> Callback:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gnnkit.jobs.job import Job
 from gnnkit.jobs.models import Widths
 from gnnkit.leader.channel import LEADER
 from gnnkit.strategy import Worker
+from gnnkit.training.step import own_method
 
 
 def predict(job: Job, comm: Communicator) -> dict[str, Any]:
@@ -41,6 +43,8 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job == "test"
+    if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
+        print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
     measured, details = outputs.write(settings.write, job.folder, task, model, make, measures=tests)
     if comm.rank != LEADER:
         return {}

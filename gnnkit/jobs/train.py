@@ -175,7 +175,7 @@ def _fit(
     limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
     kept = callbacks.monitor(job, _writer(job, module, sync))
     own = callbacks.chosen(job, module.model)
-    display = [Display(watch)] if watch is not None and settings.progress_bar and callbacks.is_terminal() else []
+    display = [Display(watch)] if watch is not None and callbacks.shows_display(job) else []
     trainer = make_trainer(
         module,
         sync,

@@ -58,34 +58,34 @@ class Display(Callback):
 
 
 def worker_table(states: list[WorkerState]) -> Table:
-    """Makes a table of the last step of every worker, a row each."""
-    table = Table(box=None)
-    names = (
-        "rank",
-        "step",
-        "longest in",
-        "loss",
-        "gradient norm",
-        "edges",
-        "rows/s",
-        "wait ms",
-        "compute ms",
-        "exchange ms",
-        "sync ms",
-        "MiB",
-    )
-    for name in names:
-        table.add_column(name, justify="right")
+    """Makes a table of the last step of every worker, a row each, for 80 columns.
+
+    The part of the step that took longest is bold.
+    """
+    table = Table(box=None, padding=(0, 1))
+    for name in ("rank", "step", "loss", "gradient", "rows/s", "wait ms", "compute", "exchange", "sync", "MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
     for state in states:
+        seconds = state.seconds.items()
         table.add_row(
             f"{state.rank}",
             f"{int(state.step)}",
-            state.phase,
             f"{state.loss:.4f}",
-            f"{state.gradient_norm:.3g}",
-            f"{state.edges:,.0f}",
-            f"{state.rows_per_second:,.0f}",
-            *(f"{1e3 * value:.1f}" for value in state.seconds.values()),
+            f"{state.gradient_norm:.2g}",
+            _short(state.rows_per_second),
+            *(
+                f"[bold]{1e3 * value:.1f}[/]" if name == state.phase else f"{1e3 * value:.1f}"
+                for name, value in seconds
+            ),
             f"{state.memory / 2**20:.0f}",
         )
     return table
+
+
+def _short(count: float) -> str:
+    """Spells a count in at most five characters."""
+    for unit in ("", "k", "M"):
+        if count < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g}G"

@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 
 from gnnkit.engine import LearnedRows
@@ -273,7 +274,7 @@ class TrainingModule(hooks.OwnHooks):
             raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
         if self.muted:
             return
-        if self.trainer.validating or self.trainer.state.stage == "validate" or self.evaluated is not None:
+        if self.trainer.state.stage == RunningStage.VALIDATING:
             self.of_evaluations.add(name)
         if sync_dist and isinstance(value, int | float | Tensor):
             value = self._reduced(name, value, reduce_fx)
@@ -284,7 +285,10 @@ class TrainingModule(hooks.OwnHooks):
         """Counts the rows of the batch at hand, of this rank or of all ranks."""
         if self.evaluated is not None:
             return self.evaluated.total if everywhere else len(self.evaluated.labels)
-        return self.batch.total if everywhere else len(self.batch.rows)
+        batch: Batch | None = getattr(self, "batch", None)  # none before the first step
+        if batch is None:
+            return 1
+        return batch.total if everywhere else len(batch.rows)
 
     def _reduced(self, name: str, value: float | Tensor, reduce_fx: Any) -> Tensor:
         """Reduces the values of all ranks. Collective."""

@@ -177,6 +177,12 @@ class Following(Own):
 
     monitor = "val_accuracy"
 
+    def on_train_start(self) -> None:
+        self.log("begun", 1.0)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("mine", 0.5 + self.trainer.global_rank)  # the leader's counts
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=1e-6)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", 0.5, patience=0)
@@ -188,9 +194,13 @@ def rates(folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_accuracy", "mine"])
 @pytest.mark.parametrize("keys", RANKS, ids=str)
-def test_a_rate_follows_a_value_of_evaluations(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_rate_follows_a_value_of_evaluations(
+    tmp_path: Path, keys: dict[str, Any], monitor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The value does not move, so the rate halves after each further evaluation."""
+    monkeypatch.setattr(Following, "monitor", monitor)
     keys = {**keys, "trainer": EVERY | {"max_epochs": 7}, "callback": "learning_rate"}
     train(seeded(Following), tmp_path / "run", keys["workers"], **_without(keys, "workers"))
     assert rates(tmp_path / "run") == pytest.approx([1e-6] * 4 + [5e-7] * 2 + [2.5e-7])
