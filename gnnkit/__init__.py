@@ -23,6 +23,8 @@ def train(
     *,
     strategy: str | Mapping[str, Any],
     model: str | Mapping[str, Any] | nn.Module | Program | Callable[[int, int], nn.Module] = "gcn",
+    callbacks: Sequence[Any] = (),
+    logger: Any = None,
     overrides: Sequence[str] = (),
     folder: str | Path | None = None,
     **keys: Any,
@@ -37,6 +39,10 @@ def train(
         strategy: Name of the strategy, or a mapping with name and keys.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module.
+        callbacks: Callbacks of Lightning, of which each rank gets a copy. A name or a
+            mapping with name and keys chooses an installed one.
+        logger: Name of a logger, a mapping with name and keys, a logger of Lightning,
+            or a list of these. Default: tensorboard and csv.
         overrides: Further keys, spelt as on the command line.
         folder: The run folder, not yet there. Default: `outputs/<date>/<time>`.
         **keys: Sections of the configuration. A section is the name of an option or a
@@ -51,7 +57,12 @@ def train(
         raise UserError("graph and dataset are given, one of them is enough")
     named = isinstance(model, str | Mapping)
     chosen = {"strategy": strategy, **({"model": model} if named else {}), **keys}
-    return _start([*config.as_overrides(chosen), *overrides], graph, None if named else model, folder)
+    given = {}
+    for kind, parts in (("callback", callbacks), ("logger", logger)):
+        names, given[kind] = _apart(parts)
+        if names or given[kind]:
+            chosen[kind] = names
+    return _start([*config.as_overrides(chosen), *overrides], graph, None if named else model, folder, given)
 
 
 def predict(
@@ -101,7 +112,34 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
     return weights.load(Path(run), model)
 
 
-def _start(overrides: Sequence[str], graph: Any, model: Any, folder: str | Path | None) -> Result:
+def _apart(parts: Any) -> tuple[list[Any], list[Any]]:
+    """Parts names and mappings from objects."""
+    listed = parts if isinstance(parts, list | tuple) else [] if parts is None else [parts]
+    names = [part for part in listed if isinstance(part, str | Mapping)]
+    return names, [part for part in listed if not isinstance(part, str | Mapping)]
+
+
+def _by_class(kind: str, objects: Sequence[Any]) -> dict[str, Any]:
+    """Names objects by class, with a number where a class occurs again."""
+    named: dict[str, Any] = {}
+    for each in objects:
+        name = type(each).__name__
+        same = sum(known.partition(" ")[0] == name for known in named)
+        named[f"{name} {same + 1}" if same else name] = each
+    if kind != "logger" or not named:
+        return named
+    from gnnkit.logger import Given
+
+    return {name: Given(each) for name, each in named.items()}
+
+
+def _start(
+    overrides: Sequence[str],
+    graph: Any,
+    model: Any,
+    folder: str | Path | None,
+    given: Mapping[str, Sequence[Any]] | None = None,
+) -> Result:
     """Runs one job.
 
     Args:
@@ -109,6 +147,7 @@ def _start(overrides: Sequence[str], graph: Any, model: Any, folder: str | Path 
         graph: A `Graph`, or PyG's `Data`, or None.
         model: A model that is not named by the overrides, or None.
         folder: The run folder, or None.
+        given: Loggers and callbacks that are not named by the overrides, by kind.
     """
     from gnnkit import config, jobs, settings
 
@@ -121,4 +160,6 @@ def _start(overrides: Sequence[str], graph: Any, model: Any, folder: str | Path 
     if model is not None:
         name = getattr(model, "__name__", type(model).__name__)
         settled = settings.with_choice(settled, settings.Choice("model", name, {}))
+    for kind, objects in (given or {}).items():
+        settled = settings.with_given(settled, kind, _by_class(kind, objects))
     return jobs.start(settled, folder, graph, model, overrides, program="gnnkit from Python:")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.plugins import KINDS, conf_folders
+from gnnkit.plugins import KINDS, SEVERAL, conf_folders
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")
@@ -83,6 +83,11 @@ def _comments(composed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for section, chosen in composed.items():
         if section == "hydra":
             yield from _of_hydra(chosen)
+        if section in SEVERAL and isinstance(chosen, Mapping):
+            for name in chosen:
+                option = read(section, name)
+                yield f"{section}.{name}", option.summary
+                yield from ((f"{section}.{key.name}", key.comment) for key in option.keys)
             continue
         if section in KINDS and isinstance(chosen, Mapping):
             option = read(section, str(chosen.get("nodes", chosen.get("name"))))

@@ -33,7 +33,10 @@ KINDS = (
     "sync",
     "model",
     "task",
+    "logger",
+    "callback",
 )  # sections of the configuration
+SEVERAL = ("logger", "callback")  # kinds of which a run has any number, each under its name in the section
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
@@ -121,7 +124,7 @@ def create(choice: Choice, **extra: Any) -> Any:
 
 def check(choice: Choice, extra: Iterable[str] = ()) -> None:
     """Raises `UserError` unless the arguments fit the constructor's signature."""
-    check_arguments(choice.load(), choice.arguments, _section(choice.kind), extra)
+    check_arguments(choice.load(), choice.arguments, _section(choice.kind, choice.name), extra)
 
 
 def check_arguments(
@@ -188,7 +191,10 @@ def _chosen(kind: str, name: object) -> str:
     return f"{_NAMED_BY.get(kind, kind)}={name}"
 
 
-def _section(kind: str) -> str:
+def _section(kind: str, name: str) -> str:
+    """Spells the configuration key of a plugin's arguments."""
+    if kind in SEVERAL:
+        return f"{kind}.{name}"
     return "partition.options" if kind == "partition" else kind
 
 
@@ -205,7 +211,7 @@ def _with_key(error: ValueError, kind: str, name: str, arguments: Iterable[str])
         return UserError(text)
     first = re.match(r"\w*", text)
     if first and first[0] in arguments:
-        return UserError(f"{_section(kind)}.{text}")
+        return UserError(f"{_section(kind, name)}.{text}")
     return UserError(f"{_chosen(kind, name)}: {text}")
 
 

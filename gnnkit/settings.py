@@ -19,7 +19,7 @@ JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "in
 TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
-SCHEDULES = ("cosine", "linear")
+SCHEDULES = ("cosine", "linear", "plateau")
 PRECISIONS = (32, 64, "bf16-mixed")
 ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
@@ -78,6 +78,7 @@ class Choice:
     kind: str
     name: str
     arguments: Mapping[str, Any]
+    given: Any = None  # the plugin itself, where it comes from Python
 
     @property
     def origin(self) -> str:
@@ -99,8 +100,11 @@ class Choice:
         plugins.check(self, extra)
 
     def create(self, **extra: Any) -> Any:
-        """Makes the plugin. `extra` are arguments that gnnkit adds."""
-        return plugins.create(self, **extra)
+        """Makes the plugin. `extra` are arguments that gnnkit adds.
+
+        Copies a plugin that is given, because ranks may be threads.
+        """
+        return plugins.create(self, **extra) if self.given is None else copy.deepcopy(self.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,10 @@ class TrainerSettings:
     weight_decay: float
     schedule: str | None  # of SCHEDULES
     warmup_epochs: int
+    plateau_factor: float | None  # of schedule plateau
+    plateau_patience: int | None  # of schedule plateau: looks at the value
     clip_norm: float | None
+    accumulate: int  # batches that make one step
     max_time: float | None  # seconds
     precision: int | str  # one of PRECISIONS
     check_val_every_n_epoch: int
@@ -141,7 +148,7 @@ class TrainerSettings:
     min_delta: float | None  # change that counts as better
 
     def __post_init__(self) -> None:
-        counts = ("max_epochs", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
+        counts = ("max_epochs", "accumulate", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
         optional = () if self.checkpoint_every_n_steps is None else ("checkpoint_every_n_steps",)
         for name in (*counts, *optional):
             whole(f"trainer.{name}", getattr(self, name), 1, MAX_COUNT)
@@ -160,7 +167,29 @@ class TrainerSettings:
         for name in ("clip_norm", "max_time"):
             if getattr(self, name) is not None:
                 real(f"trainer.{name}", getattr(self, name), above=0)
+        self._check_plateau()
         self._check_monitor()
+        if self.checkpoint_every_n_steps is not None and self.checkpoint_every_n_steps % self.accumulate:
+            raise UserError(
+                f"trainer.checkpoint_every_n_steps={self.checkpoint_every_n_steps} must be a multiple of "
+                f"trainer.accumulate={self.accumulate}: a checkpoint is between two steps of the optimiser"
+            )
+
+    def _check_plateau(self) -> None:
+        if self.plateau_factor is not None:
+            real("trainer.plateau_factor", self.plateau_factor, above=0, below=1)
+        if self.plateau_patience is not None:
+            whole("trainer.plateau_patience", self.plateau_patience, 0, MAX_COUNT)
+        if self.schedule != "plateau":
+            for name in ("plateau_factor", "plateau_patience"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"trainer.{name}={getattr(self, name)} is read by trainer.schedule=plateau only")
+        elif self.monitor is None:
+            raise UserError("trainer.schedule=plateau follows trainer.monitor, which is null: choose a value")
+        elif self.warmup_epochs:
+            raise UserError(
+                f"trainer.warmup_epochs={self.warmup_epochs}: trainer.schedule=plateau has no warm-up, leave it out"
+            )
 
     def _check_monitor(self) -> None:
         if self.patience is not None:
@@ -238,6 +267,8 @@ class Settings:
     sync: Choice
     model: Choice
     task: Choice
+    logger: tuple[Choice, ...]
+    callback: tuple[Choice, ...]
     trainer: TrainerSettings
     leader: LeaderSettings
     plan: PlanSettings
@@ -272,7 +303,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     ranges, and for a grid that does not fit the workers. Imports torch only on machines
     with GPUs.
     """
-    config: dict[str, Any] = {"sampler": None, **copy.deepcopy(dict(composed))}  # Hydra leaves out null
+    none: dict[str, Any] = {"sampler": None, "logger": {}, "callback": {}}  # Hydra leaves these out
+    config: dict[str, Any] = {**none, **copy.deepcopy(dict(composed))}
     _check_keys(config)
     notes = _replace_auto(config)
     workers = _count("workers", config, MAX_WORKERS)
@@ -302,6 +334,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         sync=_choice("sync", config),
         model=_choice("model", config),
         task=_choice("task", config),
+        logger=_several("logger", config),
+        callback=_several("callback", config),
         trainer=TrainerSettings(**config["trainer"]),
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
@@ -341,6 +375,23 @@ def with_choice(settings: Settings, choice: Choice) -> Settings:
     return replace(settings, **changed)
 
 
+def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
+    """Adds plugins from Python to those that are configured.
+
+    Args:
+        settings: The configuration.
+        kind: One of `plugins.SEVERAL`.
+        objects: The plugins by name.
+    """
+    more = tuple(Choice(kind, name, {}, each) for name, each in objects.items())
+    section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
+    changed: dict[str, Any] = {
+        kind: (*getattr(settings, kind), *more),
+        "composed": {**settings.composed, kind: section},
+    }
+    return replace(settings, **changed)
+
+
 def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:
     """Puts another layout in the place of the configured one."""
     keys = {"grid": partition.grid, "replication": partition.replication, "border": partition.border}
@@ -357,6 +408,11 @@ def num_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def in_notebook() -> bool:
+    """Says whether a notebook shows what this process prints: lines, no display."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:
@@ -402,6 +458,15 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
     elif kind == "strategy":
         _expect_keys("strategy", arguments, ())
     return Choice(kind, name, arguments)
+
+
+def _several(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Looks up any number of plugins, each under its name in the section."""
+    for name, section in config[kind].items():
+        found = section.get("name") if isinstance(section, dict) else section
+        if not isinstance(section, dict) or found != name:
+            raise UserError(f"{kind}.{name}={shown(found)} must be a section with this name: choose {kind}={name}")
+    return tuple(_choice(kind, {kind: section}) for section in config[kind].values())
 
 
 def _partition(config: Mapping[str, Any], workers: int) -> PartitionSettings:
@@ -503,7 +568,7 @@ def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
     if config["comm"].get("name") == "auto":
         config["comm"]["name"] = "nccl" if gpus >= here else "gloo"
     if config["trainer"]["progress_bar"] == "auto":
-        config["trainer"]["progress_bar"] = bool(sys.stderr) and sys.stderr.isatty()
+        config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
     return tuple(notes)
 

@@ -45,7 +45,8 @@ GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes 
 def configured(kind: str, name: str, **given: Any) -> Callable[..., Any]:
     """Makes the plugin with the keys of the YAML file."""
     config = compose(as_overrides({"strategy": "vertex_centric", kind: {"name": name, **given}}))
-    return Choice(kind, name, plugins.arguments_of(kind, config[kind])).create
+    section = config[kind][name] if kind in plugins.SEVERAL else config[kind]
+    return Choice(kind, name, plugins.arguments_of(kind, section)).create
 
 
 @pytest.fixture
@@ -115,6 +116,21 @@ def test_strategies(name: str) -> None:
 @pytest.mark.parametrize("name", plugins.names("sync"))
 def test_synchronisations(name: str) -> None:
     testing.check_sync(configured("sync", name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", plugins.names("logger"))
+def test_loggers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    if (module := plugins.load("logger", name).module) is not None:
+        pytest.importorskip(module)
+    testing.check_logger(configured("logger", name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", plugins.names("callback"))
+def test_callbacks(name: str) -> None:
+    testing.check_callback(configured("callback", name))
 
 
 @pytest.mark.slow

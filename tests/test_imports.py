@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightning.pytorch.callbacks import Callback as LightningCallback
 
 import gnnkit
 from gnnkit import plugins
@@ -23,6 +24,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.dataset.base import Dataset
 from gnnkit.engine import Adjacency, FeatureStore
 from gnnkit.evaluation import Evaluation
+from gnnkit.logger import RunLogger
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
 from gnnkit.partition.base import Partitioner
@@ -61,6 +63,8 @@ LAYERS = [
     "settings",
     "leader",
     "report",
+    "logger",
+    "callback",
     "training",
     "jobs",
     "testing",
@@ -79,6 +83,7 @@ FROM_COMM_ON = {
     "task",
     "launch",
     "leader",
+    "callback",
     "training",
     "jobs",
 }
@@ -86,7 +91,7 @@ COMMAND = {"__init__", "__main__", "usage"}
 # Who may import what, wherever it stands in the list.
 ALLOWED = {
     "torch": {*FROM_COMM_ON, "testing"},
-    "lightning": {"training", "jobs"},
+    "lightning": {"logger", "callback", "training", "jobs", "testing"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "engine"},
@@ -98,7 +103,7 @@ IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import 
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
-    Partitioner, Program, Sampler, Task,
+    Partitioner, Program, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 

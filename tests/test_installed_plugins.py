@@ -23,11 +23,13 @@ from pathlib import Path
 
 import lightning as L
 import numpy as np
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 
 from gnnkit.comm.process import Gloo
 from gnnkit.dataset.base import Dataset
 from gnnkit.graph import Graph
+from gnnkit.logger import RunLogger
 from gnnkit.model.program import Program
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler
@@ -137,6 +139,24 @@ class Model(L.LightningModule):
         return nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / batch.total
 
 
+class Curves(RunLogger):
+    def __init__(self, folder_name: str = "mine"):
+        self.folder_name = folder_name
+
+    def make(self, folder):
+        used("logger")
+        return CSVLogger(folder, "", self.folder_name)
+
+
+class Companion(L.Callback):
+    def __init__(self, epochs: int = 1):
+        self.epochs = epochs
+
+    def on_train_epoch_end(self, trainer, module):
+        used("callback")
+        trainer.should_stop = trainer.current_epoch + 1 == self.epochs
+
+
 class Steps(Program):
     def __init__(self, steps: int = 3):
         super().__init__(0.0, steps)
@@ -147,7 +167,13 @@ class Steps(Program):
     def step(self, x, nodes):
         return x + 1
 """
-CLASSES = dict(zip(KINDS, ("Ring", "Deal", "First", "Strategy", "Comm", "Sync", "Model", "Goal"), strict=True))
+CLASSES = dict(
+    zip(
+        KINDS,
+        ("Ring", "Deal", "First", "Strategy", "Comm", "Sync", "Model", "Goal", "Curves", "Companion"),
+        strict=True,
+    )
+)
 YAML = {"dataset": "name: others_dataset\nsize: 12  # nodes\n", "model": "name: others_model\nbias: true\n"}
 BROKEN = "import sys\nsys.exit(3)\n"
 
@@ -197,8 +223,10 @@ def run(site: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: Path, run: Run) -> None:
-    chosen = [f"{kind}=others_{kind}" for kind in KINDS if kind != "sampler"]
-    code, text = run(*chosen, "dataset.size=18", "workers=2", "threads=1", "trainer.max_epochs=2")
+    chosen = [f"{kind}=others_{kind}" for kind in KINDS if kind not in ("sampler", "logger")]
+    chosen += ["logger=[csv,others_logger]", "logger.others_logger.options.folder_name=yours"]
+    chosen += ["callback.others_callback.options.epochs=2"]
+    code, text = run(*chosen, "trainer.max_epochs=5", "dataset.size=18", "workers=2", "threads=1")
     assert code == 0, text
     (result,) = site.parent.glob("outputs/*/*/result.json")
     figures = json.loads(result.read_text())
@@ -207,6 +235,7 @@ def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: 
     ]  # fmt: skip
     with (result.parent / "csv/metrics.csv").open() as file:
         assert [float(row["rows"]) for row in csv.DictReader(file) if row["rows"]] == [6, 6]
+    assert (result.parent / "yours/metrics.csv").read_text() == (result.parent / "csv/metrics.csv").read_text()
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
 
 

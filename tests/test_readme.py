@@ -219,6 +219,8 @@ KINDS = {
     "partition": lambda: plugins.options("partition"),
     "sync": lambda: plugins.names("sync"),
     "task": lambda: plugins.names("task"),
+    "logger": lambda: plugins.options("logger"),
+    "callback": lambda: plugins.names("callback"),
     "job": lambda: settings.JOBS,
 }
 

@@ -148,6 +148,10 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.schedule": ["steps", 3],
     "trainer.warmup_epochs": [-1, 1.5, None],
     "trainer.clip_norm": [0, -1, NAN, INF],
+    "trainer.plateau_factor": [0, 1, -0.5, NAN, INF],
+    "trainer.plateau_patience": [-1, 2.5, NAN],
+    "trainer.accumulate": COUNT,
+    "callback.summary.depth": COUNT,
     "trainer.max_time": [0, -1, NAN],
     "trainer.patience": COUNT,
     "trainer.min_delta": [-1, NAN, INF],
@@ -168,7 +172,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 }
 SWITCHES = ("report", "profile", "leader.rebalance")
 WITHOUT_RANGE = ("seed", "split", "root", "resume", "symmetrize", "row_normalize", "sort_ids", "add_inverse_edge", "redraw", "edge_ids",
-                 "replace", "contiguous", "checkpoint", "final_average", "name", "options")  # fmt: skip
+                 "replace", "contiguous", "checkpoint", "final_average", "name", "options",
+                 "project", "experiment", "run_name", "group", "offline", "tracking_uri")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 
 

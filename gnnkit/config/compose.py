@@ -15,7 +15,7 @@ from typing import Any
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
-from gnnkit.plugins import KINDS, conf_folders, names, options
+from gnnkit.plugins import KINDS, SEVERAL, conf_folders, names, options
 from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
@@ -57,13 +57,31 @@ def as_overrides(keys: Mapping[str, Any], prefix: str = "") -> list[str]:
     """
     overrides = []
     for key, value in keys.items():
-        if isinstance(value, Mapping):
+        if key in SEVERAL and not prefix:
+            overrides += _several(key, value)
+        elif isinstance(value, Mapping):
             chosen = [f"{prefix}{key}={_literal(value['name'])}"] if "name" in value else []
             rest = {name: item for name, item in value.items() if name != "name"}
             overrides += chosen + as_overrides(rest, f"{prefix}{key}.")
         else:
             overrides.append(f"{prefix}{key}={_literal(value)}")
     return overrides
+
+
+def _several(kind: str, given: Any) -> list[str]:
+    """Spells the choice of any number of plugins as overrides.
+
+    Args:
+        kind: One of `plugins.SEVERAL`.
+        given: A name, a mapping with name and keys, a list of these, or None for none.
+            Also the section of a composed configuration.
+    """
+    if isinstance(given, Mapping) and "name" not in given:
+        given = [{"name": name, **keys} for name, keys in given.items()]
+    parts = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    chosen = [part if isinstance(part, Mapping) else {"name": part} for part in parts]
+    own = {part["name"]: {key: value for key, value in part.items() if key != "name"} for part in chosen}
+    return [f"{kind}={_literal(list(own))}", *as_overrides(own, f"{kind}.")]
 
 
 def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -178,7 +196,10 @@ class _Composer:
         key = next((key for text in self.overrides if text[0] not in "+~" and (key := key_of(text)) not in known), None)
         if key is None:
             return _missing("strategy") if lacks_strategy else None
-        section = key.partition(".")[0]
+        section, _, rest = key.partition(".")
+        name = rest.partition(".")[0]
+        if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):
+            return UserError(f"{key} needs {section}={name}, which is not chosen: choose it, or leave the key out")
         if section in KINDS and section not in composed:  # only a sampler may be left out
             return UserError(
                 f"{key} needs a {section}, and none is chosen: leave the key out, or choose {section}=NAME "
@@ -196,7 +217,9 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
         grid = {"grid": "1d", "replication": None, "border": "none"} if kind == "partition" else {}
         for name in names(kind):
             if not any((folder / kind / f"{name}.yaml").exists() for folder in folders):
-                ConfigStore.instance().store(name, {key: name, **grid, "options": {}}, group=kind, provider="gnnkit")
+                node: dict[str, Any] = {key: name, **grid, "options": {}}
+                node = {name: node} if kind in SEVERAL else node
+                ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 
 
 def _spell(text: str) -> str:
@@ -208,7 +231,7 @@ def _spell(text: str) -> str:
         return text.lstrip("+")
     if key_of(text) == EXPERIMENT and text[0] not in "+~":
         return f"+{text}"
-    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})\.options[.=]", text) else text
+    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]", text) else text
 
 
 def _refuse_sweep(text: str) -> None:
@@ -230,8 +253,11 @@ def _check_choice(text: str) -> None:
         raise UserError(f"cannot read {text!r}: write KEY=VALUE")
     if "@" in key:
         raise UserError(f"override {text!r}: write KIND=NAME, sections cannot be moved with @")
-    if key.lstrip("+") in (*SECTIONS, EXPERIMENT) and _NO_NAME.fullmatch(value):
-        raise unknown(f"{key}={value}", value, options(key.lstrip("+")))
+    section = key.lstrip("+")
+    if section in SEVERAL and value.startswith("["):
+        return
+    if section in (*SECTIONS, EXPERIMENT) and _NO_NAME.fullmatch(value):
+        raise unknown(f"{key}={value}", value, options(section))
 
 
 def _missing(key: str) -> UserError:

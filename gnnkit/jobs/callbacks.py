@@ -2,27 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import yaml
 from lightning.pytorch.callbacks import Callback, LambdaCallback
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 
+from gnnkit import callback
 from gnnkit.errors import UserError
 from gnnkit.jobs.job import Job
+from gnnkit.jobs.redacted import to_yaml
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress
-from gnnkit.leader.watch import Watch
+from gnnkit.leader.watch import STATUS_SECONDS, Watch
+from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
-from gnnkit.training.monitor import Monitor
+from gnnkit.training.monitor import LOSS, Monitor
+from gnnkit.training.schedule import Plateau, Schedule, Schedules
+from gnnkit.training.step import own_method
 
 
-def loggers(folder: Path) -> list[Any]:
-    """Makes the writers of scalars, for the leader."""
-    return [TensorBoardLogger(folder, "", "tensorboard"), CSVLogger(folder, "", "csv")]
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """The loggers of the leader. None on other ranks."""
+
+    made: tuple[tuple[Any, Any], ...] = ()  # (RunLogger, Logger) of each
+
+    @property
+    def loggers(self) -> list[Any]:
+        """The loggers, for the trainer."""
+        return [logger for _, logger in self.made]
+
+    def close(self) -> None:
+        """Ends the loggers after the last scalar."""
+        for maker, logger in self.made:
+            maker.close(logger)
+
+
+def writers(job: Job, model: nn.Module) -> Writers:
+    """Makes the loggers, which write the settings first.
+
+    Args:
+        job: The job.
+        model: The model, whose own `hparams` are written too.
+    """
+    makers = [choice.create() for choice in job.settings.logger]
+    made = Writers(tuple((maker, maker.make(job.folder)) for maker in makers))
+    settings: dict[str, Any] = yaml.safe_load(to_yaml(job.settings.composed))
+    own = getattr(model, "hparams", None)
+    if isinstance(own, Mapping) and own:
+        settings["hparams"] = {str(name): value if _is_plain(value) else str(value) for name, value in own.items()}
+    for logger in made.loggers:
+        logger.log_hyperparams(settings)
+    return made
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float)
+
+
+def chosen(job: Job, model: nn.Module) -> list[Callback]:
+    """Makes the callbacks that the configuration and the model name.
+
+    Raises `UserError` for a callback that several ranks cannot have.
+    """
+    made = [(choice.name, choice.create()) for choice in job.settings.callback]
+    if (own := own_method(model, "configure_callbacks")) is not None:
+        given = own()
+        more = given if isinstance(given, list | tuple) else [given]
+        made += [(type(each).__name__, each) for each in more]
+    for name, each in made:
+        callback.check(name, each)
+    return [each for _, each in made]
 
 
 def watch(job: Job, world_size: int, writers: list[Any]) -> Watch:
@@ -43,10 +97,16 @@ def watch(job: Job, world_size: int, writers: list[Any]) -> Watch:
         world_size,
         job.folder,
         settings.max_epochs,
-        quiet=settings.progress_bar,
+        quiet=shows_display(job),
         every=settings.log_every_n_steps,
         log=log,
+        status_seconds=1.0 if settings.progress_bar else STATUS_SECONDS,
     )
+
+
+def shows_display(job: Job) -> bool:
+    """Says whether the leader draws a display. A notebook gets lines."""
+    return job.settings.trainer.progress_bar and not in_notebook()
 
 
 def signs() -> Callback:
@@ -88,6 +148,19 @@ def monitor(job: Job, on_better: Callable[[nn.Module], None] | None) -> list[Mon
     return [
         Monitor(settings.monitor, settings.patience, settings.min_delta, lower_is_better=lower, on_better=on_better)
     ]
+
+
+def schedule(job: Job) -> Schedules | None:
+    """Makes the schedule of the learning rate, None where the rate stays."""
+    settings = job.settings.trainer
+    if settings.schedule == "plateau":
+        assert settings.monitor is not None
+        lower = settings.monitor == LOSS or job.task().is_lower_better(settings.monitor)
+        given: dict[str, Any] = {"factor": settings.plateau_factor, "patience": settings.plateau_patience}
+        return Plateau(settings.monitor, lower, **{name: value for name, value in given.items() if value is not None})
+    if settings.schedule is None and not settings.warmup_epochs:
+        return None
+    return Schedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
 
 
 def guard(job: Job, saved: list[resume.Resume]) -> Guard:

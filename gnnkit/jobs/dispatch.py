@@ -81,8 +81,10 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     else:
         task.check(strategy, sampler)
         outputs.check(settings, tried)
+        _check_accumulate(settings, strategy, sync)
         if isinstance(num_layers, int):
             strategy.check(sampler, num_layers)
+    _check_companions(settings, source)
     if settings.trainer.resume is not None and source.trains:
         from gnnkit.training import resume
 
@@ -115,6 +117,45 @@ def _check_trainer(settings: Settings, sync: GradientSync, task: Task) -> None:
             f"trainer.clip_norm={settings.trainer.clip_norm}: with sync={settings.sync.name} servers step, each with "
             "some of the parameters: use sync=all_reduce, or leave the key out"
         )
+
+
+def _check_accumulate(settings: Settings, strategy: ExecutionStrategy, sync: GradientSync) -> None:
+    """Raises `UserError` where batches cannot be added up to one step.
+
+    Args:
+        settings: The configuration.
+        strategy: The configured strategy.
+        sync: The configured synchronisation.
+    """
+    if settings.trainer.accumulate == 1:
+        return
+    why = None
+    if strategy.full_graph:
+        why = f"strategy={settings.strategy.name} has one batch an epoch"
+    elif strategy.drifts or strategy.keeps_state or not strategy.only_synchronises:
+        why = f"strategy={settings.strategy.name} with these options takes steps of its own between two batches"
+    elif not sync.lockstep or sync.on_lost == "continue":
+        why = f"sync={settings.sync.name} with these options has ranks that do not step together"
+    elif settings.embedding is not None:
+        why = "inputs=learned updates the rows of each batch"
+    if why is not None:
+        raise UserError(f"trainer.accumulate={settings.trainer.accumulate}: {why}, use trainer.accumulate=1")
+
+
+def _check_companions(settings: Settings, source: ModelSource) -> None:
+    """Raises `UserError` for loggers and callbacks that the job cannot have."""
+    if settings.callback and (settings.job == "verify" or not source.trains):
+        what = "job=verify compares steps" if source.trains else f"model={source.name} is iterated"
+        raise UserError(f"callback={settings.callback[0].name}: {what} without callbacks, leave the key out")
+    if settings.job != "train":
+        return
+    for choice in settings.logger:
+        choice.create().check()
+    if settings.callback:
+        from gnnkit import callback
+
+        for choice in settings.callback:
+            callback.check(choice.name, choice.create())
 
 
 def _check_monitor(name: str, settings: Settings, sync: GradientSync, task: Task) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,6 +55,27 @@ def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
     return {name: measured.get(name) for name in task.names}
 
 
+def by_class(details: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:
+    """Names the classes in the details of a task.
+
+    Args:
+        details: From `Task.details`.
+        names: The user's name of each class, or None.
+    """
+
+    def name(number: int) -> str | int:
+        return number if names is None else names[number]
+
+    per_class, confusion = details.get("per_class"), details.get("confusion")
+    if per_class is not None:
+        per_class = {
+            split: {str(name(i)): figures for i, figures in enumerate(rows)} for split, rows in per_class.items()
+        }
+    if confusion is not None:
+        confusion = {"classes": [name(i) for i in range(len(next(iter(confusion.values()))))], **confusion}
+    return {"per_class": per_class, "confusion": confusion}
+
+
 def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
     """Returns the words and bytes of one epoch or step, on every rank. Collective.
 
@@ -99,7 +121,11 @@ def _num_parameters(module: TrainingModule) -> int:
 
 
 def of_training(
-    job: Job, module: TrainingModule, observer: Observer, watch: Watch | None, measured: dict[str, float]
+    job: Job,
+    module: TrainingModule,
+    observer: Observer,
+    watch: Watch | None,
+    measured: tuple[dict[str, float], dict[str, Any]],
 ) -> dict[str, Any]:
     """Joins the counts of all ranks. Collective. Returns the figures on the leader.
 
@@ -108,7 +134,7 @@ def of_training(
         module: The module of this rank.
         observer: The measurements of this rank.
         watch: The watch over all workers, on the leader. None on other ranks.
-        measured: The figures of the task.
+        measured: The figures of the task, and its details.
     """
     worker, seconds = module.worker, observer.epoch_seconds
     counted = words(module.strategy.tally, len(seconds), worker)
@@ -120,7 +146,7 @@ def of_training(
         "epochs": len(seconds),
         "train_loss": watch.train_loss,
         "stragglers": watch.stragglers,
-        **by_name(module.task, measured),
+        **by_name(module.task, measured[0]),
         # The first epoch also builds buffers and plans for later epochs.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
         "time_to_accuracy": observer.time_to_accuracy,
@@ -133,6 +159,7 @@ def of_training(
         "device": device_name(worker.device),
         "phases": dict(job.prepared.seconds) | observer.seconds,
         **circumstances(job),
+        **by_class(measured[1], job.prepared.class_names),
     }
 
 

@@ -34,7 +34,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
     """
     keys = dict(_flattened(yaml.safe_load(to_yaml(settings.composed))))
     chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
-    chosen += [settings.comm, settings.sync, settings.model, settings.task]
+    chosen += [settings.comm, settings.sync, settings.model, settings.task, *settings.logger, *settings.callback]
     return {
         **{key: value for key, value in keys.items() if key not in OWN_KEYS},
         **{f"{each.kind}={each.name}": each.origin for each in chosen if each is not None and each.name != AUTO},

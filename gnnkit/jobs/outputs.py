@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -42,8 +43,8 @@ def check(settings: Settings, model: object) -> None:
 
 def write(
     job: Job, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
-) -> dict[str, float]:
-    """Writes the wanted rows, and returns the figures of the task. Collective.
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Writes the wanted rows. Collective.
 
     Args:
         job: The job, whose settings say what is wanted.
@@ -52,6 +53,9 @@ def write(
         make: Makes the evaluation of a model. Collective.
         names: The user's names of classes, or None.
         measures: Whether figures are asked for. Default: yes.
+
+    Returns:
+        The figures of the task, and further ones by split from `Task.details`.
     """
     wanted = job.settings.write
 
@@ -61,14 +65,14 @@ def write(
             columns = functools.partial(_columns, _SINGULAR[name], titles)
             write_named(job, worker, name, by_node(rows, worker), columns)
 
-    def read(logits: Tensor, worker: Worker) -> dict[str, float]:
+    def read(logits: Tensor, worker: Worker) -> tuple[dict[str, float], dict[str, Any]]:
         if "predictions" in wanted:
             columns = functools.partial(task.columns, classes=names)
             write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
-        return task.measure(logits, worker) if measures else {}
+        return (task.measure(logits, worker), task.details(logits, worker)) if measures else ({}, {})
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gnnkit.jobs.job import Job
 from gnnkit.jobs.models import Widths
 from gnnkit.leader.channel import LEADER
 from gnnkit.strategy import Worker
+from gnnkit.training.step import own_method
 
 
 def predict(job: Job, comm: Communicator) -> dict[str, Any]:
@@ -42,12 +44,15 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job == "test"
     names = names or job.prepared.class_names
-    measured = outputs.write(job, task, model, make, names, measures=tests)
+    if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
+        print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
+    measured, details = outputs.write(job, task, model, make, names, measures=tests)
     if comm.rank != LEADER:
         return {}
     rows.write_names(job, names)
     found = figures.by_name(task, measured) if tests else {}
-    return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job)}
+    classes = figures.by_class(details, names) if tests else {}
+    return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
 
 
 def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:

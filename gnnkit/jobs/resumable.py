@@ -16,7 +16,10 @@ _LASTING = (
     "weight_decay",
     "schedule",
     "warmup_epochs",
+    "plateau_factor",
+    "plateau_patience",
     "clip_norm",
+    "accumulate",
 )  # keys of trainer that a resumed run keeps
 _FREE = ("threads", "prefetch", "topology")  # arguments of plugins that change no result
 
@@ -32,6 +35,8 @@ def resumable(job: Job) -> Identity:
     run |= {"inputs": settings.inputs, "embedding": settings.embedding}
     run |= {"dataset": job.prepared.fingerprint, "seed": settings.seed}
     run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}
+    if settings.trainer.schedule == "plateau":
+        run |= {"trainer.monitor": settings.trainer.monitor}
     run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
     run |= _spelt_out("sync", settings.sync)
     run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)

@@ -25,7 +25,8 @@ from gnnkit.leader.watch import Watch
 from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.training import resume
+from gnnkit.task import NodeTask
+from gnnkit.training import hooks, resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
 from gnnkit.training.finite import Guard
@@ -33,7 +34,7 @@ from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import figures as monitored
 from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
-from gnnkit.training.schedule import Schedule, TimeLimit
+from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.trainer import make_trainer
 
 
@@ -45,6 +46,7 @@ class _Fitted:
     observer: Observer
     watch: Watch | None  # on the leader
     relief: list[Relief]  # what may have dealt out the work anew
+    writers: callbacks.Writers
 
 
 def train(job: Job, world: Communicator) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     if comm.rank == LEADER:
         phase("evaluating")
     drifts = _finish(job, module, sync, fitted.trainer)
+    logged = _test(module, fitted)
     if spans is not None:
         _trace(job, spans, comm, mailbox)
     sync.close()
@@ -108,7 +111,9 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     job, changes = relieved(job, fitted.relief)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | changes
+    return (
+        found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | changes | logged
+    )
 
 
 def _trace(job: Job, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
@@ -155,9 +160,16 @@ def make_module(
         optimizer=settings.trainer.optimizer,
         lr=settings.trainer.lr,
         weight_decay=settings.trainer.weight_decay,
-        schedule=Schedule(settings.trainer.schedule, settings.trainer.warmup_epochs, settings.trainer.max_epochs),
+        schedule=callbacks.schedule(job),
         clip_norm=settings.trainer.clip_norm,
+        accumulate=settings.trainer.accumulate,
     )
+    if module.accumulate > 1 and strategy.num_batches(0) == 1:
+        raise UserError(
+            f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch an epoch here, use "
+            "trainer.accumulate=1"
+        )
+    hooks.check(model, job.sync(), isinstance(task, NodeTask) and job.sync().on_lost == "stop")
     if task.head() is not None and module.own_training_step is not None:
         raise UserError(
             f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
@@ -185,14 +197,15 @@ def _fit(
         mailbox: Letters between workers and servers.
     """
     comm, settings = module.worker.comm, job.settings.trainer
-    loggers = callbacks.loggers(job.folder) if comm.rank == LEADER else []
-    watch = callbacks.watch(job, comm.world_size, loggers) if comm.rank == LEADER else None
+    writers = callbacks.writers(job, module.model) if comm.rank == LEADER else callbacks.Writers()
+    watch = callbacks.watch(job, comm.world_size, writers.loggers) if comm.rank == LEADER else None
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
     limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
     kept = callbacks.monitor(job, _writer(job, module, sync))
-    display = [Display(watch)] if watch is not None and settings.progress_bar else []
+    own = callbacks.chosen(job, module.model)
+    display = [Display(watch)] if watch is not None and callbacks.shows_display(job) else []
     relieving = relief(job, mailbox, watch, observer)
     trainer = make_trainer(
         module,
@@ -206,12 +219,13 @@ def _fit(
             callbacks.signs(),
             *kept,
             *limits,
+            *own,
             *callbacks.periodic(job),
             *relieving,
             *resumed,
             *display,
         ],
-        logger=loggers or False,
+        logger=writers.loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
         log_every_n_steps=settings.log_every_n_steps,
@@ -221,7 +235,20 @@ def _fit(
     trainer.fit(module)
     if watch is not None:
         watch.close()
-    return _Fitted(trainer, observer, watch, relieving)
+    return _Fitted(trainer, observer, watch, relieving, writers)
+
+
+def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
+    """Takes the model's own `test_step`, and ends the loggers. Collective.
+
+    Returns what the step logged, for models that bring one.
+    """
+    found: dict[str, Any] = {}
+    if own_method(module.model, "test_step") is not None:
+        (logged,) = fitted.trainer.test(module, verbose=False)
+        found = {"test_step": dict(logged)}
+    fitted.writers.close()
+    return found
 
 
 def _writer(job: Job, module: TrainingModule, sync: GradientSync) -> Callable[[nn.Module], None] | None:

@@ -15,7 +15,7 @@ from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
     "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced",
-    "words_between", "confusion", "command",
+    "words_between", "per_class", "confusion", "command",
 )  # fmt: skip
 
 

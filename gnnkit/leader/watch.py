@@ -72,7 +72,17 @@ class Watch:
     edges. No step waits.
     """
 
-    def __init__(self, world_size: int, folder: Path, max_epochs: int, *, quiet: bool, every: int, log: Log) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        folder: Path,
+        max_epochs: int,
+        *,
+        quiet: bool,
+        every: int,
+        log: Log,
+        status_seconds: float = STATUS_SECONDS,
+    ) -> None:
         """Opens the files.
 
         Args:
@@ -82,7 +92,9 @@ class Watch:
             quiet: No lines of progress, because a display shows progress.
             every: Steps between the scalars of every worker.
             log: Writes scalars.
+            status_seconds: Seconds between lines of progress. Default: 10.
         """
+        self.status_seconds = status_seconds
         self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
         self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
         self.lost: set[int] = set()  # workers that the others have gone on without
@@ -224,7 +236,7 @@ class Watch:
             self._lines.write(json.dumps(line) + "\n")
         if step % self.every == 0:
             self.log({"train_loss": loss} | _scalars(states), step - 1)
-        if time.monotonic() - self._last_status > STATUS_SECONDS:
+        if time.monotonic() - self._last_status > self.status_seconds:
             self._print_status()
 
     def _print_status(self) -> None:
@@ -234,8 +246,16 @@ class Watch:
 
 
 def _scalars(states: list[WorkerState]) -> dict[str, float]:
-    skipped = ("rank", "epoch", "step", "rows", "total", "synchronised")
-    return {f"rank{s.rank}/{k}": float(v) for s in states for k, v in asdict(s).items() if k not in skipped}
+    """Returns the curves of a step: of the slowest worker, the largest, or all.
+
+    Curves of each worker would be ten a worker. `workers.jsonl` has these.
+    """
+    slowest = max(states, key=lambda state: sum(state.seconds.values()))
+    return {
+        **{f"seconds/{phase}": seconds for phase, seconds in slowest.seconds.items()},
+        "rows_per_second": sum(state.rows_per_second for state in states),
+        "memory": float(max(state.memory for state in states)),
+    }
 
 
 def _mean(steps: list[tuple[float, int]]) -> float:

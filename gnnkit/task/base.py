@@ -93,6 +93,14 @@ class Task(ABC):
             worker: This rank.
         """
 
+    def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
+        """Returns `per_class` and `confusion` of `result.json`, by split. Collective.
+
+        A list of figures by class, and a matrix of counts. Arguments are as in
+        `measure`. Default: neither.
+        """
+        return {}
+
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:
         """Returns what the run writes as `predictions.npy`, on the leader.

@@ -16,13 +16,14 @@ from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.strategy import Worker
-from gnnkit.task.base import NodeTask, f1, macro, rows_of
+from gnnkit.task.base import f1, macro, rows_of
+from gnnkit.task.classes import ClassTask
 from gnnkit.task.ranking import mean_areas
 
 _BETWEEN = ";"  # names of one node
 
 
-class Multilabel(NodeTask):
+class Multilabel(ClassTask):
     """Choose this task where a node may have several classes, or none.
 
     The loss of a node is the mean over the classes of the binary cross-entropy. ROC AUC

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.task.base import NodeTask, f1, macro
+from gnnkit.task.base import f1, macro
+from gnnkit.task.classes import ClassTask
 
 
-class NodeClassification(NodeTask):
+class NodeClassification(ClassTask):
     """Choose this task where each node has one class. The loss is the cross-entropy."""
 
     metrics = ("accuracy", "macro_f1")
@@ -48,6 +49,10 @@ class NodeClassification(NodeTask):
         found, width = outputs.argmax(1), outputs.shape[1]
         parts = (labels[found == labels], found, labels)
         return torch.cat([torch.bincount(part, minlength=width) for part in parts]).to(torch.float64)
+
+    def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [num_classes, num_classes]
+        width = outputs.shape[1]
+        return torch.bincount(labels * width + outputs.argmax(1), minlength=width**2).view(width, width)
 
     def figures(self, counts: Tensor) -> dict[str, float]:
         hits, _, actual = by_class = counts.view(3, -1)

@@ -178,12 +178,17 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             guard: Lets `sync` step.
         """
         super().__init__(device=comm.device)
-        self.global_rank, self._sync, self._meter, self._guard = comm.rank, sync, meter, guard
+        self.global_rank, self._comm, self._sync, self._meter, self._guard = comm.rank, comm, sync, meter, guard
         self.updates = Updates()
 
     @property
     def is_global_zero(self) -> bool:
         return self.global_rank == 0
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Brings all ranks to one decision. Collective."""
+        votes = int(self._comm.all_reduce(torch.tensor([int(decision)], device=self._comm.device)))
+        return votes == self._comm.world_size if all else votes > 0
 
     def optimizer_step(
         self, optimizer: Optimizer, closure: Callable[[], Any], model: Module | None = None, **kwargs: Any

@@ -85,7 +85,6 @@ def worker_table(states: list[WorkerState]) -> Table:
         table.add_row(
             f"{state.rank}",
             f"{int(state.step)}",
-            state.phase,
             f"{state.loss:.4f}",
             f"{state.gradient_norm:.3g}",
             short(state.edges),
@@ -94,3 +93,12 @@ def worker_table(states: list[WorkerState]) -> Table:
             f"{state.memory / 2**20:.0f}",
         )
     return table
+
+
+def _short(count: float) -> str:
+    """Spells a count in at most five characters."""
+    for unit in ("", "k", "M"):
+        if count < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g}G"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gnnkit.errors import UserError
 from gnnkit.strategy import Batch
+from gnnkit.training.metrics import metrics_of
 from gnnkit.training.module import TrainingModule
 
 _TOLERANCE = 1e-3  # relative: a mean is wrong by half
@@ -85,3 +86,5 @@ def _quiet(module: TrainingModule) -> Iterator[None]:
         module.muted = False
         for part, mode in training.items():
             part.training = mode
+        for metric in metrics_of(module.model):
+            metric.reset()

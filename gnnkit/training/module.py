@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 
 from gnnkit.engine import LearnedRows
@@ -17,9 +20,13 @@ from gnnkit.spans import active
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
+from gnnkit.task.base import rows_of
 from gnnkit.task.node_classification import NodeClassification
+from gnnkit.training import hooks, schedule
 from gnnkit.training.embedding import Embedding
-from gnnkit.training.schedule import Schedule, clip
+from gnnkit.training.evaluated import Evaluated
+from gnnkit.training.metrics import join_metrics
+from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
@@ -38,15 +45,16 @@ class EpochBatches:
     Measures the time that training waits for batches.
     """
 
-    def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int) -> None:
+    def __init__(self, strategy: ExecutionStrategy, epoch: int, first: int, accumulate: int = 1) -> None:
         """Keeps the place.
 
         Args:
             strategy: Hands out the batches.
             epoch: Number of the epoch.
-            first: Step of the epoch to begin with.
+            first: Step of the epoch to begin with, a multiple of `accumulate`.
+            accumulate: Batches that make one step together. Default: 1.
         """
-        self.strategy, self.epoch, self.first = strategy, epoch, first
+        self.strategy, self.epoch, self.first, self.accumulate = strategy, epoch, first, accumulate
         self.seconds_waiting = 0.0
         self.spans = active()  # of a trace
 
@@ -55,6 +63,7 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         batches = self.strategy.batches(self.epoch, self.first)
+        batches = batches if self.accumulate == 1 else accumulated(batches, self.accumulate)
         while True:
             start = time.perf_counter()
             try:
@@ -69,7 +78,18 @@ class EpochBatches:
             yield batch
 
 
-class TrainingModule(L.LightningModule):
+def accumulated(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
+    """Lets every `count` batches make one step, the last ones of an epoch too.
+
+    Reads `count` batches ahead, because the loss of each is divided by the rows of all.
+    """
+    while group := list(itertools.islice(batches, count)):
+        total = sum(batch.total for batch in group)
+        for number, batch in enumerate(group, 1):
+            yield replace(batch, total=total, update="synchronise" if number == len(group) else "accumulate")
+
+
+class TrainingModule(hooks.OwnHooks):
     """The training of a model on the rows of a batch, whose loss the task computes.
 
     A model that is a LightningModule itself may bring `configure_optimizers` and
@@ -87,8 +107,10 @@ class TrainingModule(L.LightningModule):
     - `row_weights` [k]: factors of the rows' losses, or None. A model whose
       `training_step` multiplies by these factors says so: `reads_row_weights = True`
 
-    The model's `self.log` is `log_own`. Other hooks of the model are not called. On
-    several ranks, two or three further calls in evaluation mode come before the first
+    A model may also bring `validation_step` and `test_step`, which get an `Evaluated`,
+    and the hooks of `hooks.CALLED`. Other hooks are refused. The model's `self.log` is
+    `log_own`, and metrics of torchmetrics compute over all ranks. On several ranks, two
+    or three further calls of `training_step` in evaluation mode come before the first
     step, to check that the loss is such a sum.
     """
 
@@ -104,8 +126,9 @@ class TrainingModule(L.LightningModule):
         optimizer: str,
         lr: float,
         weight_decay: float,
-        schedule: Schedule | None = None,
+        schedule: Schedules | None = None,
         clip_norm: float | None = None,
+        accumulate: int = 1,
     ) -> None:
         """Keeps the parts of this rank.
 
@@ -121,42 +144,76 @@ class TrainingModule(L.LightningModule):
             weight_decay: L2 penalty on the parameters that the model decays.
             schedule: Learning rates over the epochs. Default: always `lr`.
             clip_norm: Largest norm of a step's gradient. Default: any.
+            accumulate: Batches that make one step together. Default: 1.
         """
         super().__init__()
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding = task or NodeClassification(), embedding
-        self.schedule, self.clip_norm = schedule or Schedule(), clip_norm
+        self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
         self.optimizer_name, self.lr, self.weight_decay = optimizer, lr, weight_decay
         self.local_loss = torch.zeros(())  # this rank's part of the last step's loss
         self.sync: GradientSync | None = None  # set by `make_trainer`
         self.muted = False  # whether the model's `self.log` says nothing
         self.resumed = (0, 0)  # epoch and step at the begin of this run
+        self.evaluated: Evaluated | None = None  # in the model's own step of an evaluation
+        self.of_evaluations = set(self.task.names)  # names that evaluations log
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
+        join_metrics(model, worker.comm)
 
     def train_dataloader(self) -> EpochBatches:
         epoch, step = self.resumed
-        self.loader = EpochBatches(self.strategy, self.current_epoch, step if epoch == self.current_epoch else 0)
+        first = step if epoch == self.current_epoch else 0
+        self.loader = EpochBatches(self.strategy, self.current_epoch, first, self.accumulate)
         return self.loader
 
     def val_dataloader(self) -> Any:
         return [0]  # one step, because every rank evaluates all owned nodes at once
+
+    test_dataloader = val_dataloader
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # strategies make batches on the device
 
     def configure_optimizers(self) -> Any:
         if (own := own_method(self.model, "configure_optimizers")) is not None:
-            if self.schedule.name is not None or self.schedule.warmup:
+            if self.schedule is not None:
                 raise UserError(
                     f"trainer.schedule={self.schedule.name}: model={type(self.model).__name__} brings optimisers with "
                     "schedules of its own: leave out trainer.schedule and trainer.warmup_epochs"
                 )
-            return own()
-        return self.schedule.of(make_optimizer(self.model, self.optimizer_name, self.lr, self.weight_decay))
+            return schedule.checked(own(), type(self.model).__name__, by_steps=self.accumulate == 1)
+        optimizer = make_optimizer(self.model, self.optimizer_name, self.lr, self.weight_decay)
+        return optimizer if self.schedule is None else self.schedule.of(optimizer)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Steps a schedule, on all ranks alike.
+
+        A value of evaluations moves its schedule in epochs that evaluate only. Where
+        ranks logged different values, the leader's counts.
+        """
+        if metric is not None:
+            if schedule.monitored(self.trainer, scheduler) in self.of_evaluations and not self._evaluates:
+                return
+            metric = self.worker.comm.share(float(metric))
+        own = own_method(self.model, "lr_scheduler_step") or super().lr_scheduler_step
+        own(scheduler, metric)
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether this epoch ends with an evaluation."""
+        every = self.trainer.check_val_every_n_epoch
+        return every is not None and (self.current_epoch + 1) % every == 0
+
+    def on_train_epoch_end(self) -> None:
+        super().on_train_epoch_end()
+        if self._evaluates:
+            schedule.check_monitored(self.trainer)
 
     def on_train_start(self) -> None:
-        if self.clip_norm is not None:
+        super().on_train_start()
+        hooks.before_step(self, self.clip_norm)
+        if self.clip_norm is not None and not hooks.clips(self.model):
             for optimizer in self.trainer.optimizers:
                 clip(optimizer, self.clip_norm)
 
@@ -222,10 +279,21 @@ class TrainingModule(L.LightningModule):
             raise UserError(f"self.log({name!r}): every run logs {', '.join(logged)} itself, choose another name")
         if self.muted:
             return
+        if self.trainer.state.stage == RunningStage.VALIDATING:
+            self.of_evaluations.add(name)
         if sync_dist and isinstance(value, int | float | Tensor):
             value = self._reduced(name, value, reduce_fx)
-        keys.setdefault("batch_size", max(self.batch.total if sync_dist else len(self.batch.rows), 1))
+        keys.setdefault("batch_size", max(self._num_rows(sync_dist), 1))
         self.log(name, value, prog_bar, reduce_fx=reduce_fx, **keys)
+
+    def _num_rows(self, everywhere: bool) -> int:
+        """Counts the rows of the batch at hand, of this rank or of all ranks."""
+        if self.evaluated is not None:
+            return self.evaluated.total if everywhere else len(self.evaluated.labels)
+        batch: Batch | None = getattr(self, "batch", None)  # none before the first step
+        if batch is None:
+            return 1
+        return batch.total if everywhere else len(batch.rows)
 
     def _reduced(self, name: str, value: float | Tensor, reduce_fx: Any) -> Tensor:
         """Reduces the values of all ranks. Collective."""
@@ -245,5 +313,34 @@ class TrainingModule(L.LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
-        for name, figure in self.evaluation.read(self.model, self.task.measure).items():
+        for name, figure in self._measured("val").items():
             self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self._measured("test")
+
+    def _measured(self, split: str) -> dict[str, float]:
+        """Returns the figures of the task, after the model's own step. Collective."""
+        own = own_method(self.model, "validation_step" if split == "val" else "test_step")
+
+        def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
+            if own is not None:
+                self._take_own_step(own, *rows_of(split, outputs, worker))
+            return self.task.measure(outputs, worker) if split == "val" else {}
+
+        return self.evaluation.read(self.model, read)
+
+    def _take_own_step(self, own: Callable[..., Any], logits: Tensor, labels: Tensor) -> None:
+        """Calls the model's own step of an evaluation. Collective.
+
+        Args:
+            own: `validation_step` or `test_step`.
+            logits: [k, width] outputs of this rank's nodes of the split.
+            labels: [k, ...] of these nodes.
+        """
+        count = torch.tensor([len(labels)], device=self.worker.device)
+        self.evaluated = Evaluated(logits, labels, int(self.worker.comm.all_reduce(count)))
+        try:
+            own(self.evaluated, 0)
+        finally:
+            self.evaluated = None

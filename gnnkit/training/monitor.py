@@ -79,6 +79,7 @@ class Monitor(Callback):
             self.rows.zero_()
             module.settle()
             self._look(loss / rows if rows else math.inf, trainer, module)
+            module.log(LOSS, loss / rows if rows else math.inf, logger=False)  # the watch writes the curve
         trainer.should_stop = trainer.should_stop or self.stopped is not None
 
     def _look(self, value: float, trainer: L.Trainer, module: Any) -> None:

@@ -114,6 +114,7 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
         "embedding": {} if module.embedding is None else module.embedding.state_dict(),
         "sync": {} if module.sync is None else module.sync.state_dict(),
         "monitor": None if (rule := monitor(trainer)) is None else rule.gathered(module.worker.comm),
+        "callbacks": _callbacks(trainer),
         "shard": fingerprint(module.worker.shard),
     }
 
@@ -149,6 +150,7 @@ _PARTS: dict[str, Any] = {
     "embedding": dict,
     "sync": dict,
     "monitor": dict | None,
+    "callbacks": dict,
     "shard": str,
     "workers": list | None,
 }
@@ -211,6 +213,7 @@ class Resume(Callback):
         module.load_state_dict(self.own["state_dict"])
         if (rule := monitor(trainer)) is not None:
             rule.restore(self.own["monitor"], module.worker.comm.rank)
+        restore_callbacks(self.own, trainer)
         _set_position(trainer, epoch, step, steps)
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
@@ -261,6 +264,13 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
     restore_embedding(own, trainer, module)
 
 
+def restore_callbacks(own: Mapping[str, Any], trainer: L.Trainer) -> None:
+    """Restores the states of callbacks, from a state of `state`."""
+    for each in trainer.callbacks:  # type: ignore[attr-defined]
+        if each.state_key in own["callbacks"]:
+            each.load_state_dict(own["callbacks"][each.state_key])
+
+
 def restore_embedding(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores learned input rows and the state of their optimiser.
 
@@ -271,6 +281,18 @@ def restore_embedding(own: Mapping[str, Any], trainer: L.Trainer, module: Traini
     """
     if module.embedding is not None:
         module.embedding.load_state_dict(own["embedding"], trainer.optimizers[0])
+
+
+def _callbacks(trainer: L.Trainer) -> dict[str, Any]:
+    """Returns the states of callbacks by key. Raises `UserError` for other data."""
+    states = {each.state_key: each.state_dict() for each in trainer.callbacks}  # type: ignore[attr-defined]
+    found = {key: state for key, state in states.items() if state}
+    for key, state in found.items():
+        try:
+            checkpoint.pack(state)
+        except TypeError as error:
+            raise UserError(f"callback: the state of {key} cannot be saved: {error}") from error
+    return found
 
 
 def _updates(trainer: L.Trainer) -> Updates:

@@ -7,13 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+
+from gnnkit.errors import UserError
 
 
 def _cosine(part: float) -> float:
@@ -47,9 +49,88 @@ class Schedule:
 
     def of(self, optimizer: Optimizer) -> Any:
         """Returns the optimiser with its schedule, as Lightning takes both."""
-        if self.name is None and not self.warmup:
-            return optimizer
         return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self.factor)}
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """A learning rate that falls where a value gets no better."""
+
+    monitor: str  # `trainer.monitor`
+    lower_is_better: bool = False
+    factor: float = 0.1  # of the learning rate, each time
+    patience: int = 10  # looks at the value without a better one
+    name = "plateau"
+
+    def of(self, optimizer: Optimizer) -> Any:
+        """Returns the optimiser with its schedule, as Lightning takes both."""
+        mode: Literal["min", "max"] = "min" if self.lower_is_better else "max"
+        scheduler = ReduceLROnPlateau(optimizer, mode, self.factor, self.patience, threshold=0.0)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor, "strict": False},
+        }
+
+
+Schedules = Schedule | Plateau
+
+
+def checked(given: Any, model: str, *, by_steps: bool) -> Any:
+    """Returns what `configure_optimizers` of a model gave, in one form.
+
+    Raises `UserError` for what several ranks cannot have.
+
+    Args:
+        given: An optimiser, with schedules or without, in any form of Lightning.
+        model: Name of the model, for errors.
+        by_steps: Whether a schedule may count steps.
+    """
+    parts = given if isinstance(given, list | tuple) else (given,)
+    optimizers, schedulers = parts if _are_lists(parts) else (parts, [])
+    if len(optimizers) != 1:
+        raise UserError(
+            f"model={model}: configure_optimizers gives {len(optimizers)} optimisers, and a step takes one: put the "
+            "parameters into groups of one optimiser"
+        )
+    (optimizer,) = optimizers
+    if isinstance(optimizer, dict):
+        schedulers = [optimizer["lr_scheduler"]] if "lr_scheduler" in optimizer else []
+        optimizer = optimizer["optimizer"]
+    configs = [each if isinstance(each, dict) else {"scheduler": each} for each in schedulers]
+    return [optimizer], [_checked(each, model, by_steps=by_steps) for each in configs]
+
+
+def _are_lists(parts: Any) -> bool:
+    return len(parts) == 2 and all(isinstance(part, list | tuple) for part in parts)
+
+
+def _checked(given: dict[str, Any], model: str, *, by_steps: bool) -> dict[str, Any]:
+    """Checks one schedule. A value that is not there yet does not end the run."""
+    if given.get("interval") == "step" and not by_steps:
+        raise UserError(
+            f"model={model}: a schedule with interval=step would count each batch of trainer.accumulate: use "
+            "interval=epoch"
+        )
+    by_value = isinstance(given["scheduler"], ReduceLROnPlateau) or given.get("reduce_on_plateau")
+    if by_value and not given.get("monitor"):
+        raise UserError(f"model={model}: ReduceLROnPlateau needs monitor, such as val_loss, beside the scheduler")
+    return {**given, "strict": False}
+
+
+def monitored(trainer: L.Trainer, scheduler: Any) -> str | None:
+    """Returns the name of the value that a schedule follows, if any."""
+    return next((each.monitor for each in trainer.lr_scheduler_configs if each.scheduler is scheduler), None)
+
+
+def check_monitored(trainer: L.Trainer) -> None:
+    """Raises `UserError` for a schedule that follows a value that nothing logs."""
+    for config in trainer.lr_scheduler_configs:
+        if config.reduce_on_plateau and config.monitor not in trainer.callback_metrics:
+            known = ", ".join(sorted(trainer.callback_metrics))
+            raise UserError(
+                f"ReduceLROnPlateau: monitor={config.monitor} is logged by nothing, there are: {known} (train_loss "
+                "with trainer.monitor=train_loss)"
+            )
 
 
 def clip(optimizer: Optimizer, norm: float) -> None:

@@ -48,7 +48,7 @@ def make_trainer(
     if worker.comm.in_one_process:
         _leave_constructors_alone()
     plugins: list[Any] = []
-    if module.embedding is None and uses_ddp(sync, module.strategy, worker):
+    if module.embedding is None and module.accumulate == 1 and uses_ddp(sync, module.strategy, worker):
         strategy: Any = WrappedStrategy(worker.comm, meter, guard, int(os.environ["LOCAL_RANK"]))
     else:
         sync.setup(module, worker.comm, mailbox)

@@ -109,7 +109,8 @@ def _option(option: keys.Option) -> str:
     prefix = "" if option.section == EXPERIMENT else option.section
     lines += [_key(prefix, key, 30) for key in shown]
     if not (option.summary or option.keys):
-        lines += _wrapped(f"Ships no YAML. Set its arguments with {option.section}.options.KEY=VALUE", 2)
+        section = f"{option.section}.{option.name}" if option.section in plugins.SEVERAL else option.section
+        lines += _wrapped(f"Ships no YAML. Set its arguments with {section}.options.KEY=VALUE", 2)
     return "\n".join(lines)
 
 

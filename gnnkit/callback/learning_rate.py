@@ -1,0 +1,21 @@
+"""The curve of the learning rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+
+class LearningRate(Callback):
+    """Choose this callback to see the learning rate of each epoch as the curve `lr`.
+
+    Groups of parameters with rates of their own have curves `lr/0`, `lr/1` and so on.
+    """
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        named = {"lr": rates[0]} if len(set(rates)) == 1 else {f"lr/{i}": rate for i, rate in enumerate(rates)}
+        for logger in trainer.loggers:
+            logger.log_metrics(named, step=trainer.global_step)

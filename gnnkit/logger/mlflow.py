@@ -1,0 +1,39 @@
+"""MLflow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnkit.logger.base import RunLogger
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+class MLflow(RunLogger):
+    """Choose this logger to compare runs in MLflow, of a server or of a folder."""
+
+    module, package = "mlflow", "mlflow"
+
+    def __init__(
+        self, experiment: str = "gnnkit", run_name: str | None = None, tracking_uri: str | None = None
+    ) -> None:
+        """Keeps the keys.
+
+        Args:
+            experiment: Name of the experiment.
+            run_name: Name of the run. None: the name of the run folder.
+            tracking_uri: Server or folder. None: MLFLOW_TRACKING_URI, or else `mlflow/`
+                of the run folder.
+        """
+        self.experiment, self.run_name, self.tracking_uri = experiment, run_name, tracking_uri
+
+    def make(self, folder: Path) -> Logger:
+        from lightning.pytorch.loggers import MLFlowLogger
+
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlflow").as_uri()
+        if uri.startswith("file:"):  # since version 3.7 refused, unless asked for
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        return MLFlowLogger(self.experiment, self.run_name or folder.name, uri)

@@ -1,0 +1,55 @@
+"""Figures of each class."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnkit.strategy import Worker
+from gnnkit.task.base import NodeTask, f1, rows_of
+
+MAX_CLASSES = 100  # with figures of each class, and a matrix of confusion
+
+
+class ClassTask(NodeTask):
+    """A task about nodes whose labels are classes."""
+
+    @abstractmethod
+    def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
+        """Counts hits, predictions and labels of each class."""
+
+    def confusions(self, outputs: Tensor, labels: Tensor) -> Tensor | None:  # [num_classes, num_classes]
+        """Counts pairs of true class (row) and predicted class (column).
+
+        None where a node may have several classes.
+        """
+        return None
+
+    def details(self, outputs: Tensor, worker: Worker) -> dict[str, Any]:
+        if outputs.shape[1] > MAX_CLASSES:
+            return {"per_class": None, "confusion": None}
+        found: dict[str, Any] = {"per_class": {}, "confusion": {}}
+        for split in self.splits:
+            own, labels = rows_of(split, outputs, worker)
+            counts = worker.comm.all_reduce(self.counts(own, labels).to(torch.float64)).view(3, -1)
+            if counts[2].any():
+                found["per_class"][split] = _of_classes(counts)
+            matrix = self.confusions(own, labels)
+            if matrix is not None and worker.comm.all_reduce(matrix).any():
+                found["confusion"][split] = matrix.tolist()
+        return found | ({} if found["confusion"] else {"confusion": None})
+
+
+def _of_classes(counts: Tensor) -> list[dict[str, float]]:
+    """Computes the figures of each class. A quotient without a divisor is 0.
+
+    Args:
+        counts: [3, num_classes] hits, predictions and labels of each class.
+    """
+    hits, predicted, actual = counts
+    parts = [hits / predicted, hits / actual, f1(counts)]
+    rows = torch.stack([*(part.nan_to_num(0.0) for part in parts), actual]).t().tolist()
+    return [{"precision": p, "recall": r, "f1": f, "support": int(n)} for p, r, f, n in rows]

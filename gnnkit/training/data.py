@@ -1,0 +1,84 @@
+"""The loader as Lightning's data module, for trainers of the user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.sampler import Loader, Sampler
+
+_SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}
+
+
+class GraphDataModule(L.LightningDataModule):
+    """Mini-batches of a graph for `L.Trainer`, in fit, validate, test and predict.
+
+    Training reads the nodes of the training split in a new order in each epoch.
+    Validation and test read theirs in ascending order, prediction all nodes. With
+    several devices each rank gets its part of every epoch: Lightning's own sharding is
+    not needed. The last batches of a rank may be empty, so that all ranks take as many
+    steps.
+
+    Batches are `LoadedBatch`, which Lightning moves to the device as the dictionary of
+    `LoadedBatch.to`, or what `transform` makes of them.
+
+    Args:
+        graph: a `Graph`, or PyG's `Data` for `Graph.from_pyg`.
+        sampler: draws the neighbourhood of the seeds.
+        batch_size: seeds of a rank in a batch.
+        eval_sampler: the sampler of the other three. Default: `sampler`.
+        eval_batch_size: seeds of a rank in their batches. Default: `batch_size`.
+        **options: further arguments of `Loader`, such as `seed` and `transform`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | Any,
+        sampler: Sampler,
+        batch_size: int = 1024,
+        *,
+        eval_sampler: Sampler | None = None,
+        eval_batch_size: int | None = None,
+        **options: Any,
+    ) -> None:
+        """Checks the arguments, by making one loader."""
+        super().__init__()
+        if given := {"seeds", "rank", "world_size", "shuffle"} & options.keys():
+            raise UserError(f"GraphDataModule: {min(given)} follows from the split and the trainer, leave it out")
+        self.graph, self.options = Graph.of(graph), options
+        self._training = (sampler, batch_size)
+        self._evaluating = (eval_sampler or sampler, eval_batch_size or batch_size)
+        Loader(self.graph, sampler, np.arange(0), batch_size, **options)
+
+    def train_dataloader(self) -> Loader:
+        return self._loader(self._seeds("train"), *self._training, shuffle=True)
+
+    def val_dataloader(self) -> Loader:
+        return self._loader(self._seeds("val"), *self._evaluating, shuffle=False)
+
+    def test_dataloader(self) -> Loader:
+        return self._loader(self._seeds("test"), *self._evaluating, shuffle=False)
+
+    def predict_dataloader(self) -> Loader:
+        return self._loader(np.arange(self.graph.num_nodes), *self._evaluating, shuffle=False)
+
+    def _seeds(self, split: str) -> Ids:
+        """Returns the ids of the nodes of a split."""
+        return np.flatnonzero(self.graph.split == _SPLITS[split])
+
+    def _loader(self, seeds: Ids, sampler: Sampler, batch_size: int, *, shuffle: bool) -> Loader:
+        rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        return Loader(
+            self.graph,
+            sampler,
+            seeds,
+            batch_size,
+            rank=rank,
+            world_size=world_size,
+            shuffle=shuffle,
+            **self.options,
+        )

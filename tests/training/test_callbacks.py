@@ -1,0 +1,154 @@
+"""Callbacks: on every rank alike, resumed, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch import callbacks as theirs
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.testing import check_callback
+from gnnkit.training import checkpoint
+from tests.jobs.test_train import small_graph
+from tests.training.test_own_models import Own, logged, seeded
+
+RANKS = [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}]
+
+
+def run(folder: Path, *callbacks: Any, **keys: Any) -> Any:
+    trainer = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 1, **keys.pop("trainer", {})}
+    chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "logger": "csv", **keys}
+    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, **chosen)
+
+
+class Shrink(L.Callback):
+    """Halves the parameters after some epochs, and counts the epochs."""
+
+    def __init__(self, epochs: int = 2) -> None:
+        self.epochs, self.seen = epochs, 0
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        self.seen += 1
+        if self.seen % self.epochs == 0:
+            with torch.no_grad():
+                for parameter in module.model.parameters():
+                    parameter.mul_(0.5)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def parameters(folder: Path) -> dict[str, Any]:
+    return checkpoint.load(folder / "checkpoints/last.json")["state_dict"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_a_callback_changes_training_on_all_ranks_alike(tmp_path: Path) -> None:
+    given = Shrink()
+    one = run(tmp_path / "one", given, workers=1)
+    free = run(tmp_path / "free", workers=1)
+    assert one["train_loss"] != pytest.approx(free["train_loss"], rel=1e-3)
+    assert given.seen == 0, "each rank has a copy"
+    for i, keys in enumerate(RANKS):
+        many = run(tmp_path / str(i), Shrink(), **keys)
+        assert many["train_loss"] == pytest.approx(one["train_loss"], rel=1e-10), keys
+        assert many["drift"] == 0
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_with_the_state_of_callbacks(tmp_path: Path) -> None:
+    """Three epochs, then three: the fourth epoch is the second of a pair."""
+    run(tmp_path / "whole", Shrink())
+    run(tmp_path / "first", Shrink(), trainer={"max_epochs": 3})
+    run(tmp_path / "rest", Shrink(), trainer={"resume": str(tmp_path / "first")})
+    for name, value in parameters(tmp_path / "whole").items():
+        assert torch.equal(parameters(tmp_path / "rest")[name], value), name
+
+
+@pytest.mark.slow
+def test_early_stopping_of_lightning_ends_all_ranks_after_the_same_epoch(tmp_path: Path) -> None:
+    """Also by a value that differs between ranks: one rank that stops, stops all."""
+
+    class Uneven(Own):
+        def on_validation_epoch_end(self) -> None:
+            worse = self.trainer.global_rank == 1 and self.current_epoch > 2
+            self.log("uneven", float(self.current_epoch) * (-1 if worse else 1))
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain.linear = torch.nn.Linear(8, 3)
+
+    for i, keys in enumerate(RANKS):
+        stop = theirs.EarlyStopping("uneven", mode="max", patience=1)
+        result = run(tmp_path / str(i), stop, model=seeded(Uneven), trainer={"max_epochs": 20}, **keys)
+        assert result["epochs"] == 4, keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_loss", "train_loss"])
+def test_the_rate_falls_on_a_plateau_on_all_ranks_and_in_resumed_runs(tmp_path: Path, monitor: str) -> None:
+    keys = {"schedule": "plateau", "monitor": monitor, "plateau_patience": 0, "plateau_factor": 0.5, "lr": 3.0}
+    keys |= {"optimizer": "sgd", "max_epochs": 8, "check_val_every_n_epoch": 2 if monitor == "val_loss" else 1}
+    one = run(tmp_path / "one", "learning_rate", workers=1, trainer=keys)
+    rates = logged(tmp_path / "one", "lr")
+    assert len(rates) == 8
+    assert rates[-1] < rates[0] == 3.0
+    if monitor == "val_loss":
+        assert rates[0::2] == rates[1::2], "evaluations decide, every second epoch"
+    many = run(tmp_path / "many", "learning_rate", trainer=keys)
+    assert logged(tmp_path / "many", "lr") == rates
+    assert many["train_loss"] == pytest.approx(one["train_loss"], rel=1e-9)
+    run(tmp_path / "first", trainer={**keys, "max_epochs": 4})
+    run(tmp_path / "rest", "learning_rate", trainer={**keys, "resume": str(tmp_path / "first")})
+    assert logged(tmp_path / "rest", "lr") == rates[4:]
+    with pytest.raises(UserError, match=r"trainer.plateau_factor=0.1 differs from 0.5 in the checkpoint"):
+        run(tmp_path / "other", trainer={**keys, "plateau_factor": 0.1, "resume": str(tmp_path / "first")})
+
+
+@pytest.mark.parametrize(
+    ("callback", "told"),
+    [
+        (
+            theirs.ModelCheckpoint,
+            "ModelCheckpoint: Checkpoint does not work .*use trainer.monitor and trainer.checkpoint",
+        ),
+        (theirs.LearningRateMonitor, "LearningRateMonitor does not work on several ranks: use callback=learning_rate"),
+        (theirs.Timer, "use trainer.max_time"),
+        (lambda: theirs.GradientAccumulationScheduler({0: 2}), "use trainer.accumulate"),
+        (theirs.TQDMProgressBar, "use trainer.progress_bar"),
+        (lambda: theirs.LambdaCallback(on_after_backward=print), "callback=LambdaCallback: on_after_backward"),
+        (type("Late", (L.Callback,), {"on_after_backward": print}), "callback=Late: on_after_backward is not called"),
+        (type("Saves", (L.Callback,), {"on_save_checkpoint": print}), "on_save_checkpoint .*use state_dict"),
+        (type("Tests", (L.Callback,), {"on_test_epoch_end": print}), "on_test_epoch_end is not called: leave"),
+        (object, "callback=object must be a Callback of lightning.pytorch, got object"),
+    ],
+)
+def test_what_several_ranks_cannot_have_is_refused(tmp_path: Path, callback: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        run(tmp_path / "run", callback())
+
+
+@pytest.mark.slow
+def test_a_callback_that_differs_between_ranks_is_found() -> None:
+    class Lonely(Shrink):
+        def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+            if trainer.is_global_zero:
+                super().on_train_epoch_end(trainer, module)
+
+    class Forgets(Shrink):
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    check_callback(Shrink)
+    with pytest.raises(AssertionError, match=r"parameters of rank|the state of rank"):
+        check_callback(Lonely)
+    with pytest.raises(AssertionError, match="load_state_dict does not restore"):
+        check_callback(Forgets)

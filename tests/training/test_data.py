@@ -1,0 +1,158 @@
+"""A plain trainer of Lightning takes the loader in fit, validate, test and predict."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Split
+from gnnkit.sampler import FullSampler, Loader, NeighborSampler
+from gnnkit.training.data import GraphDataModule
+from tests.jobs.test_train import small_graph
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Classifier(L.LightningModule):
+    """A usual module of Lightning, which knows nothing of gnnkit."""
+
+    def __init__(self, width: int = 8, classes: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, classes)
+        self.seen: dict[str, list[int]] = {"train": [], "val": [], "test": [], "predict": []}
+
+    def forward(self, batch: dict[str, Any]) -> Tensor:
+        x, block = batch["x"], batch["blocks"][-1]
+        sources = x[block["indices"].long()]
+        rows = torch.repeat_interleave(torch.arange(len(batch["seeds"])), block["indptr"].diff())
+        mean = torch.zeros(len(batch["seeds"]), x.shape[1]).index_reduce_(0, rows, sources, "mean", include_self=False)
+        logits: Tensor = self.linear(x[: len(mean)] + mean)
+        return logits
+
+    def _step(self, batch: dict[str, Any], split: str) -> Tensor:
+        self.seen[split] += batch["seeds"].tolist()
+        loss = F.cross_entropy(self(batch), batch["y"].long())
+        self.log(f"{split}_loss", loss, batch_size=len(batch["seeds"]), on_epoch=True, sync_dist=True)
+        return loss
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self._step(batch, "val")
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self._step(batch, "test")
+
+    def predict_step(self, batch: Any, index: int) -> tuple[Tensor, Tensor]:
+        self.seen["predict"] += batch["seeds"].tolist()
+        return batch["seeds"], self(batch)
+
+    def teardown(self, stage: str) -> None:
+        if "SEEN" in os.environ:  # a rank tells what it has read
+            path = Path(os.environ["SEEN"]) / f"{stage.lower()}-{self.trainer.global_rank}.json"
+            path.write_text(json.dumps(self.seen))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+def nodes(split: Split) -> list[int]:
+    return np.flatnonzero(small_graph().split == split).tolist()  # type: ignore[no-any-return]
+
+
+def trainer(folder: Path, **options: Any) -> L.Trainer:
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return L.Trainer(max_epochs=3, accelerator="cpu", default_root_dir=folder, **{**quiet, **options})
+
+
+def data(**keys: Any) -> GraphDataModule:
+    return GraphDataModule(small_graph(), NeighborSampler(fanouts=[4]), 7, eval_sampler=FullSampler(1), **keys)
+
+
+@pytest.mark.slow
+def test_a_trainer_takes_the_data_module_in_all_four(tmp_path: Path) -> None:
+    model, graph = Classifier(), small_graph()
+    best = ModelCheckpoint(tmp_path, monitor="val_loss")
+    own = trainer(tmp_path, callbacks=[best, EarlyStopping("val_loss", patience=3)], num_sanity_val_steps=0)
+    own.fit(model, datamodule=data())
+    assert sorted(model.seen["train"]) == sorted(nodes(Split.TRAIN) * 3)
+    assert model.seen["train"][: len(nodes(Split.TRAIN))] != nodes(Split.TRAIN)
+    assert model.seen["val"] == nodes(Split.VAL) * 3
+    assert Path(best.best_model_path).exists()
+    (validated,) = own.validate(model, datamodule=data(), verbose=False)
+    (tested,) = own.test(model, datamodule=data(), verbose=False)
+    assert model.seen["test"] == nodes(Split.TEST)
+    assert 0 < validated["val_loss"] < 2
+    predicted = own.predict(model, datamodule=data())
+    assert predicted is not None
+    assert torch.cat([seeds for seeds, _ in predicted]).tolist() == list(range(graph.num_nodes))
+    logits = torch.cat([rows for _, rows in predicted])
+    test = torch.tensor(nodes(Split.TEST))
+    expected = F.cross_entropy(logits[test], torch.from_numpy(graph.labels)[test])
+    assert tested["test_loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_loaders_alone_serve_a_trainer_too(tmp_path: Path) -> None:
+    graph, model = small_graph(), Classifier()
+    loaders = {
+        split: Loader(graph, FullSampler(1), graph.split == split, 7, shuffle=split == Split.TRAIN)
+        for split in (Split.TRAIN, Split.VAL, Split.TEST)
+    }
+    own = trainer(tmp_path, num_sanity_val_steps=1, enable_checkpointing=False)
+    own.fit(model, loaders[Split.TRAIN], loaders[Split.VAL])
+    assert sorted(model.seen["train"]) == sorted(nodes(Split.TRAIN) * 3)
+    own.validate(model, loaders[Split.VAL], verbose=False)
+    own.test(model, loaders[Split.TEST], verbose=False)
+    assert model.seen["test"] == nodes(Split.TEST)
+    predicted = own.predict(model, loaders[Split.TEST])
+    assert predicted is not None
+    assert torch.cat([seeds for seeds, _ in predicted]).tolist() == nodes(Split.TEST)
+
+
+RANKS = """
+import sys
+from pathlib import Path
+from tests.training.test_data import *
+
+options = {"devices": 2, "strategy": "ddp_fork", "num_sanity_val_steps": 0, "enable_checkpointing": False}
+own = trainer(Path(sys.argv[1]), **options)
+own.fit(Classifier(), datamodule=data())
+own.predict(Classifier(), datamodule=data(), return_predictions=False)
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_of_ddp_share_every_split(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SEEN": str(tmp_path)}
+    command = [sys.executable, "-c", RANKS, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = {"train": nodes(Split.TRAIN) * 3, "val": nodes(Split.VAL) * 3}
+    expected["predict"] = list(range(small_graph().num_nodes))
+    stages = {"train": "fit", "val": "fit", "predict": "predict"}
+    for split, ids in expected.items():
+        one, other = (json.loads((tmp_path / f"{stages[split]}-{rank}.json").read_text())[split] for rank in range(2))
+        assert sorted(one + other) == sorted(ids), split
+        assert min(len(one), len(other)) > 0
+
+
+def test_what_the_trainer_decides_is_refused() -> None:
+    with pytest.raises(UserError, match="GraphDataModule: world_size follows from the split and the trainer"):
+        data(world_size=2)
+    with pytest.raises(UserError, match=r"sampler=\[4\] must be a Sampler, got list: NeighborSampler\(\[4\]\)"):
+        GraphDataModule(small_graph(), [4])  # type: ignore[arg-type]

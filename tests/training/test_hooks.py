@@ -1,0 +1,275 @@
+"""Hooks of a user's LightningModule: called alike on all ranks, or refused by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+from gnnkit.comm.threads import Threads
+from gnnkit.errors import UserError
+from gnnkit.training.metrics import gather_everywhere
+from tests.training.test_own_models import CLASSES, Own, logged, seeded, train
+
+RANKS = [
+    {"comm": "threads", "workers": 3},
+    {"comm": "gloo", "workers": 2},
+    {"comm": "gloo", "workers": 2, "sync": "leader"},
+]
+EVERY = {"max_epochs": 4, "precision": 64, "checkpoint": False, "check_val_every_n_epoch": 2}
+
+
+class Measured(Own):
+    """A network with steps of its own and metrics of torchmetrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = MulticlassAccuracy(CLASSES, average="micro")
+        self.right = MulticlassAccuracy(CLASSES, average="micro")
+        self.area = MulticlassAUROC(CLASSES)  # keeps the scores of all rows
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        logits = self(batch.x, batch.adjacencies)[batch.rows]
+        self.seen(logits, batch.labels)
+        self.log("seen", self.seen, on_step=False, on_epoch=True)
+        return F.cross_entropy(logits, batch.labels, reduction="sum") / batch.total
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.right.update(batch.logits, batch.labels)
+        self.area.update(batch.logits, batch.labels)
+        loss = F.cross_entropy(batch.logits, batch.labels, reduction="sum") / batch.total
+        self.log("own_loss", loss, sync_dist=True, reduce_fx="sum")
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict({"right": self.right.compute(), "area": self.area.compute()})
+        self.right.reset()
+        self.area.reset()
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        hits = (batch.logits.argmax(1) == batch.labels).sum() / batch.total
+        self.log("tested", hits, sync_dist=True, reduce_fx="sum")
+
+
+@pytest.mark.slow
+def test_steps_and_metrics_of_a_model_are_about_all_ranks(tmp_path: Path) -> None:
+    one = train(seeded(Measured), tmp_path / "one", 1, trainer=EVERY)
+    expected = {name: logged(tmp_path / "one", name) for name in ("seen", "own_loss", "right", "area", "val_loss")}
+    assert expected["right"] == logged(tmp_path / "one", "val_accuracy")
+    assert expected["own_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
+    assert len(expected["seen"]) == 4
+    assert len(expected["area"]) == 2
+    assert one["test_step"] == {"tested": pytest.approx(one["test_accuracy"])}
+    for i, keys in enumerate(RANKS):
+        many = train(seeded(Measured), tmp_path / str(i), keys["workers"], trainer=EVERY, **_without(keys, "workers"))
+        for name, values in expected.items():
+            assert logged(tmp_path / str(i), name) == pytest.approx(values, rel=1e-6), (keys, name)
+        assert many["test_step"] == one["test_step"]
+
+
+def _without(keys: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if key != name}
+
+
+def test_tensors_of_all_ranks_are_everywhere() -> None:
+    """Those without rows, and those without dimensions too."""
+
+    def work(comm: Any) -> tuple[list[Tensor], list[Tensor]]:
+        return gather_everywhere(comm, torch.full((comm.rank, 2), comm.rank)), gather_everywhere(
+            comm, torch.tensor(float(comm.rank))
+        )
+
+    for rows, numbers in Threads.run(work, 3, timeout=20):
+        assert [part.shape[0] for part in rows] == [0, 1, 2]
+        assert all(bool((part == rank).all()) for rank, part in enumerate(rows))
+        assert [float(number) for number in numbers] == [0, 1, 2]
+        assert numbers[0].shape == ()
+
+
+class Noting(Own):
+    """A network that notes the hooks and the gradients that it sees."""
+
+    def note(self, text: str) -> None:
+        with (Path(os.environ["NOTES"]) / f"{self.trainer.global_rank}").open("a") as file:
+            file.write(f"{text}\n")
+
+    def on_train_start(self) -> None:
+        self.note("train_start")
+
+    def on_train_epoch_start(self) -> None:
+        self.note(f"epoch_start {self.current_epoch}")
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.note(f"batch_start {len(batch.rows) <= batch.total}")
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        norm = torch.cat([p.grad.flatten() for p in self.parameters() if p.grad is not None]).norm()
+        self.note(f"before_step {float(norm):.12f}")
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.note("batch_end")
+
+    def on_validation_epoch_end(self) -> None:
+        self.note("validation_epoch_end")
+
+    def on_train_epoch_end(self) -> None:
+        self.note(f"epoch_end {self.current_epoch}")
+
+    def on_train_end(self) -> None:
+        self.note("train_end")
+
+
+@pytest.mark.slow
+def test_hooks_are_called_on_all_ranks_in_the_order_of_lightning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = {}
+    for i, keys in enumerate([{"workers": 1, "comm": "threads"}, *RANKS]):
+        (folder := tmp_path / f"notes{i}").mkdir()
+        monkeypatch.setenv("NOTES", str(folder))
+        train(
+            seeded(Noting),
+            tmp_path / str(i),
+            keys["workers"],
+            trainer=EVERY | {"max_epochs": 2},
+            **_without(keys, "workers"),
+        )
+        notes[i] = [path.read_text().splitlines() for path in sorted(folder.iterdir())]
+    ((alone,),) = [notes[0]]
+    assert [line.split()[0] for line in alone] == [
+        "train_start",
+        *("epoch_start", "batch_start", "before_step", "batch_end"),
+        "epoch_end",
+        *("epoch_start", "batch_start", "before_step", "batch_end"),
+        *("validation_epoch_end", "epoch_end", "train_end"),
+    ]
+    for i, keys in enumerate(RANKS, 1):
+        for rank, lines in enumerate(notes[i]):
+            steps_here = keys.get("sync") != "leader" or rank == 0
+            expected = alone if steps_here else [line for line in alone if "before_step" not in line]
+            assert lines == expected, (keys, rank)
+
+
+class Clipping(Own):
+    """A network that clips gradients itself."""
+
+    def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any, gradient_clip_algorithm: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=0.01, gradient_clip_algorithm="norm")
+
+
+@pytest.mark.slow
+def test_a_model_clips_the_gradient_of_all_ranks(tmp_path: Path) -> None:
+    one = train(seeded(Clipping), tmp_path / "one", 1, trainer=EVERY)
+    free = train(seeded(Own), tmp_path / "free", 1, trainer=EVERY)
+    assert one["train_loss"] != pytest.approx(free["train_loss"], rel=1e-6)
+    for i, keys in enumerate(RANKS):
+        many = train(seeded(Clipping), tmp_path / str(i), keys["workers"], trainer=EVERY, **_without(keys, "workers"))
+        assert many["train_loss"] == pytest.approx(one["train_loss"], rel=1e-10)
+
+
+class Following(Own):
+    """A network whose learning rate follows a value."""
+
+    monitor = "val_accuracy"
+
+    def on_train_start(self) -> None:
+        self.log("begun", 1.0)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("mine", 0.5 + self.trainer.global_rank)  # the leader's counts
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=1e-6)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", 0.5, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": self.monitor}}
+
+
+def rates(folder: Path) -> list[float]:
+    return logged(folder, "lr")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("monitor", ["val_accuracy", "mine"])
+@pytest.mark.parametrize("keys", RANKS, ids=str)
+def test_a_rate_follows_a_value_of_evaluations(
+    tmp_path: Path, keys: dict[str, Any], monitor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value does not move, so the rate halves after each further evaluation."""
+    monkeypatch.setattr(Following, "monitor", monitor)
+    keys = {**keys, "trainer": EVERY | {"max_epochs": 7}, "callback": "learning_rate"}
+    train(seeded(Following), tmp_path / "run", keys["workers"], **_without(keys, "workers"))
+    assert rates(tmp_path / "run") == pytest.approx([1e-6] * 4 + [5e-7] * 2 + [2.5e-7])
+
+
+@pytest.mark.slow
+def test_a_rate_that_follows_nothing_is_refused(tmp_path: Path) -> None:
+    class Lost(Following):
+        monitor = "val_acuracy"
+
+    with pytest.raises(
+        UserError, match=r"ReduceLROnPlateau: monitor=val_acuracy is logged by nothing, there are: .*val_acc"
+    ):
+        train(seeded(Lost), tmp_path / "run", 2, trainer=EVERY)
+
+
+REFUSED: dict[str, Any] = {
+    "on_after_backward": lambda self: None,
+    "predict_step": lambda self, batch, index: None,
+    "train_dataloader": lambda self: [],
+    "on_save_checkpoint": lambda self, checkpoint: None,
+    "optimizer_step": lambda self, *_: None,
+    "on_validation_batch_end": lambda self, *_: None,
+    "setup": lambda self, stage: None,
+}
+
+
+@pytest.mark.parametrize("hook", REFUSED)
+def test_a_hook_that_would_not_be_called_is_refused_by_name(tmp_path: Path, hook: str) -> None:
+    kind = type("Hooked", (Own,), {hook: REFUSED[hook]})
+    with pytest.raises(UserError, match=f"model=Hooked: the hook {hook} is not called: .*leave it out"):
+        train(seeded(kind), tmp_path / "run", 1)
+    assert not (tmp_path / "run/workers.jsonl").exists()
+
+
+def test_manual_optimisation_and_two_optimisers_are_refused(tmp_path: Path) -> None:
+    class Manual(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+    class Two(Own):
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(self.parameters(), lr=1.0), torch.optim.Adam(self.parameters())]
+
+    with pytest.raises(UserError, match="model=Manual: automatic_optimization=False"):
+        train(seeded(Manual), tmp_path / "manual", 1)
+    with pytest.raises(UserError, match="model=Two: configure_optimizers gives 2 optimisers"):
+        train(seeded(Two), tmp_path / "two", 1)
+
+
+def test_a_step_of_an_evaluation_says_what_it_gets(tmp_path: Path) -> None:
+    class Usual(Own):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self(batch.x, batch.adjacencies)
+
+    with pytest.raises(UserError, match=r"batch\.x: validation_step and test_step get batch\.logits"):
+        train(seeded(Usual), tmp_path / "run", 1, trainer=EVERY)
+
+
+@pytest.mark.slow
+def test_the_hyperparameters_of_a_model_are_written(tmp_path: Path) -> None:
+    class Named(Own):
+        def __init__(self, width: int = 7) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    train(seeded(Named), tmp_path / "run", 1)
+    for folder in ("csv", "tensorboard"):
+        text = (tmp_path / "run" / folder / "hparams.yaml").read_text()
+        assert "width: 7" in text
+        assert "max_epochs: 3" in text
