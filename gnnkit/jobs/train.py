@@ -35,6 +35,7 @@ from gnnkit.training.monitor import figures as monitored
 from gnnkit.training.monitor import monitor
 from gnnkit.training.observer import Observer
 from gnnkit.training.schedule import TimeLimit
+from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
 
 
