@@ -206,9 +206,9 @@ def test_one_rank_normalises_as_torch_does() -> None:
     def work(worker: Worker) -> None:
         (adjacency,) = ShardAdjacency.layers(worker.engine(own), 1, 0)
         for _ in range(3):
-            assert_close(own(x, adjacency), torchs(x), "rows in training")
+            assert_close(own(x, adjacency).detach(), torchs(x).detach(), "rows in training")
         own.eval()
-        assert_close(own(x, adjacency), torchs.eval()(x), "rows in evaluation")
+        assert_close(own(x, adjacency).detach(), torchs.eval()(x).detach(), "rows in evaluation")
 
     on_ranks(GRAPH, ONE, work)
     for name, value in own.state_dict().items():
