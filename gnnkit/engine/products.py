@@ -19,8 +19,11 @@ from torch.autograd import Function
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-LEAST_WORK = 1 << 22  # multiplications of a product, below which oneDNN's preparations take longer
-CHUNK = 2048  # rows of a part of the weight's gradient, whose turned copy stays in the cache
+# Rows that oneDNN multiplies at once. For each number of rows oneDNN writes a program,
+# which takes milliseconds and stays in memory, and batches have any number of rows.
+# Turned copies of so many rows stay in the cache.
+CHUNK = 4096
+LEAST_WEIGHT = 2048  # numbers of a weight, below which a chunk takes oneDNN as long
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
@@ -89,16 +92,19 @@ def _pays(x: Any, weight: Any, bias: Any) -> bool:
     """Says whether oneDNN computes this product, and faster."""
     given = (x, weight) if bias is None else (x, weight, bias)
     plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in given)
-    if not plain or x.dim() != 2 or weight.dim() != 2 or x.numel() * weight.shape[1] < LEAST_WORK:
+    if not plain or x.dim() != 2 or weight.dim() != 2 or len(x) < CHUNK or weight.numel() < LEAST_WEIGHT:
         return False
     served = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)
     return served and x.shape[1] == weight.shape[0] and not _is_special()
 
 
 def _is_special() -> bool:
-    """Says whether torch must see the product: autocast, compilers, transforms."""
+    """Says whether torch must see the product: for less precision, or to transform."""
     return (
-        torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        torch.get_float32_matmul_precision() != "highest"
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
     )
 
 
@@ -123,21 +129,30 @@ class _Product(Function):
 
 
 def _product(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Computes x W + b from the turned weight [k, f]."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, turned, bias, "none", [], "")
-    return product
+    """Computes x W + b from the turned weight [k, f], chunk by chunk."""
+    out, turned, end = x.new_empty(len(x), len(turned)), turned.contiguous(), len(x) - len(x) % CHUNK
+    for i in range(0, end, CHUNK):
+        out[i : i + CHUNK] = _by_onednn(x[i : i + CHUNK], turned, bias)
+    if end < len(x):
+        out[end:] = F.linear(x[end:], turned, bias)
+    return out
 
 
 def _outer(x: Tensor, grad: Tensor) -> Tensor:
-    """Computes x^T grad, [n, f], [n, k] -> [f, k], in chunks of rows.
+    """Computes x^T grad, [n, f], [n, k] -> [f, k], chunk by chunk.
 
     Turns the wider of the two into the columns of the product, which is faster.
     """
     if x.shape[1] > grad.shape[1]:
         return _outer(grad, x).t()
-    starts = range(0, len(x), CHUNK)
-    parts = (_product(x[i : i + CHUNK].t(), grad[i : i + CHUNK].t()) for i in starts)
-    total = next(parts)
-    for part in parts:
-        total += part
+    end = len(x) - len(x) % CHUNK
+    total = x[end:].t() @ grad[end:]
+    for i in range(0, end, CHUNK):
+        total += _by_onednn(x[i : i + CHUNK].t(), grad[i : i + CHUNK].t())
     return total
+
+
+def _by_onednn(x: Tensor, turned: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes x W + b from the turned weight [k, f]."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, turned, bias, "none", [], "")
+    return product

@@ -85,6 +85,7 @@ def worker_table(states: list[WorkerState]) -> Table:
         table.add_row(
             f"{state.rank}",
             f"{int(state.step)}",
+            state.phase,
             f"{state.loss:.4f}",
             f"{state.gradient_norm:.3g}",
             short(state.edges),

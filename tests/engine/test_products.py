@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gnnkit.engine import products
-from gnnkit.engine.products import CHUNK, LEAST_WORK, fast_products
+from gnnkit.engine.products import CHUNK, fast_products
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no oneDNN")
 FORMS = {
@@ -23,14 +23,14 @@ FORMS = {
 def computed(monkeypatch):
     """Lets any processor ask oneDNN, and lists the shapes of its products."""
     shapes = []
-    original = products._product
+    original = products._by_onednn
 
     def counted(x, turned, bias=None):
         shapes.append((tuple(x.shape), tuple(turned.shape)))
         return original(x, turned, bias)
 
     monkeypatch.setattr(products, "library", lambda: "oneDNN")
-    monkeypatch.setattr(products, "_product", counted)
+    monkeypatch.setattr(products, "_by_onednn", counted)
     return shapes
 
 
@@ -81,7 +81,7 @@ def test_second_gradients_are_those_of_torch(computed):
 
 @pytest.mark.parametrize(
     "given",
-    [operands(8, 16, 4), operands(4096, 64, 64, torch.float64), operands(4096, 64, 64, torch.bfloat16)],
+    [operands(CHUNK - 1, 64, 64), operands(CHUNK, 64, 64, torch.float64), operands(CHUNK, 64, 64, torch.bfloat16)],
     ids=["small", "float64", "bfloat16"],
 )
 def test_torch_computes_what_onednn_would_not_do_better(computed, given):
@@ -92,7 +92,6 @@ def test_torch_computes_what_onednn_would_not_do_better(computed, given):
 
 def test_autocast_and_transforms_see_the_product(computed):
     x, w, b = operands(4096, 64, 64)
-    assert x.numel() * w.shape[1] > LEAST_WORK
     with fast_products():
         with torch.autocast("cpu", torch.bfloat16):
             assert F.linear(x, w.t(), b).dtype == torch.bfloat16
@@ -101,6 +100,23 @@ def test_autocast_and_transforms_see_the_product(computed):
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
             x @ w[:5]
         assert (x @ w[:, 0]).shape == (4096,)
+    assert not computed
+
+
+def test_any_number_of_rows_asks_for_few_programs(computed):
+    with fast_products():
+        for n in range(CHUNK, 2 * CHUNK, 500):
+            run(FORMS["addmm"], operands(n, 64, 32))
+    assert set(computed) == {((CHUNK, 64), (32, 64)), ((CHUNK, 32), (64, 32)), ((32, CHUNK), (64, CHUNK))}
+
+
+def test_less_precision_is_left_to_torch(computed):
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with fast_products():
+            run(FORMS["addmm"], operands(CHUNK, 64, 64))
+    finally:
+        torch.set_float32_matmul_precision("highest")
     assert not computed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,8 +135,14 @@ print(json.dumps(dict(grown=peak[0] - before, finite=bool(logits.isfinite().all(
 
 def measured(folder: Path) -> dict[str, Any]:
     """Evaluates the graph of a folder in a process of its own."""
+    given_back = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536")  # freed memory, at once
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(folder)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", MEASURE, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | given_back,
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -150,9 +157,8 @@ def test_the_peak_of_memory_is_bounded_where_activations_are_ten_times_as_large(
     src, dst = rng.integers(0, NODES, (2, 3 * NODES))
     features = rng.standard_normal((NODES, 8), np.float32)
     Graph.from_edges(src, dst, NODES, features=features, labels=np.zeros(NODES, np.int64)).save(tmp_path / "graph")
-    found = [measured(tmp_path) for _ in range(3)]
-    assert all(each["finite"] for each in found)
+    found = measured(tmp_path)
+    assert found["finite"]
     assert NODES * HIDDEN * 4 / MIB > 10 * MEMORY
     by_node = NODES * (3 * 8 + 2 * 16 + 4) / MIB  # offsets, costs of nodes twice, logits twice, the sampler's table
-    # The system may hand out large pages, which only add.
-    assert min(each["grown"] for each in found) < MEMORY + by_node, found
+    assert found["grown"] < MEMORY + by_node
