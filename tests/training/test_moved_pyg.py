@@ -1,10 +1,7 @@
-"""A script of PyG with NeighborLoader, moved to gnnkit in two ways, in the documents."""
+"""A script of PyG with NeighborLoader, moved to gnnkit in two ways."""
 
 from __future__ import annotations
 
-import difflib
-import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +12,10 @@ import torch_geometric.datasets
 import torch_geometric.typing
 from torch_geometric.data import Data
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/coming-from.md"
+from tests.pages import change, scripts, section
+
+HEADING = "### A script with NeighborLoader"
 COMPILED = torch_geometric.typing.WITH_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE
-
-
-def section() -> str:
-    return PAGE.read_text(encoding="utf-8").partition("### A script with NeighborLoader\n")[2].partition("\n### ")[0]
-
-
-def scripts() -> dict[str, str]:
-    """Returns the script of each tab."""
-    tabs = re.findall(r'^=== "([^"]*)"\n\n    ```py\n(.*?)^    ```$', section(), re.MULTILINE | re.DOTALL)
-    return {name: textwrap.dedent(script) for name, script in tabs}
-
-
-def new_lines(before: str, after: str) -> int:
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    return sum(line.startswith("+ ") and line.strip() != "+" for line in lines)
 
 
 def groups() -> Data:
@@ -59,13 +43,11 @@ def test_each_form_of_the_script_learns(name: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(torch_geometric.datasets, "Planetoid", lambda *_: [groups()])
     torch.manual_seed(0)
     names: dict[str, Any] = {"__name__": "script"}
-    exec(compile(scripts()[name], name, "exec"), names)
+    exec(compile(scripts(HEADING)[name], name, "exec"), names)
     assert names["accuracy"] > 0.85
 
 
 def test_the_page_says_how_many_lines_are_new() -> None:
-    forms = scripts()
-    text = section().replace("\n", " ")
+    forms = scripts(HEADING)
     for name in ("gnnkit's loader", "gnnkit trains"):
-        lines = sum(bool(line) for line in forms[name].splitlines())
-        assert f"{new_lines(forms['PyG'], forms[name])} of {lines} lines are new" in text
+        assert change(forms["PyG"], forms[name]) in section(HEADING).replace("\n", " ")
