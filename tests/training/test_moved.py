@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import gnnkit
 from tests.jobs.test_train import small_graph
 from tests.pages import change, scripts, section
 
@@ -29,6 +31,7 @@ def run(script: str, **names: Any) -> dict[str, Any]:
 def test_a_moved_script_trains_the_same_model_on_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the rounding of float32, and up to the same best epoch."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gnnkit, "train", functools.partial(gnnkit.train, threads=1, comm="threads"))
     graph = small_graph()
     dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
     masks = {f"{name}_mask": torch.from_numpy(graph.split == i) for i, name in enumerate(("train", "val", "test"), 1)}
