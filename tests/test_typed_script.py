@@ -23,7 +23,6 @@ WRONG = [  # each line is a mistake that types show
     "BatchNorm('8')",
     "Dropout(0.5)(1, 2)",
     "JumpingKnowledge('sum')",
-    "Net(5, 3)('x', []).shape",
     "Reach(tolerance='a')",
     "NeighborSampler(fanouts='ab')",
     "Loader(graph, [5, 5])",

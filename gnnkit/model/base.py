@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import Parameter
@@ -30,10 +30,6 @@ class GraphModel(nn.Module):
     reads_columns = False  # True: layer 0 reads `adjacency.columns`, and so may hold a part of its input's columns
     reads_sparse = False  # True: layer 0 multiplies its input by a weight first, and so may get `SparseRows`
     self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
-
-    if TYPE_CHECKING:  # torch says Any
-
-        def __call__(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor: ...
 
     @abstractmethod
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
