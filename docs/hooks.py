@@ -29,9 +29,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return re.sub(r"^::(\w+) ?(.*)$", lambda line: FILL[line[1]](line[2], up), markdown, flags=re.MULTILINE)
 
 
-def section(heading: str, up: str = "") -> str:
-    """Returns a section of the README, without its heading."""
-    parts = re.split(r"^## (.*)$", _read("README.md"), flags=re.MULTILINE)
+def section(heading: str, up: str = "", name: str = "README.md") -> str:
+    """Returns a section of a document, without its heading."""
+    parts = re.split(r"^## (.*)$", _read(name), flags=re.MULTILINE)
     return _linked(dict(zip(parts[1::2], parts[2::2], strict=True))[heading].strip(), up)
 
 
@@ -94,6 +94,7 @@ def _grid(shape: str, _up: str) -> str:
 
 FILL: dict[str, Callable[[str, str], str]] = {
     "readme": section,
+    "contributing": lambda heading, up: section(heading, up, "CONTRIBUTING.md"),
     "document": document,
     "table": table,
     "keys": every_key,

@@ -12,10 +12,20 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gnnkit.graph import Graph
-    from gnnkit.leader.result import Result
+    from gnnkit.leader.result import Result as Result
     from gnnkit.model.program import Program
 
-__all__ = ["UserError", "load", "predict", "train"]
+__all__ = ["Result", "UserError", "load", "predict", "train"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Imports `Result` where a program names the class. Its import takes time."""
+        if name != "Result":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from gnnkit.leader.result import Result
+
+        return Result
 
 
 def train(

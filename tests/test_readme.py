@@ -156,8 +156,9 @@ def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pyt
 
 
 def sweeps() -> list[list[str]]:
-    """Lists the arguments of every `gnnkit -m`."""
-    return [line.split()[2:] for line in README.splitlines() if line.startswith("    gnnkit -m ")]
+    """Lists the arguments of every `gnnkit -m`, each once."""
+    lines = [line for name in ("README.md", *SITE) for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
+    return [each.split()[2:] for each in dict.fromkeys(lines) if each.startswith("    gnnkit -m ")]
 
 
 @pytest.mark.slow

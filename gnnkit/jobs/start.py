@@ -77,7 +77,7 @@ def start(
     if settings.job == "train":
         result = timed(result, time.perf_counter() - begun)
         result = result.with_figure("command", command(overrides, program))
-    return _told(settings, replace(result, folder=run_folder), run_folder)
+    return _told(settings, replace(result, run_folder=run_folder), run_folder)
 
 
 def _told(settings: Settings, result: Result, run_folder: Path) -> Result:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
@@ -30,7 +31,14 @@ class Result(Mapping[str, Any]):
     job: str
     figures: Mapping[str, Any]
     summary: str | None = None  # shown instead of the table of all figures
-    folder: Path | None = None  # the run folder, on the leader
+    run_folder: Path | None = None  # on the leader
+
+    @property
+    def folder(self) -> Path:
+        """The run folder. Raises `UserError` on other ranks than the leader."""
+        if self.run_folder is None:
+            raise UserError("the run folder is the leader's: read the result of rank 0")
+        return self.run_folder
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]

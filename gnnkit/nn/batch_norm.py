@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,10 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     reads_adjacency = True
+
+    if TYPE_CHECKING:  # torch says Any
+
+        def __call__(self, x: Tensor, adjacency: Adjacency) -> Tensor: ...
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True) -> None:
         """Makes parameters and running statistics.

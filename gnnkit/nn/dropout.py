@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
@@ -16,6 +18,10 @@ class Dropout(nn.Module):
     """
 
     reads_adjacency = True
+
+    if TYPE_CHECKING:  # torch says Any
+
+        def __call__(self, x: Tensor, adjacency: Adjacency) -> Tensor: ...
 
     def __init__(self, p: float = 0.5, draw: int = 0) -> None:
         """Keeps the probability.

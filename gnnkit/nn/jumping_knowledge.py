@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,10 @@ class JumpingKnowledge(nn.Module):
     Works on each node for itself, so is exact on any layout and on sampled blocks. Of
     rows that an earlier layer computed for further nodes, the first ones are read.
     """
+
+    if TYPE_CHECKING:  # torch says Any
+
+        def __call__(self, xs: Sequence[Tensor]) -> Tensor: ...
 
     def __init__(self, mode: Mode, channels: int | None = None, num_layers: int | None = None) -> None:
         """Makes the parameters, which `lstm` alone has. They are those of PyG's module.
