@@ -158,6 +158,18 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     assert "of step 5 " in message
 
 
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
+    """The gradients of the other rank are finite, and it must not miss a second look."""
+    drawn = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": {"name": "full", "num_hops": 1}}
+    keys = {**drawn, "comm": {"name": "threads", "timeout": 10}}
+    trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
+    if on_nan == "stop":
+        assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
+    else:
+        assert run(tmp_path / "run", Net(steps), trainer, **keys)["skipped_steps"] > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "step"), [(6, 3), (5, 4)], ids=["found at the next exchange", "found at the end"])
 @pytest.mark.parametrize("keys", [{}, {"sync": "leader"}, {"comm": "gloo"}], ids=str)
