@@ -32,7 +32,7 @@ def run(folder: Path, **keys: Any) -> Any:
     given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **keys}
     trainer = {"max_epochs": 4, "check_val_every_n_epoch": 2, "precision": 64, **given.pop("trainer", {})}
     model = given.pop("model", {"name": "gcn", "norm": "batch"})
-    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **given)
+    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, report=False, **given)
 
 
 def buffers(result: Any, model: nn.Module | None = None) -> dict[str, Tensor]:
