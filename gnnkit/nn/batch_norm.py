@@ -17,10 +17,10 @@ class BatchNorm(nn.BatchNorm1d):
     over the rows of a layer on all ranks: of all nodes of a full graph, or of the nodes
     that the ranks' batches have together. A node in several batches counts once. Each
     of the batches that `trainer.accumulate` adds up has statistics of its own, as in
-    torch. Evaluation uses the running statistics, which are equal on all ranks. In an epoch
-    without exchange (`strategy.local_iterations`) a rank takes its own rows, and the
-    running statistics stay. Every rank calls this module, also without rows. Refused
-    with `sync.on_lost=continue`, where ranks may be gone.
+    torch. Evaluation uses the running statistics, which are equal on all ranks. In an
+    epoch without exchange (`strategy.local_iterations`) a rank takes its own rows, and
+    the running statistics stay. Every rank calls this module, also without rows.
+    Refused with `sync.on_lost=continue`, where ranks may be gone.
     """
 
     reads_adjacency = True
