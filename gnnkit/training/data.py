@@ -50,8 +50,8 @@ class GraphDataModule(L.LightningDataModule):
         self.graph, self.options = Graph.of(graph), options
         self._training = (sampler, batch_size)
         self._evaluating = (eval_sampler or sampler, batch_size if eval_batch_size is None else eval_batch_size)
-        for given in (self._training, self._evaluating):
-            self._loader(np.arange(0), *given, shuffle=False)
+        for pair in (self._training, self._evaluating):
+            self._loader(np.arange(0), *pair, shuffle=False)
 
     def train_dataloader(self) -> Loader:
         return self._loader(self._seeds("train"), *self._training, shuffle=True)
