@@ -34,6 +34,7 @@ class Communicator(ABC):
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
     in_one_process: ClassVar[bool] = False  # True: ranks are threads. `run` starts the threads
     is_process_group: ClassVar[bool] = False  # True: the ranks are the default group of torch.distributed
+    goes_on: ClassVar[bool] = False  # True: collectives leave out ranks that are gone
     rank: int  # within this group
     world_size: int
     device: torch.device

@@ -28,6 +28,8 @@ class Survivors(Communicator):
     raises `DeadlineExceeded`.
     """
 
+    goes_on = True
+
     def __init__(self, comm: Communicator, mailbox: Mailbox, ranks: Sequence[int]) -> None:
         """Makes the group of some ranks of a mailbox. Each of these ranks makes one.
 

@@ -12,6 +12,7 @@ from torch.autograd import Function
 from gnnkit.comm import Communicator
 from gnnkit.engine.exchange import Demand
 from gnnkit.engine.tally import Tally
+from gnnkit.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +62,19 @@ class _AllSum(Function):
 def pool_of(pool: Pool, ids: Tensor) -> Pool:
     """Returns the pool for rows of which several ranks may have copies. Collective.
 
+    Raises `UserError` where the run may go on without a rank.
+
     Args:
         pool: The ranks.
         ids: [num_rows] distinct int64 global ids of this rank's rows.
     """
     if pool.comm is None or pool.comm.world_size == 1:
         return pool
+    if pool.comm.goes_on:
+        raise UserError(
+            "sync.on_lost=continue: batch normalisation reads rows of all workers, so each step needs every worker: use "
+            "model.norm=layer (gnnkit.nn.LayerNorm), or sync.on_lost=stop"
+        )
     with pool.tally.timed():
         return replace(pool, weight=1 / copies(ids, pool.comm)[:, None].double())
 

@@ -91,7 +91,7 @@ _ARRANGED: dict[Any, Callable[..., tuple[Any, ...] | None]] = {
 def _pays(x: Any, weight: Any, bias: Any) -> bool:
     """Says whether oneDNN computes this product, and faster."""
     given = (x, weight) if bias is None else (x, weight, bias)
-    plain = all(type(each) in (Tensor, torch.nn.Parameter) for each in given)
+    plain = all(type(each) in (Tensor, torch.nn.Parameter) and each.layout == torch.strided for each in given)
     if not plain or x.dim() != 2 or weight.dim() != 2 or len(x) < CHUNK or weight.numel() < LEAST_WEIGHT:
         return False
     served = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in given)

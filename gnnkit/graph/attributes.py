@@ -12,10 +12,9 @@ import numpy.typing as npt
 from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
-from gnnkit.graph.split import Split
+from gnnkit.graph.split import SPLITS, Split
 
 Get = Callable[[str], Any]  # name -> value, None where there is none
-PARTS = ("train", "val", "test")
 
 
 def tell_unread(what: str, names: Iterable[str]) -> None:
@@ -34,7 +33,7 @@ def split_of(prefix: str, get: Get, num_nodes: int, column: int | None) -> tuple
         num_nodes: number of nodes.
         column: split wanted of masks that hold several.
     """
-    found = [next((name for name in (f"{part}_mask", f"{part}_idx") if get(name) is not None), None) for part in PARTS]
+    found = [next((name for name in (f"{part}_mask", f"{part}_idx") if get(name) is not None), None) for part in SPLITS]
     given = {name: checks.array(f"{prefix}{name}", get(name)) for name in found if name is not None}
     if column is not None and all(values.ndim != 2 for values in given.values()):
         raise UserError(f"split={column}, but {prefix.rstrip('.')} holds no masks of several splits")

@@ -60,8 +60,8 @@ class Split(IntEnum):
             val: [num_nodes] bool.
             test: [num_nodes] bool.
         """
-        masks = [checks.array(f"{name} mask", mask) for name, mask in zip(SPLITS, (train, val, test), strict=False)]
-        for name, mask in zip(SPLITS, masks, strict=False):
+        masks = [checks.array(f"{name} mask", mask) for name, mask in zip(SPLITS, (train, val, test), strict=True)]
+        for name, mask in zip(SPLITS, masks, strict=True):
             if mask.dtype != np.bool_ or mask.shape != masks[0].shape or mask.ndim != 1:
                 expected = list(masks[0].shape) if masks[0].ndim == 1 else "[num_nodes]"
                 raise UserError(
@@ -70,17 +70,18 @@ class Split(IntEnum):
         twice = np.flatnonzero(np.sum(masks, axis=0, dtype=np.int8) > 1)
         if len(twice):
             raise UserError(f"node {twice[0]} is in more than one of the train, val and test masks")
-        return np.select(masks, [Split.TRAIN, Split.VAL, Split.TEST], Split.NONE).astype(np.int8)
+        return np.select(masks, list(SPLITS.values()), Split.NONE).astype(np.int8)
 
 
-SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST, "none": Split.NONE, "": Split.NONE}
+SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}  # the nodes in use
+SPLIT_NAMES = {**SPLITS, "none": Split.NONE, "": Split.NONE}
 
 
 def _named(names: Array, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
     if names.shape != (num_nodes,):
         raise UserError(f"split has shape {list(names.shape)}, expected [{num_nodes}]")
     words, word = np.unique(names, return_inverse=True)
-    known = np.array([SPLITS.get(str(name), -1) for name in words], np.int8)
+    known = np.array([SPLIT_NAMES.get(str(name), -1) for name in words], np.int8)
     split = known[word.reshape(-1)] if len(words) else np.empty(0, np.int8)
     bad = np.flatnonzero(split < 0)
     if len(bad):
@@ -115,6 +116,6 @@ def random_split(labelled: npt.NDArray[np.bool_], shares: Sequence[float], seed:
     order = np.random.default_rng(seed % 2**64).permutation(np.flatnonzero(labelled))
     ends = [min(round(len(order) * sum(given[: part + 1])), len(order)) for part in range(3)]
     split = np.zeros(len(labelled), np.int8)
-    for value, nodes in zip((Split.TRAIN, Split.VAL, Split.TEST), np.split(order, ends), strict=False):
+    for value, nodes in zip(SPLITS.values(), np.split(order, ends), strict=False):
         split[nodes] = value
     return split

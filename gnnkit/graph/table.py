@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from gnnkit.checks import Array, one_line
 from gnnkit.errors import UserError
-from gnnkit.graph.split import SPLITS
+from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
 
 _MAX_TEXT = 2048  # characters of an id. An array of ids gives each the room of the longest
@@ -104,10 +104,10 @@ class Table:
         if name not in self.names:
             return None
         words = self._cast(name, pa.string()).fill_null("")
-        found = pc.index_in(words, value_set=pa.array(SPLITS, pa.string()))
+        found = pc.index_in(words, value_set=pa.array(SPLIT_NAMES, pa.string()))
         bad = found.is_null().to_numpy(zero_copy_only=False)
         self._refuse(name, bad, words, "is none of train, val, test, none")
-        return np.asarray(np.array(list(SPLITS.values()), np.int8)[found.to_numpy()])
+        return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[found.to_numpy()])
 
     def numbers(self, name: str) -> Floats:  # [rows] finite
         column = self._column(name)

@@ -17,10 +17,12 @@ class BatchNorm(nn.BatchNorm1d):
 
     Parameters, buffers and names are torch's. In training, mean and variance are taken
     over the rows of a layer on all ranks: of all nodes of a full graph, or of the nodes
-    that the batches of a step have together. A node in several batches counts once.
-    Evaluation uses the running statistics, which are equal on all ranks. In an epoch
-    without exchange (`strategy.local_iterations`) a rank takes its own rows, and the
-    running statistics stay. Every rank calls this module, also without rows.
+    that the ranks' batches have together. A node in several batches counts once. Each
+    of the batches that `trainer.accumulate` adds up has statistics of its own, as in
+    torch. Evaluation uses the running statistics, which are equal on all ranks. In an
+    epoch without exchange (`strategy.local_iterations`) a rank takes its own rows, and
+    the running statistics stay. Every rank calls this module, also without rows.
+    Refused with `sync.on_lost=continue`, where ranks may be gone.
     """
 
     reads_adjacency = True

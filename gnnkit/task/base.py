@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from gnnkit.checks import Array
 from gnnkit.evaluation import by_node
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import SPLITS, Graph
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy import ExecutionStrategy, Worker
-
-SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}
 
 
 class Task(ABC):

@@ -8,10 +8,8 @@ import lightning as L
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Ids, Split
+from gnnkit.graph import SPLITS, Graph, Ids
 from gnnkit.sampler import Loader, Sampler
-
-_SPLITS = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST}
 
 
 class GraphDataModule(L.LightningDataModule):
@@ -45,14 +43,15 @@ class GraphDataModule(L.LightningDataModule):
         eval_batch_size: int | None = None,
         **options: Any,
     ) -> None:
-        """Checks the arguments, by making one loader."""
+        """Checks the arguments, by making a loader of each kind."""
         super().__init__()
         if given := {"seeds", "rank", "world_size", "shuffle"} & options.keys():
             raise UserError(f"GraphDataModule: {min(given)} follows from the split and the trainer, leave it out")
         self.graph, self.options = Graph.of(graph), options
         self._training = (sampler, batch_size)
-        self._evaluating = (eval_sampler or sampler, eval_batch_size or batch_size)
-        Loader(self.graph, sampler, np.arange(0), batch_size, **options)
+        self._evaluating = (eval_sampler or sampler, batch_size if eval_batch_size is None else eval_batch_size)
+        for pair in (self._training, self._evaluating):
+            self._loader(np.arange(0), *pair, shuffle=False)
 
     def train_dataloader(self) -> Loader:
         return self._loader(self._seeds("train"), *self._training, shuffle=True)
@@ -68,7 +67,7 @@ class GraphDataModule(L.LightningDataModule):
 
     def _seeds(self, split: str) -> Ids:
         """Returns the ids of the nodes of a split."""
-        return np.flatnonzero(self.graph.split == _SPLITS[split])
+        return np.flatnonzero(self.graph.split == SPLITS[split])
 
     def _loader(self, seeds: Ids, sampler: Sampler, batch_size: int, *, shuffle: bool) -> Loader:
         rank, world_size = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)

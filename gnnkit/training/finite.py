@@ -68,7 +68,7 @@ class Guard(Callback):
       The run goes on with the next step, at half the learning rate. The fourth rollback
       ends the run instead.
 
-    In a step without synchronisation, the rank alone leaves the step out. `stop` and
+    In a step in which ranks do not meet, the rank alone leaves the step out. `stop` and
     `rollback` then follow at the next step that synchronises. Ranks that do not wait
     for each other decide alone, and `rollback` ends the run too.
     """
@@ -111,7 +111,7 @@ class Guard(Callback):
         comm = module.worker.comm
         if not lockstep:
             return own or self._leave_out(trainer, module, [comm.rank])
-        if not module.batch.meets:
+        if not (module.batch.meets or module.strategy.exchanges):
             return own or self._postpone(trainer, module)
         flags = _flags(not own or self._pending is not None, comm, module.sync.all_reduce if module.sync else None)
         return self._together(trainer, module, flags)

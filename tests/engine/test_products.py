@@ -120,6 +120,15 @@ def test_less_precision_is_left_to_torch(computed):
     assert not computed
 
 
+def test_sparse_matrices_are_left_to_torch(computed):
+    x, w, _ = operands(4096, 64, 64)
+    rows = torch.relu(x - 2)
+    for sparse in (rows.to_sparse_csr(), rows.to_sparse_coo()):
+        with fast_products():
+            torch.testing.assert_close(sparse @ w, rows @ w)
+            computed.clear()
+
+
 def test_modules_of_users_are_served(computed):
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     with fast_products():

@@ -178,7 +178,11 @@ def is_cutter(pid: int) -> bool:
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    """Returns the processes that are there after ten seconds."""
+    end = time.monotonic() + 10
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
 
 
 @pytest.mark.slow
@@ -192,7 +196,6 @@ def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: 
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert f"rank {victim} was ended by SIGKILL" in errors
-    time.sleep(0.1)
     assert not alive([cutter, *ranks])
     done = checkpoint.load(tmp_path / "run" / resume.FILE)["epoch"]
     assert done in (8, 16)
@@ -206,7 +209,7 @@ def test_a_cut_that_dies_costs_no_run(tmp_path: Path) -> None:
         os.kill(cutter, signal.SIGKILL)
         before = (tmp_path / "run/workers.jsonl").stat().st_size
         deadline = time.monotonic() + 30
-        while (tmp_path / "run/workers.jsonl").stat().st_size < before + 10_000:
+        while (tmp_path / "run/workers.jsonl").stat().st_size < before + 3_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.terminate()

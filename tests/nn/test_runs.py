@@ -15,6 +15,7 @@ from torch_geometric.nn import SAGEConv
 
 import gnnkit
 from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
 from tests.graphs import random_graph
@@ -31,7 +32,7 @@ def run(folder: Path, **keys: Any) -> Any:
     given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **keys}
     trainer = {"max_epochs": 4, "check_val_every_n_epoch": 2, "precision": 64, **given.pop("trainer", {})}
     model = given.pop("model", {"name": "gcn", "norm": "batch"})
-    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **given)
+    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, report=False, **given)
 
 
 def buffers(result: Any, model: nn.Module | None = None) -> dict[str, Tensor]:
@@ -96,6 +97,11 @@ def test_evaluation_by_layers_is_that_by_neighbourhoods(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", **SAMPLED, model=lambda a, b: ByNeighbourhood(make(a, b)))
     logits = [np.load(Path(each.folder) / "logits.npy") for each in (by_layer, whole)]
     np.testing.assert_allclose(logits[1], logits[0], rtol=1e-10, atol=1e-10)
+
+
+def test_statistics_of_all_ranks_need_all_ranks(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"sync.on_lost=continue: batch normalisation reads rows of all workers"):
+        run(tmp_path / "run", **SAMPLED, comm="gloo", sync={"name": "leader", "on_lost": "continue"})
 
 
 def test_layers_of_gnnkit_stand_between_those_of_pyg(tmp_path: Path) -> None:

@@ -24,31 +24,38 @@ def run(folder: Path, batch_size: int, workers: int = 1, **keys: Any) -> Any:
     trainer = {**TRAINER, **keys.pop("trainer", {})}
     strategy = {"name": "individual_sample", "batch_size": batch_size}
     chosen = {"sampler": {"name": "full", "num_hops": 2}, "model": {"name": "sage", "dropout": 0.0}, "threads": 1}
-    return gnnkit.train(
-        small_graph(), strategy=strategy, workers=workers, trainer=trainer, folder=folder, **{**chosen, **keys}
-    )
+    chosen |= {"report": False, **keys}
+    return gnnkit.train(small_graph(), strategy=strategy, workers=workers, trainer=trainer, folder=folder, **chosen)
 
 
 def parameters(folder: Path) -> dict[str, Any]:
     return checkpoint.load(folder / "checkpoints/last.json")["state_dict"]  # type: ignore[no-any-return]
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run whose batches are three times as large."""
+    return run(tmp_path_factory.mktemp("large") / "run", 12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader"}], ids=str)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_three_batches_make_the_step_of_one_three_times_as_large(
-    tmp_path: Path, workers: int, keys: dict[str, Any]
+    tmp_path: Path, large: Any, workers: int, keys: dict[str, Any]
 ) -> None:
     """The last batches of an epoch are fewer, and hold fewer rows."""
-    large = run(tmp_path / "large", 12)
     small = run(tmp_path / "small", 4 // workers, workers, trainer={"accumulate": 3}, **keys)
     assert small["train_loss"] == pytest.approx(large["train_loss"], rel=1e-10)
     assert small["exact"] is True or workers > 1
     found = parameters(tmp_path / "small")
-    for name, value in parameters(tmp_path / "large").items():
+    for name, value in parameters(large.folder).items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
-    each = run(tmp_path / "each", 4)
-    assert each["train_loss"] != pytest.approx(large["train_loss"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_step_for_each_batch_is_another_run(tmp_path: Path, large: Any) -> None:
+    assert run(tmp_path / "each", 4)["train_loss"] != pytest.approx(large["train_loss"], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ RANKS = [{"comm": "threads"}, {"comm": "gloo"}, {"comm": "gloo", "sync": "leader
 def run(folder: Path, *callbacks: Any, **keys: Any) -> Any:
     trainer = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 1, **keys.pop("trainer", {})}
     chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "logger": "csv", **keys}
-    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, **chosen)
+    return gnnkit.train(small_graph(), folder=folder, trainer=trainer, callbacks=callbacks, report=False, **chosen)
 
 
 class Shrink(L.Callback):

@@ -156,3 +156,5 @@ def test_what_the_trainer_decides_is_refused() -> None:
         data(world_size=2)
     with pytest.raises(UserError, match=r"sampler=\[4\] must be a Sampler, got list: NeighborSampler\(\[4\]\)"):
         GraphDataModule(small_graph(), [4])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="batch_size=0"):
+        data(eval_batch_size=0)

@@ -92,7 +92,7 @@ class Scheduled(L.LightningModule):
 def run(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
     given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
     settings = {"max_epochs": 6, "checkpoint_every": 1, **(trainer or {})}
-    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **given)
+    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, report=False, **given)
 
 
 def stopped(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
@@ -156,6 +156,18 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     )
     assert "is not finite on ranks 0, 1: first in the output of bad" in message
     assert "of step 5 " in message
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
+    """The gradients of the other rank are finite, yet all ranks must look again."""
+    drawn = {"strategy": {"name": "joint_sample", "batch_size": 4}, "sampler": {"name": "full", "num_hops": 1}}
+    keys = {**drawn, "comm": {"name": "threads", "timeout": 10}}
+    trainer, steps = {"accumulate": 2, "on_nan": on_nan}, range(0, 18, 3)  # the first of three batches of each epoch
+    if on_nan == "stop":
+        assert "on rank 1: first in the output of bad" in stopped(tmp_path / "run", Net(steps), trainer, **keys)
+    else:
+        assert run(tmp_path / "run", Net(steps), trainer, **keys)["skipped_steps"] > 0
 
 
 @pytest.mark.slow
