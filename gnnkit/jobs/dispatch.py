@@ -94,7 +94,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     if settings.leader.rebalance:
         from gnnkit.jobs import relief
 
-        relief.check(settings, source, strategy, sync, task)
+        relief.check(settings, strategy, sync, task)
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings
@@ -144,9 +144,8 @@ def _check_accumulate(settings: Settings, strategy: ExecutionStrategy, sync: Gra
 
 def _check_companions(settings: Settings, source: ModelSource) -> None:
     """Raises `UserError` for loggers and callbacks that the job cannot have."""
-    if settings.callback and (settings.job == "verify" or not source.trains):
-        what = "job=verify compares steps" if source.trains else f"model={source.name} is iterated"
-        raise UserError(f"callback={settings.callback[0].name}: {what} without callbacks, leave the key out")
+    if settings.companions and not source.trains:
+        raise UserError(f"{settings.companions[0]}: model={source.name} is iterated, not trained: leave it out")
     if settings.job != "train":
         return
     for choice in settings.logger:
