@@ -52,7 +52,7 @@ def write(run: Run, folder: Path) -> Path:
         ("caches", "Caches", _caches(run)),
     ]
     figures = [figure for _, _, drawn in sections for figure in drawn]
-    more = {"time": [_phases(run), _stragglers(run)], "partition": [_balance(run)]}
+    more = {"time": [_phases(run), _stragglers(run)], "partition": [_balance(run), _rebalanced(run)]}
     body = [
         _head(run),
         _next(run),
@@ -185,6 +185,23 @@ def _balance(run: Run) -> Markup:
     words = element("p", "Balance is the largest share of a worker over the mean. 1 is even.", class_="muted")
     why = element("p", run.result["why"]) if run.result.get("why") else ""
     return joined([element("h3", "Balance and cut"), words, table([], rows), why]) if rows else Markup()
+
+
+def _rebalanced(run: Run) -> Markup:
+    """Lists how `leader.rebalance` dealt out the work anew."""
+    found = run.result.get("rebalanced")
+    changes = [each for each in found if isinstance(each, Mapping)][:100] if isinstance(found, list) else []
+    if not changes:
+        return Markup()
+    head = ["before epoch", "slow ranks", "nodes moved", "ms a step", "predicted", "seconds of the change"]
+    return joined([element("h3", "Changes by leader.rebalance"), table(head, map(_change, changes))])
+
+
+def _change(change: Mapping[str, Any]) -> list[str]:
+    epoch, before, after = (number(change.get(name)) for name in ("epoch", "step_before", "step_predicted"))
+    moved = spelt(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
+    times = [f"{1e3 * (each or 0):.1f}" for each in (before, after)]
+    return [spelt((epoch or 0) + 1), spelt(change.get("slow")), moved, *times, spelt(change.get("seconds"))]
 
 
 def _items(value: object) -> list[tuple[Any, Any]]:
