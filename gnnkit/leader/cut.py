@@ -115,9 +115,6 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     elif settings.job == "predict":
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
-    kept = Kept(settings.cache, graph)
-    shifted, note = rebalanced(settings, graph)
-    partition = kept_partition(kept, settings) if shifted is None else shifted
     kept, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     shifted, note = rebalanced(settings, graph)
