@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, dotted
+from gnnkit.config import SECTIONS, TRAINED, dotted
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses
 JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "init")
-TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
 SCHEDULES = ("cosine", "linear", "plateau")

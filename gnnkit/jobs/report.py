@@ -32,7 +32,9 @@ def report(runs: Sequence[str], folder: Path | None) -> Result:
     except OSError as error:
         raise UserError(f"output={target}: the report cannot be written: {error.strerror}") from error
     figures = {"runs": list(runs), "page": str(page), "seconds": time.perf_counter() - begun, "bytes": size}
-    return Result("report", figures, f"{len(found)} {'run' if len(found) == 1 else 'runs'}, {size:,} bytes: {page}", target)
+    return Result(
+        "report", figures, f"{len(found)} {'run' if len(found) == 1 else 'runs'}, {size:,} bytes: {page}", target
+    )
 
 
 def after_run(folder: Path) -> None:
