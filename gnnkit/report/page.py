@@ -52,7 +52,11 @@ def write(run: Run, folder: Path) -> Path:
         ("caches", "Caches", _caches(run)),
     ]
     figures = [figure for _, _, drawn in sections for figure in drawn]
-    more = {"time": [_phases(run), _stragglers(run)], "partition": [_balance(run), _rebalanced(run)]}
+    more = {
+        "learning": [_classes(run)],
+        "time": [_phases(run), _stragglers(run)],
+        "partition": [_balance(run), _rebalanced(run)],
+    }
     body = [
         _head(run),
         _next(run),
@@ -206,6 +210,18 @@ def _change(change: Mapping[str, Any]) -> list[str]:
 
 def _items(value: object) -> list[tuple[Any, Any]]:
     return list(value.items())[:100] if isinstance(value, Mapping) else []
+
+
+def _classes(run: Run) -> Markup:
+    """Lists the figures of each class, on the test nodes."""
+    splits = run.result.get("per_class")
+    classes = _items(splits.get("test")) if isinstance(splits, Mapping) else []
+    found = [(name, dict(_items(figures))) for name, figures in classes]
+    names = list(dict.fromkeys(key for _, figures in found for key in figures))
+    if not names:
+        return Markup()
+    rows = [(name, *(spelt(figures.get(key)) for key in names)) for name, figures in found]
+    return joined([element("h3", "Test nodes by class"), table(["", *names], rows)])
 
 
 def _caches(run: Run) -> list[Figure]:
