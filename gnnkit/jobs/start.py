@@ -59,12 +59,13 @@ def start(
         started = None
     if settings.job in _WITHOUT_RUN:
         return _without_run(settings, folder, graph)
+    settings = run_folders.resumed(settings, folder)
     if is_leader:
         phase(f"job={settings.job}: checking the configuration")
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
-        settings = dispatch.check(run_folders.resumed(settings, folder), graph, model)
+        settings = dispatch.check(settings, graph, model)
         run_folder = run_folders.make(settings, folder, overrides) if is_leader else None
         if run_folder is not None and settings.notes:
             say("\n".join(settings.notes))
