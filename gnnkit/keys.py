@@ -59,16 +59,16 @@ def _annotated(node: Mapping[str, Any], comments: Mapping[str, str], prefix: str
     for key, value in node.items():
         comment = comments.get(f"{prefix}{key}", "")
         behind = f"  # {comment}" if comment else ""
-        name = f"{indent}{_plain(key)}:"
+        name = f"{indent}{plain(key)}:"
         if isinstance(value, Mapping) and value:
             yield f"{name}{behind}"
             yield from _annotated(value, comments, f"{prefix}{key}.", f"{indent}  ")
         else:
-            yield f"{name} {_plain(value)}{behind}"
+            yield f"{name} {plain(value)}{behind}"
 
 
-def _plain(value: Any) -> str:
-    """Spells a value as YAML. Text with line breaks is quoted, as in JSON."""
+def plain(value: Any) -> str:
+    """Spells a value as YAML in one line. Line breaks are quoted, as in JSON."""
     import yaml
 
     style = '"' if isinstance(value, str) and len(value.splitlines()) > 1 else None

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, dotted
+from gnnkit.config import SECTIONS, TRAINED, dotted
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses
 JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "init")
-TRAINED = ("predict", "test")  # jobs of a trained model
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
 SCHEDULES = ("cosine", "linear", "plateau")
@@ -33,6 +32,7 @@ MAX_RUNS = 64  # that one report compares
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
+_USUAL_LOGGERS = ("tensorboard", "csv")  # of `conf/config.yaml`, chosen for every job
 _KEYS = (
     *SECTIONS,
     "inputs",
@@ -278,6 +278,20 @@ class Settings:
     runs: tuple[str, ...] = ()  # of job=report: the run folders
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
     decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
+
+    def __post_init__(self) -> None:
+        if self.job != "train" and self.companions:
+            raise UserError(f"{self.companions[0]}: job={self.job} does not train: leave it out")
+
+    @property
+    def companions(self) -> list[str]:
+        """What was asked to accompany training, as on the command line."""
+        return [
+            *(f"callback={choice.name}" for choice in self.callback),
+            *(f"logger={choice.name}" for choice in self.logger if choice.name not in _USUAL_LOGGERS),
+            *(["profile=true"] if self.profile else []),
+            *(["leader.rebalance=true"] if self.leader.rebalance else []),
+        ]
 
     @property
     def is_open(self) -> bool:

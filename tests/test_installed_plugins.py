@@ -278,11 +278,9 @@ def test_a_value_error_of_a_plugin_on_a_rank_keeps_its_traceback(run: Run, monke
 
 def test_a_value_error_of_a_plugins_constructor_is_the_users_to_mend(run: Run) -> None:
     code, text = run("strategy=others_refusing", "dataset=others_dataset")
-    assert code == 2
-    assert text.splitlines()[1:] == ["gnnkit: error: strategy=others_refusing: size=0 must be at least 1"]
+    assert (code, *text.splitlines()[1:]) == (2, "gnnkit: error: strategy=others_refusing: size=0 must be at least 1")
     code, text = run("strategy=others_refusing", "dataset=others_dataset", "strategy.options.size=-3")
-    assert code == 2
-    assert text.splitlines()[1:] == ["gnnkit: error: strategy.size=-3 must be at least 1"]
+    assert (code, *text.splitlines()[1:]) == (2, "gnnkit: error: strategy.size=-3 must be at least 1")
 
 
 def test_a_program_from_another_distribution_runs(site: Path, run: Run) -> None:

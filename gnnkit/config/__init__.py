@@ -15,6 +15,7 @@ from gnnkit.config.compose import compose as compose
 from gnnkit.config.compose import dotted as dotted
 from gnnkit.config.earlier import HIDDEN as HIDDEN
 from gnnkit.config.earlier import RECORD as RECORD
+from gnnkit.config.earlier import TRAINED as TRAINED
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import with_run as with_run

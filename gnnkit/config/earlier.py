@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as 
 HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "embedding")  # keys that do
-_OF_TRAINED = ("predict", "test")  # jobs
-_STARTS_NOTHING = "report"  # job without a strategy
-_OF_DATA = "init"  # the job that reads nothing but the data set
+TRAINED = ("predict", "test")  # jobs of a trained model
+_WITHOUT_STRATEGY = ("report", "init")  # jobs
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
@@ -51,13 +50,12 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
         given: Sections that come from Python.
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
-    if named.get("job") == _STARTS_NOTHING and "strategy" not in named:
-        return ["strategy=vertex_centric", *overrides]  # the key must have a value
+    if named.get("job") in _WITHOUT_STRATEGY and "strategy" not in named:
+        return ["strategy=auto", *overrides]  # the key must have a value
     if named.get("checkpoint", "null") in ("", "null"):
-        if named.get("job") in _OF_TRAINED:
+        if named.get("job") in TRAINED:
             raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")
-        begun = named.get("job") == _OF_DATA and "strategy" not in named  # the job chooses one
-        return [*(["strategy=auto"] if begun else []), *overrides]
+        return list(overrides)
     folder = Path(named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:
@@ -70,10 +68,17 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
         elif kind in kept and (name := kept[kind].get("name")) not in options(kind):
             way = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
             raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
-    if "partition" in kept:
-        kept["partition"] = {"name": kept["partition"].pop("nodes"), **kept["partition"]}
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
-    return [*as_overrides(kept), *as_overrides({"trainer": trainer}), *overrides]
+    return [*as_overrides({**_named(kept), "trainer": trainer}), *overrides]
+
+
+def _named(composed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a composed configuration with the partitioner under `name`."""
+    section = composed.get("partition")
+    if not isinstance(section, dict) or "nodes" not in section:
+        return dict(composed)
+    rest = {key: value for key, value in section.items() if key != "nodes"}
+    return {**composed, "partition": {"name": section["nodes"], **rest}}
 
 
 def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) -> tuple[list[str], str]:
@@ -108,9 +113,7 @@ def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) ->
     kept = {key: value for key, value in values.items() if key not in named and value is not None}
     if (path.parent / RECORD).is_dir():
         kept = {key: value for key, value in kept.items() if key not in _OF_FOLDER}
-    if isinstance(partition := kept.get("partition"), dict) and "nodes" in partition:
-        kept["partition"] = {"name": partition["nodes"], **{k: v for k, v in partition.items() if k != "nodes"}}
-    spelt = as_overrides(kept)
+    spelt = as_overrides(_named(kept))
     for text in spelt:
         if HIDDEN in text and key_of(text) not in named:
             raise UserError(f"{path}: {key_of(text)} was a secret and was not kept: give {key_of(text)}=VALUE")

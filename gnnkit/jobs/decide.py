@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit import config, plugins
+from gnnkit.config import TRAINED
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.foresee import Foreseen, foresee
@@ -19,7 +20,7 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import MARGIN, candidates, least, overrides, promising
 from gnnkit.leader.cut import read
 from gnnkit.leader.inputs import load
-from gnnkit.settings import AUTO, TRAINED, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
+from gnnkit.settings import AUTO, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
 from gnnkit.strategy import ExecutionStrategy
 
 FULL, SAMPLED = "vertex_centric", "individual_sample"  # what strategy=auto chooses from

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit import config
+from gnnkit.config import TRAINED
 from gnnkit.errors import UserError
 from gnnkit.leader.result import Result
 from gnnkit.ranges import one_of
-from gnnkit.settings import AUTO, TRAINED, Choice, Settings, settle, with_choice
+from gnnkit.settings import AUTO, Choice, Settings, settle, with_choice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +62,20 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         for each in decide.possible(settings):
             check(each, graph, model)
         return settings
-    from gnnkit.jobs import inputs, iterate, lost, outputs
+    return _check_parts(settings, model)
+
+
+def _check_parts(settings: Settings, model: Given) -> Settings:
+    """Checks the parts of the ranks' work, for one strategy.
+
+    Args:
+        settings: The configuration.
+        model: Instead of the configured model.
+
+    Returns:
+        The settings, with a sampler if the strategy draws.
+    """
+    from gnnkit.jobs import inputs, lost
     from gnnkit.jobs.models import ModelSource
 
     settings.comm.load()
@@ -74,30 +88,60 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     num_layers = getattr(tried, "num_layers", None)
     settings = _with_sampler(settings, strategy, num_layers)
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
-    if not source.trains:
-        if settings.job in TRAINED:
-            raise UserError(f"job={settings.job}: model={source.name} is iterated, and has no trained parameters")
-        iterate.check(settings, strategy)
+    if source.trains:
+        _check_training(settings, tried, strategy, sync, task, sampler)
     else:
-        task.check(strategy, sampler)
-        outputs.check(settings, tried)
-        _check_accumulate(settings, strategy, sync)
-        if isinstance(num_layers, int):
-            strategy.check(sampler, num_layers)
+        _check_iterated(settings, source, strategy)
     _check_companions(settings, source)
-    if settings.trainer.resume is not None and source.trains:
-        from gnnkit.training import resume
-
-        resume.load(settings.trainer.resume)  # the ranks read it again
     _check_grid(settings, strategy)
     inputs.check(settings, source, strategy, sync)
     if settings.leader.rebalance:
         from gnnkit.jobs import relief
 
-        relief.check(settings, source, strategy, sync, task)
+        relief.check(settings, strategy, sync, task)
     if settings.job == "train" and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings
+
+
+def _check_training(
+    settings: Settings,
+    model: object,
+    strategy: ExecutionStrategy,
+    sync: GradientSync,
+    task: Task,
+    sampler: Sampler | None,
+) -> None:
+    """Raises `UserError` for parts that do not train this model together.
+
+    Args:
+        settings: The configuration.
+        model: The model, or None where the model is not known yet.
+        strategy: The configured strategy.
+        sync: The configured synchronisation.
+        task: The configured task.
+        sampler: The configured sampler, or None.
+    """
+    from gnnkit.jobs import outputs
+
+    task.check(strategy, sampler)
+    outputs.check(settings, model)
+    _check_accumulate(settings, strategy, sync)
+    if isinstance(num_layers := getattr(model, "num_layers", None), int):
+        strategy.check(sampler, num_layers)
+    if settings.trainer.resume is not None:
+        from gnnkit.training import resume
+
+        resume.load(settings.trainer.resume)  # the ranks read it again
+
+
+def _check_iterated(settings: Settings, source: ModelSource, strategy: ExecutionStrategy) -> None:
+    """Raises `UserError` for a job or a strategy that iterates no program."""
+    from gnnkit.jobs import iterate
+
+    if settings.job in TRAINED:
+        raise UserError(f"job={settings.job}: model={source.name} is iterated, and has no trained parameters")
+    iterate.check(settings, strategy)
 
 
 def _check_grid(settings: Settings, strategy: ExecutionStrategy) -> None:
@@ -144,9 +188,8 @@ def _check_accumulate(settings: Settings, strategy: ExecutionStrategy, sync: Gra
 
 def _check_companions(settings: Settings, source: ModelSource) -> None:
     """Raises `UserError` for loggers and callbacks that the job cannot have."""
-    if settings.callback and (settings.job == "verify" or not source.trains):
-        what = "job=verify compares steps" if source.trains else f"model={source.name} is iterated"
-        raise UserError(f"callback={settings.callback[0].name}: {what} without callbacks, leave the key out")
+    if settings.companions and not source.trains:
+        raise UserError(f"{settings.companions[0]}: model={source.name} is iterated, not trained: leave it out")
     if settings.job != "train":
         return
     for choice in settings.logger:

@@ -15,7 +15,7 @@ from gnnkit.settings import Settings
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
 _CONFIG, _CHECKPOINT = "config.yaml", "checkpoints/last.json"
-_KEPT = ("checkpoints/", "tensorboard/")  # go on in the resumed run
+_KEPT = ("checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
 _WRITTEN = (
     _CONFIG,
@@ -38,6 +38,8 @@ _WRITTEN = (
     "csv/hparams.yaml",
     "tensorboard/events.*",
     "tensorboard/hparams.yaml",
+    "wandb/**/*",
+    "mlflow/**/*",
     "partition/**/*.npy",
     "partition/**/meta.json",
     "prepared/**/*.npy",
@@ -145,7 +147,7 @@ def check_free(folder: Path, on_exists: str) -> None:
 def _written(folder: Path) -> Iterator[Path]:
     """Yields the files in a run folder that a run has written."""
     for pattern in _WRITTEN:
-        yield from (path for path in sorted(folder.glob(pattern)) if not path.is_dir())
+        yield from (path for path in sorted(folder.glob(pattern)) if path.is_symlink() or not path.is_dir())
 
 
 def _delete(folder: Path) -> None:
@@ -172,9 +174,10 @@ def _move_away(folder: Path) -> None:
 
 
 def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
-    """Removes the folders of deleted files that are empty, innermost first."""
-    parents = {parent for path in paths for parent in path.parents if parent != folder and folder in parent.parents}
-    parents |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
-    for parent in sorted(parents, key=lambda path: -len(path.parts)):
-        if parent.is_dir() and not any(parent.iterdir()):
-            parent.rmdir()
+    """Removes empty folders beside and above deleted files, innermost first."""
+    tops = {folder / path.relative_to(folder).parts[0] for path in paths}
+    found = {each for top in tops for each in (top, *top.rglob("*")) if each.is_dir() and not each.is_symlink()}
+    found |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
+    for each in sorted(found, key=lambda path: -len(path.parts)):
+        if not any(each.iterdir()):
+            each.rmdir()

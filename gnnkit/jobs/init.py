@@ -57,7 +57,7 @@ def init(settings: Settings, folder: str | Path | None, data: Graph | None = Non
     made, choices = Path(named).absolute(), list(choose(settings, load(settings)))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(made))} +experiment={NAME}")
     script = _write(made, choices, command)
-    lines = [f"{each.key}={_plain(each.value)}  # {each.why}" for each in choices if each.why]
+    lines = [f"{each.key}={keys.plain(each.value)}  # {each.why}" for each in choices if each.why]
     ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
     result = Result("init", {each.key: each.value for each in choices}, "\n".join([*lines, *ways]), made)
     say(result.table())
@@ -174,7 +174,7 @@ def _as_yaml(choices: list[Choice], command: str) -> str:
             if nested and each is entries[0]:
                 lines.append(f"{section}:")
             key = each.key.rpartition(".")[2]
-            lines.append(_commented(f"{'  ' * nested}{key}: {_plain(each.value)}", each.why))
+            lines.append(_commented(f"{'  ' * nested}{key}: {keys.plain(each.value)}", each.why))
     return "\n".join(lines) + "\n"
 
 
@@ -195,12 +195,6 @@ def _sections(choices: list[Choice]) -> dict[str, list[Choice]]:
 
 def _commented(line: str, why: str) -> str:
     return f"{line}  # {why}" if why else line
-
-
-def _plain(value: Any) -> str:
-    """Spells a value as YAML in one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=2**31, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
 _SCRIPT = '''\

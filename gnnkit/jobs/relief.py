@@ -17,7 +17,6 @@ from gnnkit.comm import Mailbox
 from gnnkit.errors import UserError
 from gnnkit.jobs import lost, rows
 from gnnkit.jobs.job import Job
-from gnnkit.jobs.models import ModelSource
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import rebalanced
@@ -37,19 +36,16 @@ HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _RELIEF = "relief"  # tag of the leader's letters
 
 
-def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, sync: GradientSync, task: Task) -> None:
+def check(settings: Settings, strategy: ExecutionStrategy, sync: GradientSync, task: Task) -> None:
     """Raises `UserError` for a run whose work cannot be dealt out anew.
 
     Args:
         settings: The configuration.
-        source: The maker of the model.
         strategy: The configured strategy.
         sync: The configured synchronisation.
         task: The configured task.
     """
     reasons = {
-        f"job={settings.job} does not train: leave it out": settings.job != "train",
-        f"model={source.name} is iterated, without checkpoints: leave it out": not source.trains,
         "workers=1 has no other worker to give work to: leave it out": settings.workers == 1,
         "work moves at checkpoints: leave out trainer.checkpoint=false": not settings.trainer.checkpoint,
         f"strategy={settings.strategy.name} {strategy.refuses_relief}": strategy.relief is None,

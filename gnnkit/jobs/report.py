@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gnnkit.errors import UserError
 from gnnkit.leader.result import Result
 from gnnkit.ranges import one_line
+from gnnkit.settings import MAX_RUNS
 
 
 def report(runs: Sequence[str], folder: Path | None) -> Result:
@@ -30,7 +32,9 @@ def report(runs: Sequence[str], folder: Path | None) -> Result:
     except OSError as error:
         raise UserError(f"output={target}: the report cannot be written: {error.strerror}") from error
     figures = {"runs": list(runs), "page": str(page), "seconds": time.perf_counter() - begun, "bytes": size}
-    return Result("report", figures, f"{len(found)} runs, {size:,} bytes: {page}", target)
+    return Result(
+        "report", figures, f"{len(found)} {'run' if len(found) == 1 else 'runs'}, {size:,} bytes: {page}", target
+    )
 
 
 def after_run(folder: Path) -> None:
@@ -41,8 +45,32 @@ def after_run(folder: Path) -> None:
     """
     from gnnkit.report import read_run, write
 
-    try:
+    with _costing_a_line():
         write(read_run(folder), folder)
+
+
+def after_sweep(runs: Mapping[str, Path], folder: Path) -> None:
+    """Compares the first `MAX_RUNS` runs of a sweep, where there are two or more.
+
+    A failure costs a line, not the sweep.
+
+    Args:
+        runs: Run folders by the swept values.
+        folder: The folder of the sweep.
+    """
+    from gnnkit.report import compare, read_run
+
+    shown = dict(list(runs.items())[:MAX_RUNS])
+    if len(shown) > 1:
+        with _costing_a_line():
+            compare([read_run(run) for run in shown.values()], folder, list(shown))
+
+
+@contextlib.contextmanager
+def _costing_a_line() -> Iterator[None]:
+    """Prints any error as one line, and goes on."""
+    try:
+        yield
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}")
         print(f"report.html is not written, the results are kept: {reason}", file=sys.stderr, flush=True)

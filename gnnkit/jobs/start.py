@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gnnkit.jobs.models import Given
     from gnnkit.settings import Settings
 
-_IN_ONE_PROCESS = ("plan", "partition", "report", "init")
+_WITHOUT_RUN = ("report", "init")
+_IN_ONE_PROCESS = ("plan", "partition", *_WITHOUT_RUN)
 
 
 def start(
@@ -52,22 +53,19 @@ def start(
     begin()
     started = started_rank()
     is_leader = started is None or started.rank == 0
-    if started is not None and settings.job in _IN_ONE_PROCESS:
+    if settings.job in _IN_ONE_PROCESS:
         if not is_leader:
             return Result(settings.job, {})
         started = None
-    if settings.job == "init":
-        from gnnkit.jobs.init import init
-
-        return init(settings, folder, graph)
-    if settings.job == "report":
-        return _report(settings, folder)
+    if settings.job in _WITHOUT_RUN:
+        return _without_run(settings, folder, graph)
+    settings = run_folders.resumed(settings, folder)
     if is_leader:
         phase(f"job={settings.job}: checking the configuration")
     from gnnkit.jobs import dispatch
 
     with contextlib.nullcontext() if started else _collecting_nothing():
-        settings = dispatch.check(run_folders.resumed(settings, folder), graph, model)
+        settings = dispatch.check(settings, graph, model)
         run_folder = run_folders.make(settings, folder, overrides) if is_leader else None
         if run_folder is not None and settings.notes:
             say("\n".join(settings.notes))
@@ -97,8 +95,16 @@ def _told(settings: Settings, result: Result, run_folder: Path) -> Result:
     return result
 
 
-def _report(settings: Settings, folder: str | Path | None) -> Result:
-    """Writes the report of a run into its folder, or of several into a new one."""
+def _without_run(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result:
+    """Does a job that makes no run folder.
+
+    `init` writes a configuration. `report` writes into the folder of the one run, or
+    into a new folder for several.
+    """
+    if settings.job == "init":
+        from gnnkit.jobs.init import init
+
+        return init(settings, folder, graph)
     named = settings.output if folder is None else folder
     target = None if named is None and len(settings.runs) == 1 else run_folders.bare(settings, folder)
     result = report(settings.runs, target)

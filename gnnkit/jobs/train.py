@@ -203,10 +203,6 @@ def _fit(
     meter = SyncMeter()
     channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
     observer = Observer(module.worker, meter, channel, job.settings.timeout)
-    limits = [] if settings.max_time is None else [TimeLimit(settings.max_time)]
-    kept = callbacks.monitor(job, _writer(job, module, sync))
-    own = callbacks.chosen(job, module.model)
-    display = [Display(watch)] if watch is not None and callbacks.shows_display(job) else []
     relieving = relief(job, mailbox, watch, observer)
     trainer = make_trainer(
         module,
@@ -214,18 +210,7 @@ def _fit(
         meter,
         guard=guard,
         mailbox=mailbox,
-        # The monitor counts a step before a checkpoint saves the count.
-        callbacks=[
-            observer,
-            callbacks.signs(),
-            *kept,
-            *limits,
-            *own,
-            *callbacks.periodic(job),
-            *relieving,
-            *resumed,
-            *display,
-        ],
+        callbacks=[observer, *_around(job, module, sync), *relieving, *resumed, *_display(job, watch)],
         logger=writers.loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -237,6 +222,30 @@ def _fit(
     if watch is not None:
         watch.close()
     return _Fitted(trainer, observer, watch, relieving, writers)
+
+
+def _around(job: Job, module: TrainingModule, sync: GradientSync) -> list[L.Callback]:
+    """Makes what accompanies the steps, in the order of the calls.
+
+    The monitor counts a step before a checkpoint saves the count.
+
+    Args:
+        job: The job.
+        module: The module of this rank.
+        sync: The gradient synchronisation.
+    """
+    max_time = job.settings.trainer.max_time
+    return [
+        callbacks.signs(),
+        *callbacks.monitor(job, _writer(job, module, sync)),
+        *([] if max_time is None else [TimeLimit(max_time)]),
+        *callbacks.chosen(job, module.model),
+        *callbacks.periodic(job),
+    ]
+
+
+def _display(job: Job, watch: Watch | None) -> list[Display]:
+    return [Display(watch)] if watch is not None and callbacks.shows_display(job) else []
 
 
 def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:

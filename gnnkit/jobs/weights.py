@@ -18,6 +18,7 @@ from gnnkit.settings import Choice
 from gnnkit.storage import write_atomically
 
 FILE = "model.safetensors"  # in the run folder
+_METADATA = "widths"  # the only key, as safetensors writes several in a random order
 _WIDTHS = ("in_features", "num_classes", "edge_width")
 
 
@@ -32,8 +33,8 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
     tensors = {
         name: value.detach().cpu().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)
     }
-    sizes = {name: str(getattr(widths, name)) for name in _WIDTHS}
-    write_atomically(folder / FILE, dump_tensors(tensors, metadata=sizes))
+    sizes = json.dumps({name: getattr(widths, name) for name in _WIDTHS})
+    write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: sizes}))
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
@@ -43,10 +44,10 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
         raise UserError(f"checkpoint={folder}: there is no {FILE}, choose the folder of a run that has trained")
     try:
         with safe_open(path, framework="pt") as opened:
-            found = opened.metadata() or {}
+            found = json.loads((opened.metadata() or {})[_METADATA])
             widths = Widths(**{name: int(found[name]) for name in _WIDTHS})
             return {name: opened.get_tensor(name) for name in opened.keys()}, widths  # noqa: SIM118 - no mapping
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise UserError(f"checkpoint={folder}: {FILE} is not the model of a run: {error}") from error
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from gnnkit.leader.folder import EPOCHS
 from gnnkit.leader.result import finite
 
 if TYPE_CHECKING:
     from gnnkit.leader.watch import WorkerState
 
-EPOCHS = "epochs.jsonl"  # in the run folder
 _SUMS = ("rows", "edges", "bytes_sent", "seconds_wait", "seconds_compute", "seconds_exchange", "seconds_sync")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gnnkit.graph import Graph, Ids, Split
+from gnnkit.leader.folder import PICTURE
 from gnnkit.partition.base import Partition
 from gnnkit.storage import write_atomically
 
-PARTITION = "partition.json"  # in the run folder
 COUNTED_EDGES = 5_000_000  # larger graphs are counted by a sample of nodes
 DRAWN_NODES, DRAWN_EDGES = 300, 900  # of the picture, at most
 MAX_RANKS = 256  # of the matrix of edges
@@ -26,7 +26,7 @@ def save(graph: Graph, partition: Partition, folder: Path) -> None:
         partition: The partition of the graph.
         folder: The run folder.
     """
-    write_atomically(folder / PARTITION, json.dumps(describe(graph, partition)).encode())
+    write_atomically(folder / PICTURE, json.dumps(describe(graph, partition)).encode())
 
 
 def describe(graph: Graph, partition: Partition) -> dict[str, Any]:

@@ -23,7 +23,8 @@ import numpy as np
 from gnnkit.graph import Floats, Graph
 from gnnkit.launch.entry import die_with_parent
 from gnnkit.launch.watchdog import Patience, Watchdog
-from gnnkit.leader.folder import COORDINATION, PREPARED, SOURCE
+from gnnkit.leader import picture
+from gnnkit.leader.folder import COORDINATION, PICTURE, PREPARED, SOURCE
 from gnnkit.leader.rebalanced import load_partition, save_partition
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
@@ -87,6 +88,8 @@ def recut(request: Request) -> Recut:
         return Recut(speeds.tolist(), before, after, 0, {})
     quality = _write(folder, request.name, graph, changed)
     save_partition(folder, changed, {**meta, "rebalanced": True})
+    if (folder / PICTURE).exists():
+        picture.save(graph, changed, folder)
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     return Recut(speeds.tolist(), before, after, max(moved, 1), balance)
 

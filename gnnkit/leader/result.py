@@ -69,7 +69,7 @@ class Result(Mapping[str, Any]):
         lines = []
         for name, value in self.figures.items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
-            shown = [f"{key} {_short(part)}".strip() for key, part in parts if part not in (None, [])]
+            shown = [f"{key} {spelt(part)}".strip() for key, part in parts if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
                 lines.append(f"  {name:<18} {'  '.join(shown)}")
         return "\n".join(lines)
@@ -81,7 +81,8 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 
 
-def _short(value: Any) -> str:
+def spelt(value: Any) -> str:
+    """Spells a figure for a table, with four digits of a fraction."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)

@@ -40,14 +40,15 @@ _SETTINGS = {
 }
 
 
-def compare(runs: Sequence[Run], folder: Path) -> Path:
+def compare(runs: Sequence[Run], folder: Path, names: Sequence[str] | None = None) -> Path:
     """Writes a page of several runs: what differs, figures, and curves together.
 
     Args:
         runs: The runs.
         folder: Where the page goes.
+        names: The name of each run. Default: the name of the folder.
     """
-    names = _names(runs)
+    names = _names(runs) if names is None else [clipped(name, 60) for name in names]
     drawn = [*_curves(runs, names), *_times(runs, names)]
     listed = table(["run", "folder"], zip(names, (run.folder for run in runs), strict=True), numbers=False)
     body = [

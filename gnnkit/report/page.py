@@ -52,7 +52,11 @@ def write(run: Run, folder: Path) -> Path:
         ("caches", "Caches", _caches(run)),
     ]
     figures = [figure for _, _, drawn in sections for figure in drawn]
-    more = {"time": [_phases(run), _stragglers(run)], "partition": [_balance(run)]}
+    more = {
+        "learning": [_classes(run)],
+        "time": [_phases(run), _stragglers(run)],
+        "partition": [_balance(run), _rebalanced(run)],
+    }
     body = [
         _head(run),
         _next(run),
@@ -187,8 +191,37 @@ def _balance(run: Run) -> Markup:
     return joined([element("h3", "Balance and cut"), words, table([], rows), why]) if rows else Markup()
 
 
+def _rebalanced(run: Run) -> Markup:
+    """Lists how `leader.rebalance` dealt out the work anew."""
+    found = run.result.get("rebalanced")
+    changes = [each for each in found if isinstance(each, Mapping)][:100] if isinstance(found, list) else []
+    if not changes:
+        return Markup()
+    head = ["before epoch", "slow ranks", "nodes moved", "ms a step", "predicted", "seconds of the change"]
+    return joined([element("h3", "Changes by leader.rebalance"), table(head, map(_change, changes))])
+
+
+def _change(change: Mapping[str, Any]) -> list[str]:
+    epoch, before, after = (number(change.get(name)) for name in ("epoch", "step_before", "step_predicted"))
+    moved = spelt(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
+    times = [f"{1e3 * (each or 0):.1f}" for each in (before, after)]
+    return [spelt((epoch or 0) + 1), spelt(change.get("slow")), moved, *times, spelt(change.get("seconds"))]
+
+
 def _items(value: object) -> list[tuple[Any, Any]]:
     return list(value.items())[:100] if isinstance(value, Mapping) else []
+
+
+def _classes(run: Run) -> Markup:
+    """Lists the figures of each class, on the test nodes."""
+    splits = run.result.get("per_class")
+    classes = _items(splits.get("test")) if isinstance(splits, Mapping) else []
+    found = [(name, dict(_items(figures))) for name, figures in classes]
+    names = list(dict.fromkeys(key for _, figures in found for key in figures))
+    if not names:
+        return Markup()
+    rows = [(name, *(spelt(figures.get(key)) for key in names)) for name, figures in found]
+    return joined([element("h3", "Test nodes by class"), table(["", *names], rows)])
 
 
 def _caches(run: Run) -> list[Figure]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.leader.folder import EPOCHS, PICTURE
 from gnnkit.ranges import shown
 from gnnkit.storage import check_regular
 
-RESULT, CONFIG, EPOCHS, PARTITION = "result.json", "config.yaml", "epochs.jsonl", "partition.json"
+RESULT, CONFIG = "result.json", "config.yaml"
 MAX_BYTES = 1 << 26  # of a file. A longer `epochs.jsonl` is read in part
 KINDS = ("wait", "compute", "exchange", "sync")
 
@@ -83,7 +84,7 @@ def read_run(folder: Path) -> Run:
     epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # the last of an epoch done twice
     evaluations = {int(line["epoch"]): line for line in lines if isinstance(line.get("figures"), Mapping)}
     try:
-        partition = _mapping(folder, PARTITION) or {}
+        partition = _mapping(folder, PICTURE) or {}
     except UserError as error:
         partition = {}
         notes.append(str(error))

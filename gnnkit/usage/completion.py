@@ -109,7 +109,7 @@ def _keys(section: str, before: Sequence[str]) -> Iterator[str]:
             yield from (f"hydra.{part}.{name}" for name in _names(part, _chosen(f"hydra/{part}", before) or "basic"))
     elif section in SECTIONS:
         yield from (f"{section}.{key.name}" for key in keys.shared(section))
-        yield from (f"{section}.{name}" for name in _names(section, _option(section, before)))
+        yield from (f"{section}.{key.name}" for key in _keys_of(section, before))
     else:
         yield from (name for name in _names("", "config") if name.startswith(f"{section}."))
 
@@ -122,8 +122,8 @@ def _values(key: str, before: Sequence[str]) -> Iterable[str]:
     if key in ("partition.nodes",):
         return plugins.names("partition")
     section, _, name = key.partition(".")
-    option = keys.read(section, _option(section, before)) if section in SECTIONS else keys.read("", "config")
-    found = [each for each in option.keys if each.name == (name if section in SECTIONS else key)]
+    known = _keys_of(section, before) if section in SECTIONS else keys.read("", "config").keys
+    found = [each for each in known if each.name == (name if section in SECTIONS else key)]
     return [value for each in found for value in _of_comment(each)]
 
 
@@ -131,9 +131,9 @@ def _of_comment(key: keys.Key) -> list[str]:
     """Lists the values that a key's comment names, as in `adam | sgd`."""
     if key.default in ("true", "false"):
         return ["true", "false"]
-    parts = [part.strip() for part in re.sub(r"\([^)]*\)", "", key.comment).split("|")]
+    parts = [part.strip() for part in re.sub(r"\([^)]*\)|\bnull: [^|]*", "", key.comment).split("|")]
     parts[0] = parts[0].rpartition(": ")[2]
-    named = [re.match(r"[\w.-]+", part) for part in parts]
+    named = [re.match(r"[\w-]+(?:\.[\w-]+)*", part) for part in parts]
     return [each[0] for each in named if each] if len(parts) > 1 else []
 
 
@@ -141,9 +141,10 @@ def _names(section: str, name: str) -> list[str]:
     return [key.name for key in keys.read(section, name).keys]
 
 
-def _option(section: str, before: Sequence[str]) -> str:
-    """Returns the option of a section that stands on the line, else the default."""
-    return _chosen(section, before) or _default(section)
+def _keys_of(section: str, before: Sequence[str]) -> Iterator[keys.Key]:
+    """Yields the keys of the options that stand on the line, else of the default."""
+    for name in re.findall(r"[^\[\],]+", _chosen(section, before) or _default(section)):
+        yield from keys.read(section, name).keys
 
 
 def _chosen(key: str, before: Sequence[str]) -> str | None:
@@ -152,9 +153,8 @@ def _chosen(key: str, before: Sequence[str]) -> str | None:
 
 
 def _default(section: str) -> str:
-    found = re.search(
-        rf"^  - {section}: (\S+)", (plugins.CONF / "config.yaml").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    main = (plugins.CONF / "config.yaml").read_text(encoding="utf-8")
+    found = re.search(rf"^  - {section}: (.+?) *(#|$)", main, re.MULTILINE)
     return found[1] if found else "default"
 
 

@@ -52,7 +52,8 @@ Options:
 
 A run writes outputs/<date>/<time>/ with config.yaml, result.json,
 predictions.npy (values.npy of a program), checkpoints and logs. A sweep writes
-multirun/<date>/<time>/ with a folder for each job, results.csv, results.json.
+multirun/<date>/<time>/ with a folder for each job, results.csv, results.json
+and report.html.
 Exit codes: 0 done; 2 an error that you can mend, named on one line; 1 any
 other; 130 or 143 ended by a signal.
 """

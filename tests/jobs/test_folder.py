@@ -69,6 +69,20 @@ def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path) -> None:
     assert json.loads((here / "run/result.json").read_text()) == json.loads((here / "fresh/result.json").read_text())
 
 
+def test_replace_deletes_what_wandb_and_mlflow_keep_and_resume_leaves_it(here: Path) -> None:
+    run("trainer.max_epochs=1", "output=run")
+    for name in ("wandb/run-1/files", "wandb/run-1/tmp/code", "mlflow/1/metrics", "mlflow/.trash"):
+        (here / "run" / name).mkdir(parents=True)
+    for name in ("wandb/run-1/files/output.log", "mlflow/1/metrics/loss"):
+        (here / "run" / name).write_text("1")
+    (here / "run/wandb/latest-run").symlink_to("run-1")
+    run("trainer.max_epochs=2", "output=run", "on_exists=resume")
+    assert (here / "run/wandb/latest-run/files/output.log").exists()
+    run("job=partition", "output=run", "on_exists=replace")
+    run("job=partition", "output=fresh")
+    assert {path.name for path in (here / "run").iterdir()} == {path.name for path in (here / "fresh").iterdir()}
+
+
 def test_replace_knows_every_file_of_every_job(here: Path) -> None:
     (here / "mine.txt").write_text("x")
     for job in ("train", "partition", "plan", "verify"):

@@ -79,6 +79,9 @@ def test_a_relieved_run_learns_what_an_undisturbed_run_learns(tmp_path: Path, co
     arrays, meta = load_arrays(tmp_path / "relieved/partition")
     assert meta["rebalanced"]
     assert np.bincount(arrays["node_rank"]).tolist() == [region["nodes"] for region in told["regions"]]
+    drawn = json.loads((tmp_path / "relieved/partition.json").read_text())
+    assert drawn["nodes"] == np.bincount(arrays["node_rank"]).tolist()
+    assert "Changes by leader.rebalance" in (tmp_path / "relieved/report.html").read_text()
     assert not (tmp_path / "relieved/prepared").exists()
 
 

@@ -50,7 +50,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 def test_a_run_leaves_a_page_with_its_figures(run: Path) -> None:
     text, result = (run / "report.html").read_text(encoding="utf-8"), result_of(run)
     names = {path.stem for path in (run / "figures").iterdir()}
-    assert names == {"loss", "figures", "timeline", "time", "graph", "words", "edges", "nodes"}
+    assert names == {"loss", "figures", "timeline", "time", "graph", "words", "edges", "nodes", "confusion"}
     assert all(f'<figure id="{name}"' in text for name in names)
     for shown in (
         f"{result['test_accuracy']:.4g}",

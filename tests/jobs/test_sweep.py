@@ -58,6 +58,9 @@ def test_a_sweep_runs_every_combination_and_shows_one_table(here: Path, capsys: 
         table = list(csv.DictReader(file))
     assert [row["partition"] for row in table] == ["1d", "2d", "1d", "2d"]
     assert [float(row["val_accuracy"]) for row in table] == [row["figures"]["val_accuracy"] for row in found]
+    page = (folder / "report.html").read_text()
+    assert "4 runs compared" in page
+    assert "3: seed=1 partition=2d" in page
     out = capsys.readouterr().out
     assert "job  seed  partition  val_accuracy" in out
     assert "mean of 2 seeds, partition=1d: val_accuracy " in out

@@ -30,6 +30,8 @@ def run_folder(folder: Path, *, text: str = "pystdlib", num_ranks: int = 3, num_
         "balance": {"nodes": 1.0, "work_mean": 2.3, text: 1}, "phases": {"reading": 1.0, text: 2.0}, "why": text,
         "versions": {"gnnkit": "0.1.0", text: text}, "command": f"gnnkit {text}", "device": text, "exact": True,
         "confusion": {"classes": ["a", text, "c"], "test": [[5, 1, 0], [2, 7, 1], [0, 3, 9]]},
+        "per_class": {"test": {text: {"f1": 0.5, text: text}}},
+        "rebalanced": [{"epoch": 3, "slow": [text], "unit": "nodes", "moved": 7, "step_before": 0.02, text: 1}],
         **more,
     }  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result))

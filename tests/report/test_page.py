@@ -53,6 +53,16 @@ def test_a_page_is_one_file_without_scripts_and_addresses(tmp_path: Path) -> Non
     assert len(text) < 200_000
 
 
+def test_the_page_lists_classes_and_changes_of_the_shares(tmp_path: Path) -> None:
+    text = write(read_run(run_folder(tmp_path / "run")), tmp_path).read_text(encoding="utf-8")
+    assert "Test nodes by class" in text
+    assert "Changes by leader.rebalance" in text
+    plain = run_folder(tmp_path / "plain", per_class=None, rebalanced=[])
+    text = write(read_run(plain), tmp_path).read_text(encoding="utf-8")
+    assert "Test nodes by class" not in text
+    assert "Changes by leader.rebalance" not in text
+
+
 def test_every_figure_of_the_page_is_also_a_png(tmp_path: Path) -> None:
     page = write(read_run(run_folder(tmp_path / "run")), tmp_path)
     names = re.findall(r'<figure id="(\w+)"', page.read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch, start
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.redacted import plain_yaml
+from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
 from gnnkit.jobs.sweep.cluster import Cluster
 from gnnkit.jobs.sweep.job import DONE, Launch, Outcome, SweepJob
@@ -101,8 +102,10 @@ class _Sweep:
             (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
             chosen = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
             lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {chosen}")
-        done = sum(outcome.status == DONE for outcome in self.outcomes)
-        lines.append(f"{done} of {len(self.outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
+        done = [outcome.job for outcome in self.outcomes if outcome.status == DONE]
+        if self.settings.job == "train" and self.settings.report:
+            after_sweep({f"{job.number}: {job.title}": job.folder for job in done}, self.folder)
+        lines.append(f"{len(done)} of {len(self.outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
     def _search(self) -> Search:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gnnkit.jobs.redacted import override
 from gnnkit.jobs.sweep.job import DONE, Outcome
-from gnnkit.leader.result import finite
+from gnnkit.leader.result import finite, spelt
 from gnnkit.storage import write_atomically
 from gnnkit.task import Task
 
@@ -40,7 +40,7 @@ def shown(outcomes: Sequence[Outcome], task: Task) -> str:
     figures = main_figures(outcomes, task)
     lines = [["job", *swept, *figures, ""]]
     for outcome in outcomes:
-        cells = [_short(_value(outcome, name)) for name in (*swept, *figures)]
+        cells = [spelt(_value(outcome, name)) for name in (*swept, *figures)]
         remark = "" if outcome.status == DONE else " ".join(filter(None, [outcome.status, _cut(outcome.error)]))
         lines.append([str(outcome.job.number), *cells, remark])
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
@@ -58,7 +58,7 @@ def line(outcome: Outcome, task: Task) -> str:
     """Returns one line about a job that has ended."""
     if outcome.status != DONE:
         return f"{outcome.status} with exit code {outcome.exit_code}: {outcome.error or outcome.job.log}"
-    return "  ".join(f"{name} {_short(outcome.figures[name])}" for name in main_figures([outcome], task)) or DONE
+    return "  ".join(f"{name} {spelt(outcome.figures[name])}" for name in main_figures([outcome], task)) or DONE
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
@@ -106,10 +106,6 @@ def _value(outcome: Outcome, name: str) -> Any:
     if name in outcome.job.swept:
         return override(f"{name}={outcome.job.swept[name]}").partition("=")[2]
     return outcome.figures.get(name, "")
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _cut(text: str) -> str:
