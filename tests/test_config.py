@@ -149,6 +149,7 @@ def test_python_values_become_overrides_that_compose_to_them() -> None:
         "num_layers": 2,
         "dropout": 0.5,
         "aggregator": "mean",
+        "norm": "none",
         "options": {"x": text, "y": [1.5, None, True]},
     }
     assert config["trainer"]["lr"] == 1e-3

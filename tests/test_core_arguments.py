@@ -377,7 +377,7 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
         "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": few},
     },
     "Numbering": {"add": {"ids": ids}, "nodes": {}},
-    "Loader": {"take": {}, "close": {}},
+    "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
 FIELDS = "csc|weight|wanted|features|floor|similarity|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"

@@ -125,6 +125,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "model.num_layers": [*COUNT, 1001],
     "model.heads": [*COUNT, 2**70],
     "model.out_heads": COUNT,
+    "model.norm": ["", "rows", 3],
     "model.dropout": [-0.1, 1, NAN, INF],
     "model.negative_slope": [NAN, INF, -INF],
     "model.aggregator": ["min"],

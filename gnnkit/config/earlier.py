@@ -50,6 +50,8 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
         given: Sections that come from Python.
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
+    if named.get("job") == "init" and (other := next((key for key in named if not _of_data(key)), None)):
+        raise UserError(f"{other}: job=init chooses for your data, leave the key out and edit the file that is written")
     if named.get("job") in _WITHOUT_STRATEGY and "strategy" not in named:
         return ["strategy=auto", *overrides]  # the key must have a value
     if named.get("checkpoint", "null") in ("", "null"):
@@ -70,6 +72,11 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
             raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
     return [*as_overrides({**_named(kept), "trainer": trainer}), *overrides]
+
+
+def _of_data(key: str) -> bool:
+    """Says whether job=init reads a key."""
+    return key.partition(".")[0] in ("dataset", "job", "output")
 
 
 def _named(composed: Mapping[str, Any]) -> dict[str, Any]:
