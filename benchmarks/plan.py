@@ -7,7 +7,7 @@ For each graph, model and number of workers, job=plan predicts the layouts that
 partition=auto compares. A run of each layout measures the same. `error` is predicted
 over measured, less 1. The choice is good where its run is the fastest, or within 10 %
 of the fastest. Seconds of a run are the least of its epochs without the first, as other
-work on a machine only adds to these. Where other work takes most of the machine,
+work on a machine only adds to these, and of `--repeats` runs by turns. Where other work takes most of the machine,
 `--cpu` measures seconds of the processor instead, the mean over ranks, from two runs of
 different length. It needs `--threads 1`.
 """
@@ -75,7 +75,11 @@ def _measure_cpu(workers: int, overrides: list[str], folder: Path) -> tuple[floa
 
 
 def compare(
-    case: list[str], most: int, folder: Path, measure: Callable[[list[str], Path], tuple[float, int]]
+    case: list[str],
+    most: int,
+    folder: Path,
+    measure: Callable[[list[str], Path], tuple[float, int]],
+    repeats: int,
 ) -> tuple[list[tuple[float, float]], float]:
     """Prints a line for each layout.
 
@@ -84,6 +88,7 @@ def compare(
         most: Layouts that are run.
         folder: Takes the runs.
         measure: Gives seconds of an epoch and peak bytes of a run.
+        repeats: Runs of each layout, by turns. The least seconds count.
 
     Returns:
         Predicted over measured seconds and bytes of each layout, and the seconds of the
@@ -92,9 +97,13 @@ def compare(
     plan = run([*case, "job=plan", "partition=auto"], folder / "plan")
     layouts = dict(sorted(plan["layouts"].items(), key=lambda item: item[1]["seconds"])[:most])
     layouts[plan["choice"]] = plan["layouts"][plan["choice"]]
+    runs = defaultdict[str, list[tuple[float, int]]](list)
+    for repeat in range(repeats):
+        for number, (name, figures) in enumerate(layouts.items()):
+            runs[name].append(measure([*case, *figures["overrides"].split()], folder / f"{number}-{repeat}"))
     ratios, seconds = [], {}
-    for number, (name, figures) in enumerate(layouts.items()):
-        seconds[name], memory = measure([*case, *figures["overrides"].split()], folder / str(number))
+    for name, figures in layouts.items():
+        seconds[name], memory = min(took for took, _ in runs[name]), max(peak for _, peak in runs[name])
         ratios.append((figures["seconds"] / seconds[name], figures["memory"] / memory))
         print(
             f"  {name:<26}{figures['seconds']:>10.4f}{seconds[name]:>10.4f}{ratios[-1][0] - 1:>+9.0%}"
@@ -116,12 +125,13 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="features of a node of sbm and rmat (default: 128)")
     parser.add_argument("--layouts", type=int, default=6, help="that are run, the best by prediction (default: 6)")
     parser.add_argument("--threads", type=int, default=1, help="of each rank (default: 1)")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each layout, by turns (default: 2)")
     parser.add_argument("--cpu", action="store_true", help="seconds of the processor in place of the clock's")
     parser.add_argument("--quick", action="store_true", help="a small graph, to see that the script works")
     options = parser.parse_args()
     if options.quick:
         options.graphs, options.models, options.workers, options.layouts = ["sbm"], ["gcn"], [2], 2
-        options.nodes, options.edges = 2_000, 10_000
+        options.nodes, options.edges, options.repeats = 2_000, 10_000, 1
     ratios: list[tuple[float, float]] = []
     choices: list[float] = []
     for graph in options.graphs:
@@ -136,7 +146,8 @@ def main() -> None:
                 case = [*data, *MODELS[model], f"workers={workers}", f"threads={options.threads}"]
                 with tempfile.TemporaryDirectory() as folder:
                     cpu = functools.partial(_measure_cpu, workers)
-                    found, choice = compare(case, options.layouts, Path(folder), cpu if options.cpu else measure)
+                    way = cpu if options.cpu else measure
+                    found, choice = compare(case, options.layouts, Path(folder), way, options.repeats)
                 ratios += found
                 choices.append(choice)
     for place, what in enumerate(("seconds", "memory")):
