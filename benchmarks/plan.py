@@ -6,10 +6,10 @@
 For each graph, model and number of workers, job=plan predicts the layouts that
 partition=auto compares. A run of each layout measures the same. `error` is predicted
 over measured, less 1. The choice is good where its run is the fastest, or within 10 %
-of the fastest. Seconds of a run are the least of its epochs without the first, as other
-work on a machine only adds to these, and of `--repeats` runs by turns. Where other work takes most of the machine,
-`--cpu` measures seconds of the processor instead, the mean over ranks, from two runs of
-different length. It needs `--threads 1`.
+of the fastest. Seconds of a run are the least of its epochs without the first, and of
+`--repeats` runs by turns, as other work on a machine only adds to these. Where other
+work takes most of the machine, `--cpu` measures seconds of the processor instead, the
+mean over ranks, from two runs of different length. It needs `--threads 1`.
 """
 
 from __future__ import annotations
