@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from gnnkit import keys
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.launch.phases import say
 from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
@@ -28,7 +29,9 @@ NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
-_PATIENCE = 10  # evaluations
+_PATIENCE = 20  # evaluations
+_LARGE = 4.0  # standard deviation of a column, beyond which training suffers
+_LOOKED_AT = 10_000  # nodes, for the scale of columns
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
 
@@ -139,6 +142,11 @@ def _strategy(graph: Graph) -> Iterator[Choice]:
 def _inputs(graph: Graph) -> Iterator[Choice]:
     if not graph.features.shape[1]:
         yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
+    elif not isinstance(graph.features, SparseFeatures):
+        scale = np.asarray(graph.features[:_LOOKED_AT], np.float64).std(0)
+        if scale.max() > _LARGE:
+            differ = f"columns of features have standard deviations of {scale.min():.3g} to {scale.max():.3g}"
+            yield Choice("model.norm", "batch", f"{differ}. Columns that you scale to 1 train better, then: none")
 
 
 def _trainer(graph: Graph) -> Iterator[Choice]:
