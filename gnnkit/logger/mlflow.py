@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 
+_folders: set[str] = set()  # of runs of this process. MLflow puts the last one into the environment
+
+
 class MLflow(RunLogger):
     """Choose this logger to compare runs in MLflow, of a server or of a folder."""
 
@@ -33,7 +36,11 @@ class MLflow(RunLogger):
     def make(self, folder: Path) -> Logger:
         from lightning.pytorch.loggers import MLFlowLogger
 
-        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlflow").as_uri()
+        named = os.environ.get("MLFLOW_TRACKING_URI", "")
+        uri = self.tracking_uri or ("" if named in _folders else named)
+        if not uri:
+            uri = (folder / "mlflow").as_uri()
+            _folders.add(uri)
         if uri.startswith("file:"):  # since version 3.7 refused, unless asked for
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         return MLFlowLogger(self.experiment, self.run_name or folder.name, uri)

@@ -15,6 +15,7 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch
+from gnnkit.logger.mlflow import MLflow
 from gnnkit.logger.wandb import Wandb
 from gnnkit.settings import settle
 from tests.jobs.test_train import small_graph
@@ -96,6 +97,7 @@ def test_a_run_is_kept_offline_for_weights_and_biases(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow")
 def test_a_run_is_kept_in_a_folder_by_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    assert MLflow().make(tmp_path / "first").experiment  # MLflow puts the folder into the environment
     result = run(tmp_path / "run", comm="gloo", logger=["csv", {"name": "mlflow", "experiment": "mine"}])
     (folder,) = (path.parent for path in (tmp_path / "run/mlflow").glob("*/*/metrics"))
     lines = [line.split() for line in (folder / "metrics/train_loss").read_text().splitlines()]
