@@ -36,7 +36,7 @@ class Run:
     accuracy: float
     seconds: float  # of an epoch, mean without the first
     num_bytes: float  # that the busiest rank sends in an epoch
-    drift: float  # largest difference of a parameter at the end
+    drift: float  # largest difference of a parameter at the end, 0 where a superstep ends there
     length: float  # epochs of a superstep, mean
 
 

@@ -53,7 +53,8 @@ def preset(**keys: float | str) -> list[str]:
 # sampled      BNS-GCN (MLSys 2022): keep 0.1 and 0.01, as PipeGCN in all else.
 # adaptive     Sancus (VLDB 2022): a block is sent again once it changed by a bound.
 # local_iterations
-#              local SGD with rows of the last exchange, K epochs to a superstep.
+#              local SGD with rows of the last exchange, K epochs to a superstep, the
+#              last of which is a step of all workers from their mean.
 # preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, then an average.
 #              LLCG also corrects, and K grows. Here K is 4, and one step corrects.
 #              clusters: Cluster-GCN (KDD 2019), on Reddit 20 of 1500 clusters a batch.

@@ -20,7 +20,12 @@ from pictures import layout, strategy  # noqa: E402
 from gnnkit import keys, plugins  # noqa: E402
 from gnnkit.partition import Grid  # noqa: E402
 
-PAGES = {"CONTRIBUTING.md": "contributing.md", "DESIGN.md": "explanation/design.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "DESIGN.md": "explanation/design.md",
+    "CHANGELOG.md": "changelog.md",
+    "docs/explanation/samplers.md": "explanation/samplers.md",
+}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -118,8 +118,9 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
             configuration of the run names the model.
     """
     from gnnkit.jobs import weights
+    from gnnkit.ranges import local_path
 
-    return weights.load(Path(run), model)
+    return weights.load(local_path("checkpoint", run), model)
 
 
 def _apart(parts: Any) -> tuple[list[Any], list[Any]]:

@@ -8,6 +8,7 @@ import operator
 import os
 import re
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
@@ -16,6 +17,7 @@ MAX_THREADS = 1024  # of one rank, or of one call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
 MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` takes one of the two slashes away
 
 
 def num_cores() -> int:
@@ -121,6 +123,20 @@ def switch(name: str, value: object, *, what: str = "true or false") -> bool:
     if not isinstance(value, bool):
         raise UserError(f"{name}={shown(value)} must be {what}")
     return value
+
+
+def local_path(name: str, value: str | Path) -> Path:
+    """Returns `value` as a path. Raises `UserError` for a URL.
+
+    Args:
+        name: Configuration key or argument, for the message.
+        value: Value of the user.
+    """
+    if _URL.match(str(value)):
+        raise UserError(
+            f"{name}={shown(value)} is a URL, and gnnkit reads and writes files of this machine: name a folder"
+        )
+    return Path(value)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:

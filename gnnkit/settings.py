@@ -10,9 +10,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, TRAINED, dotted
+from gnnkit.config import SECTIONS, TRAINED, dotted, read_otherwise
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, MAX_THREADS, MAX_WIDTH, num_cores, one_of, real, shown, switch, unknown_key, whole
+from gnnkit.ranges import (
+    MAX_COUNT,
+    MAX_THREADS,
+    MAX_WIDTH,
+    local_path,
+    num_cores,
+    one_of,
+    real,
+    shown,
+    switch,
+    unknown_key,
+    whole,
+)
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses
 JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "init")
@@ -277,6 +289,7 @@ class Settings:
     profile: bool = False  # whether a training run leaves trace.json
     runs: tuple[str, ...] = ()  # of job=report: the run folders
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
+    read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
     decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
 
     def __post_init__(self) -> None:
@@ -325,6 +338,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     plan = _plan(config)
     comm = _choice("comm", config)
     _expect_keys("comm", comm.arguments, (), ("timeout",))
+    dataset, checkpoint = _choice("dataset", config), _checkpoint(config["job"], config["checkpoint"])
     return Settings(
         job=one_of("job", config["job"], JOBS),
         inputs=one_of("inputs", config["inputs"], INPUTS),
@@ -336,10 +350,10 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         output=_path("output", config["output"]),
         on_exists=one_of("on_exists", config["on_exists"], ON_EXISTS),
         cache=_cache(config["cache"]),
-        checkpoint=_checkpoint(config["job"], config["checkpoint"]),
+        checkpoint=checkpoint,
         write=_written(config["write"]),
         write_format=one_of("write_format", config["write_format"], FORMATS),
-        dataset=_choice("dataset", config),
+        dataset=dataset,
         partition=_partition(config, workers),
         sampler=None if config["sampler"] is None else _choice("sampler", config),
         strategy=_choice("strategy", config),
@@ -358,6 +372,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         runs=_runs(config["job"], config["runs"]),
         composed=config,
         notes=notes,
+        read_otherwise=() if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments),
     )
 
 
@@ -518,7 +533,10 @@ def _plan(config: Mapping[str, Any]) -> PlanSettings:
 
 
 def _path(name: str, value: object) -> str | None:
-    if value is None or (isinstance(value, str) and value):
+    if value is None:
+        return None
+    if isinstance(value, str) and value:
+        local_path(name, value)
         return value
     raise UserError(f"{name}={shown(value)} must be a path or null")
 
@@ -532,7 +550,7 @@ def _cache(value: object) -> Path | None:
     if value is False or value is None:
         return None
     if isinstance(value, str) and value:
-        return Path(value).expanduser().absolute()
+        return local_path("cache", value).expanduser().absolute()
     raise UserError(f"cache={shown(value)} must be auto, false or a folder")
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import find, settings
+from hypothesis.strategies import integers
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.graph import Graph
 
+pytest_plugins = ["pytester", "tests.rules"]
 # A shell that starts the tests in the background turns Ctrl-C off. Tests need Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests start many interpreters. Each would compile Lightning anew, for 10 seconds.
@@ -26,12 +28,20 @@ Install = Callable[..., Path]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Imports the loggers once, before whole runs fork.
+    """Imports the loggers and the training once, before whole runs fork.
 
-    Otherwise the leader of every run imports the loggers anew.
+    Otherwise every run imports these anew. Processes of pytest-xdist compute on one
+    thread each, because they share the cores.
     """
+    if hasattr(session.config, "workerinput"):
+        import torch
+
+        torch.set_num_threads(1)
     if any(item.path.parent.name in RUNS for item in session.items):
-        import torch.utils.tensorboard  # noqa: F401
+        import torch.utils.tensorboard
+
+        import gnnkit.jobs.train  # noqa: F401
+    find(integers(), lambda _: True)  # makes what the first test of hypothesis would wait for
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -225,6 +225,7 @@ def test_a_folder_that_cannot_be_written_ends_with_two(
     assert "cannot make a run folder in" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_failed_rank_speaks_for_itself_and_our_own_mistakes_show_a_traceback(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +242,7 @@ def test_a_failed_rank_speaks_for_itself_and_our_own_mistakes_show_a_traceback(
     assert capsys.readouterr().err.startswith("Traceback")
 
 
+@pytest.mark.slow
 def test_a_verification_that_fails_ends_with_one(runs: Runs) -> None:
     runs.action = lambda: {"verified": False}
     assert main([STRATEGY, "job=verify"]) == 1
@@ -270,6 +272,7 @@ def test_run_folders_are_never_shared() -> None:
     assert len(set(folders)) == 100
 
 
+@pytest.mark.slow
 def test_the_run_folder_can_be_named_and_must_be_new(
     runs: Runs, capsys: pytest.CaptureFixture[str], empty_folder: Path
 ) -> None:
@@ -317,6 +320,7 @@ def test_credentials_in_urls_are_not_kept(url: str, kept: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_python_takes_the_same_keys(runs: Runs, empty_folder: Path) -> None:
     keys: dict[str, Any] = {"workers": 2, "trainer": {"max_epochs": 3}, "partition": {"name": "2d", "nodes": "hash"}}
     gnnkit.train(strategy="vertex_centric", model={"name": "sage", "hidden": 5}, overrides=["seed=7"], **keys)
@@ -329,6 +333,7 @@ def test_python_takes_the_same_keys(runs: Runs, empty_folder: Path) -> None:
         gnnkit.train(strategy="vertex_centric", wrokers=3)
 
 
+@pytest.mark.slow
 def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> None:
     def two_layers(in_features: int, num_classes: int) -> Any: ...
 
@@ -343,6 +348,7 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
         gnnkit.train(graph, strategy="vertex_centric", folder=empty_folder / "run")
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "gnnkit", "strategy=x"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -354,14 +360,15 @@ def test_the_module_runs_as_a_program() -> None:
     "reader", ["| head -1; exit ${PIPESTATUS[0]}", "| true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"]
 )
 def test_a_result_is_kept_whoever_reads_the_output(reader: str, empty_folder: Path) -> None:
-    keys = "strategy=vertex_centric dataset=synthetic dataset.num_nodes=50 dataset.num_edges=90 workers=2 comm=threads"
-    command = f"{sys.executable} -m gnnkit {keys} trainer.max_epochs=1 output=run {reader}"
+    keys = "strategy=vertex_centric dataset=synthetic dataset.num_nodes=50 dataset.num_edges=90 workers=2 comm=threads report=false"
+    command = f"{sys.executable} -m gnnkit {keys} logger=none trainer.max_epochs=1 output=run {reader}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads((empty_folder / "run/result.json").read_text())["epochs"] == 1
     assert "Error" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["plan", "partition"])
 def test_jobs_of_one_process_run_once_where_ranks_were_started(
     runs: Runs, job: str, monkeypatch: pytest.MonkeyPatch, empty_folder: Path
@@ -393,6 +400,7 @@ def test_every_option_of_the_command_is_in_its_help(capsys: pytest.CaptureFixtur
     assert [option for option in options if option not in text] == []
 
 
+@pytest.mark.slow
 def test_the_configuration_is_shown_with_and_without_hydra(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for topic in ("job", "hydra", "all"):
@@ -424,6 +432,7 @@ def test_info_names_versions_plugins_folders_and_choices(
     assert "model=" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_configuration_of_a_run_repeats_the_run(
     runs: Runs, empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -453,15 +462,16 @@ def test_a_secret_of_the_environment_is_not_kept_and_the_run_can_be_repeated(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdef")
     monkeypatch.setenv("DATA_HOST", "example.org")
-    url = "https://me:${oc.env:HF_TOKEN}@${oc.env:DATA_HOST}/x?token=${oc.env:HF_TOKEN}"
-    assert main([STRATEGY, "dataset=npz", f"dataset.root='{url}'", "output=first"]) == 0
+    path = "/mnt/me:${oc.env:HF_TOKEN}@${oc.env:DATA_HOST}/x?token=${oc.env:HF_TOKEN}"
+    assert main([STRATEGY, "dataset=npz", f"dataset.root='{path}'", "output=first"]) == 0
     folder = runs[0]["folder"]
-    assert runs[0]["settings"].dataset.arguments["root"] == "https://me:hf_abcdef@example.org/x?token=hf_abcdef"
+    assert runs[0]["settings"].dataset.arguments["root"] == "/mnt/me:hf_abcdef@example.org/x?token=hf_abcdef"
     for path in ("config.yaml", ".hydra/config.yaml", ".hydra/overrides.yaml"):
         assert "abcdef" not in (folder / path).read_text(), path
     assert "@example.org" in (folder / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_key_that_comes_from_the_environment_repeats(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "abcdef123")
     assert main([STRATEGY, "dataset=npz", "dataset.root=${oc.env:MY_API_KEY}/x", "output=first"]) == 0
@@ -472,6 +482,7 @@ def test_a_key_that_comes_from_the_environment_repeats(runs: Runs, monkeypatch: 
     assert runs[1]["settings"].dataset.arguments["root"] == "abcdef123/x"
 
 
+@pytest.mark.slow
 def test_verbosity_is_that_of_the_named_loggers(runs: Runs) -> None:
     before = {name: logging.getLogger(name).level for name in ("", "some.logger")}
     try:

@@ -173,11 +173,13 @@ def test_a_layout_and_a_node_assignment_go_together_in_either_order() -> None:
     assert (chosen[0]["nodes"], chosen[0]["grid"]) == ("hash", "2d")
 
 
+@pytest.mark.slow
 def test_values_of_the_environment_and_the_time_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOT", "7")
     keys = ["strategy=vertex_centric", "dataset=npz", "dataset.root=${oc.env:ROOT}/${now:%Y}/${oc.env:NO_SUCH,x.npz}"]
-    assert compose(keys)["dataset"]["root"] == f"7/{time.strftime('%Y')}/x.npz"
-    assert compose([*keys, "output=${oc.env:ROOT}"])["output"] == "7", "a number stays text"
+    found = compose([*keys, "output=${oc.env:ROOT}"])
+    assert found["dataset"]["root"] == f"7/{time.strftime('%Y')}/x.npz"
+    assert found["output"] == "7", "a number stays text"
     with pytest.raises(UserError, match="Environment variable 'NO_SUCH' not found"):
         compose([*keys, "output=${oc.env:NO_SUCH}"])
 
@@ -197,6 +199,7 @@ def test_values_of_the_environment_stand_in_files_too(tmp_path: Path, monkeypatc
     assert config["dataset"]["root"] == "/graphs/a.npz"
 
 
+@pytest.mark.slow
 def test_several_folders_of_a_user_are_searched(tmp_path: Path) -> None:
     for name, hidden in (("first", 1), ("second", 2)):
         (tmp_path / name / "model").mkdir(parents=True)
@@ -232,6 +235,7 @@ def test_a_secret_that_was_not_kept_must_be_given_again(tmp_path: Path) -> None:
     assert of_file("config", [tmp_path], ["model.options.api_key=x"])[1] == "config"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", options("experiment"))
 def test_experiments_choose_all_but_the_file_and_can_be_changed(name: str) -> None:
     chosen = [f"experiment={name}", "dataset.root=x.npz"]

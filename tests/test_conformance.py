@@ -99,6 +99,7 @@ LABELS = {  # that a task reads, of 30 nodes
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("task"))
 def test_tasks(name: str) -> None:
     graph = check_graph()
@@ -113,6 +114,7 @@ def test_strategies(name: str) -> None:
     testing.check_strategy(configured("strategy", name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("sync"))
 def test_synchronisations(name: str) -> None:
     testing.check_sync(configured("sync", name))
@@ -145,6 +147,7 @@ def test_models_and_programs(name: str) -> None:
         testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("comm"))
 def test_communicators(name: str) -> None:
     kind = plugins.load("comm", name)
@@ -266,6 +269,7 @@ def everyone(batch: Batch, rank: int) -> dict[str, Any]:
     return {"rows": rows, "labels": torch.zeros(len(rows), dtype=torch.int64), "total": 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "told"),
     [

@@ -136,6 +136,7 @@ def reading(random: Random) -> Any:
     extra |= dict.fromkeys(("cluster", "rows", "sources", "counts"), ids)
     given = {name: odd(random, make) if random.random() < 0.1 else None for name, make in extra.items()}
     given["floor"] = odd(random, Random.random)
+    given["sharpness"] = odd(random, lambda random: random.randrange(1, 33), 40)
     weight = edge_values(random) if random.random() < 0.1 else None
     num_sources = odd(random, lambda _: 8, 20)
     return SimpleNamespace(
@@ -185,7 +186,7 @@ def allocate(random: Random) -> Any:
 
 
 def sampler(random: Random) -> Any:
-    name = random.choice(["neighbor", "weighted", "balanced", "labor", "metropolis_hastings", "cluster"])
+    name = random.choice(["neighbor", "equal", "weighted", "balanced", "labor", "metropolis_hastings", "cluster"])
     given = {argument: make(random) for argument, make in FUNCTIONS[f"Sampler.{name}"].items()}
     return getattr(_core.Sampler, name)(**given)
 
@@ -311,6 +312,7 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     "visited": {"reading": reading, "starts": ids, "walks": walks, "key": number},
     "water_fill": {"degrees": ids, "budget": number, "least": number, "most": number},
     "Sampler.neighbor": {"fanouts": fanouts, "replace": flag, **COMMON},
+    "Sampler.equal": {"fanouts": fanouts, **COMMON},
     "Sampler.weighted": {"fanouts": fanouts, "replace": flag, **COMMON},
     "Sampler.balanced": {"fanouts": fanouts, "least": number, "most": number, **COMMON},
     "Sampler.labor": {"fanouts": fanouts, **COMMON},
@@ -380,7 +382,7 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
     "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
-FIELDS = "csc|weight|wanted|features|floor|similarity|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
+FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
 FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement"
 
 

@@ -79,6 +79,7 @@ def on_every_thread_count(call: Callable[[Array, int], None], shape: tuple[int, 
     return results[0]
 
 
+@pytest.mark.slow
 @given(edges=graphs(), heads=st.sampled_from([1, 2, 3]), each=st.integers(0, 5), seed=st.integers(0, 99))
 def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads: int, each: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -106,6 +107,7 @@ def test_sums_their_transposes_and_gradients_equal_the_loop(edges: Edges, heads:
     np.testing.assert_allclose(dots, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(degrees=st.lists(st.integers(0, 9), min_size=1, max_size=8), width=st.integers(0, 40), seed=st.integers(0, 99))
 def test_sums_beside_own_rows_and_their_gradients_equal_the_loop(degrees: list[int], width: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -128,6 +130,7 @@ def test_sums_beside_own_rows_and_their_gradients_equal_the_loop(degrees: list[i
     np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(edges=graphs(), width=st.integers(0, 40), wider=st.integers(0, 5), seed=st.integers(0, 99))
 def test_factors_of_nodes_and_what_is_added_equal_the_loop(edges: Edges, width: int, wider: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -537,6 +537,7 @@ def bag(num_rows: int = 9, width: int = 6) -> np.ndarray[Any, Any]:
     return dense
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(9, 6), (0, 6), (9, 0), (1, 1), (3000, 2000)])
 def test_sparse_features_are_the_dense_ones(shape: tuple[int, int]) -> None:
     dense = bag(*shape)

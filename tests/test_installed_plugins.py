@@ -175,6 +175,7 @@ CLASSES = dict(
     )
 )
 YAML = {"dataset": "name: others_dataset\nsize: 12  # nodes\n", "model": "name: others_model\nbias: true\n"}
+BARE = ["report=false", "logger=none"]  # of a run whose page and loggers nobody reads
 BROKEN = "import sys\nsys.exit(3)\n"
 
 
@@ -239,8 +240,9 @@ def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: 
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
 
 
+@pytest.mark.slow
 def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(site: Path, run: Run) -> None:
-    chosen = [f"{kind}=others_{kind}" for kind in ("dataset", "sampler", "model")]
+    chosen = [f"{kind}=others_{kind}" for kind in ("dataset", "sampler", "model")] + BARE
     code, text = run("strategy=others_sampling", *chosen, "workers=1", "comm=threads", "trainer.max_epochs=1")
     assert code == 0, text
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "sampler", "model"}
@@ -249,7 +251,13 @@ def test_a_strategy_that_draws_runs_with_a_sampler_from_another_distribution(sit
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["leader", "parameter_server"])
 def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync: str, site: Path, run: Run) -> None:
-    chosen = (f"sync={sync}", "sync.average=others_aggregation", "dataset=others_dataset", "trainer.max_epochs=1")
+    chosen = (
+        f"sync={sync}",
+        "sync.average=others_aggregation",
+        "dataset=others_dataset",
+        "trainer.max_epochs=1",
+        *BARE,
+    )
     code, text = run("strategy=vertex_centric", *chosen, "workers=2", "comm=threads", "output=run")
     assert code == 0, text
     assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "aggregation"}
@@ -258,7 +266,7 @@ def test_gradients_are_averaged_by_an_aggregation_from_another_distribution(sync
 
 @pytest.mark.slow
 def test_a_strategy_that_draws_and_has_no_yaml_gets_the_default_sampler(site: Path, run: Run) -> None:
-    sizes = ("workers=1", "comm=threads", "trainer.max_epochs=1")
+    sizes = ("workers=1", "comm=threads", "trainer.max_epochs=1", *BARE)
     code, text = run("strategy=others_sampling", "dataset=others_dataset", *sizes, "output=run")
     assert code == 0, text
     assert json.loads((site.parent / "run/result.json").read_text())["sampler"] == "neighbor"
@@ -276,6 +284,7 @@ def test_a_value_error_of_a_plugin_on_a_rank_keeps_its_traceback(run: Run, monke
     assert "Traceback" in text
 
 
+@pytest.mark.slow
 def test_a_value_error_of_a_plugins_constructor_is_the_users_to_mend(run: Run) -> None:
     code, text = run("strategy=others_refusing", "dataset=others_dataset")
     assert (code, *text.splitlines()[1:]) == (2, "gnnkit: error: strategy=others_refusing: size=0 must be at least 1")
@@ -283,6 +292,7 @@ def test_a_value_error_of_a_plugins_constructor_is_the_users_to_mend(run: Run) -
     assert (code, *text.splitlines()[1:]) == (2, "gnnkit: error: strategy.size=-3 must be at least 1")
 
 
+@pytest.mark.slow
 def test_a_program_from_another_distribution_runs(site: Path, run: Run) -> None:
     code, text = run("strategy=vertex_centric", "model=others_program", "dataset=others_dataset", "workers=2")
     assert code == 0, text
@@ -298,6 +308,7 @@ def test_help_lists_them_all_and_imports_none(run: Run) -> None:
         assert f"broken_{kind}" in text
 
 
+@pytest.mark.slow
 def test_a_broken_plugin_that_is_chosen_is_named(run: Run) -> None:
     code, text = run("strategy=vertex_centric", "dataset=others_dataset", "partition=broken_partition", "workers=1")
     assert code == 2
@@ -305,6 +316,7 @@ def test_a_broken_plugin_that_is_chosen_is_named(run: Run) -> None:
     assert "(python -c 'import broken' shows where)" in text
 
 
+@pytest.mark.slow
 def test_two_distributions_with_one_name_are_refused_naming_both(site: Path, run: Run) -> None:
     install(site, "rival", {"gnnkit.model": {"others_model": "rival:Model"}}, {})
     code, text = run("strategy=vertex_centric", "dataset=others_dataset", "model=others_model")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.ranges import one_of, real, share, switch, unknown, unknown_key, whole
+from gnnkit.ranges import local_path, one_of, real, share, switch, unknown, unknown_key, whole
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.leader import Leader
@@ -123,3 +124,14 @@ def test_annotations_are_spelt_in_words() -> None:
     assert line == "model.sizes=3 must be a list, each entry a whole number"
     line = refused(lambda: plugins.check_arguments(function, {"sizes": [3], "rate": "fast"}, "model"))
     assert line == "model.rate=fast must be a number or null"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "hdfs://host/run", "file:///run", "gs:/bucket"])
+def test_a_url_is_no_path(url: str) -> None:
+    with pytest.raises(UserError, match=rf"^output={url} is a URL, and gnnkit reads and writes files of this machine"):
+        local_path("output", url)
+
+
+@pytest.mark.parametrize("path", ["run", "./a:b", "C:/runs", "~/run", "2026-01-01/12:00", "a/s3://b"])
+def test_a_path_is_taken_as_it_is(path: str) -> None:
+    assert local_path("output", path) == Path(path)

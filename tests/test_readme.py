@@ -26,6 +26,7 @@ from gnnkit import config, keys, plugins, settings
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
 from gnnkit.jobs import dispatch
+from tests.runs import within_process
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -79,7 +80,7 @@ def named(heading: str) -> set[str]:
 
 
 @pytest.fixture
-def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What the code of a section finds: a small graph, and runs of one epoch."""
     rng = np.random.default_rng(0)
     masks = {f"{split}_mask": torch.arange(60) % 3 == i for i, split in enumerate(("train", "val", "test"))}
@@ -87,7 +88,8 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     data = Data(torch.tensor(rng.normal(size=(60, 5)), dtype=torch.float32), edges, y=classes, **masks)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gnnkit, "train", functools.partial(gnnkit.train, overrides=QUICK))
-    return {"__name__": "document", "data": data, "graph": Graph.from_pyg(data)}
+    with within_process():
+        yield {"__name__": "document", "data": data, "graph": Graph.from_pyg(data)}
 
 
 PARTS = [
@@ -132,8 +134,9 @@ def test_code_of_a_page_of_the_site_runs(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gnnkit, "train", functools.partial(gnnkit.train, overrides=QUICK))
     page: dict[str, Any] = {"__name__": "document"}
-    for number, block in enumerate(blocks((ROOT / name).read_text(encoding="utf-8"))):
-        exec(compile(block, f"{name}: block {number}", "exec"), page)
+    with within_process():
+        for number, block in enumerate(blocks((ROOT / name).read_text(encoding="utf-8"))):
+            exec(compile(block, f"{name}: block {number}", "exec"), page)
 
 
 def all_commands() -> list[list[str]]:

@@ -1,40 +1,72 @@
-"""How far the workers' parameters drifted, and their weighted average.
+"""How far the workers' models drifted, and their weighted average.
 
 This is no gradient synchronisation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
-from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch import Tensor, nn
 
 from gnnkit.comm.base import Communicator
 
 
 def drift(module: nn.Module, comm: Communicator) -> float:
-    """Finds the largest difference of a parameter between two ranks.
+    """Finds the largest difference of a number of the saved model between two ranks.
 
-    Collective. The same on all ranks.
+    Of parameters, and of buffers with floating-point numbers. Collective. The same on
+    all ranks.
     """
-    rows = comm.gather(parameters_to_vector(module.parameters()).detach()[None])
+    rows = comm.gather(to_vector(saved(module)[0])[None])
     largest = torch.zeros(1, dtype=torch.float64, device=comm.device)
     if rows:
         values = torch.cat(rows)
-        largest[0] = (values.amax(0) - values.amin(0)).max()
+        equal = (values == values[0]) | (values.isnan() & values[0].isnan())  # infinite ones too, as in a mask
+        largest[0] = torch.where(equal.all(0), 0, values.amax(0) - values.amin(0)).max()
     return float(comm.broadcast(largest, src=0))
 
 
+@torch.no_grad()
 def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> None:
-    """Replaces the parameters by the ranks' weighted mean. Collective.
+    """Replaces parameters and saved buffers by the ranks' weighted mean. Collective.
 
-    The result has the same bits on all ranks.
+    The result has the same bits on all ranks. A rank of weight 0 has no say. Whole
+    numbers, such as counts, become those of rank 0.
 
     Args:
         module: The parameters of this rank, replaced in place.
         comm: The run's ranks.
         weight: The weight of this rank, its number of training nodes.
     """
-    values = parameters_to_vector(module.parameters()).detach()
+    numbers, others = saved(module)
+    values = to_vector(numbers)
     total = comm.all_reduce(torch.tensor([weight], dtype=values.dtype, device=values.device))
-    vector_to_parameters(comm.all_reduce(values * weight) / total, module.parameters())
+    from_vector(comm.all_reduce(values * weight if weight else torch.zeros_like(values)) / total, numbers)
+    for tensor in others:
+        tensor.copy_(comm.broadcast(tensor.detach().to(comm.device, torch.int64), src=0))
+
+
+def saved(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Lists the tensors of a saved model: with floating-point numbers, and others.
+
+    A tensor with two names counts once.
+    """
+    named = module.state_dict(keep_vars=True).values()
+    tensors = list({id(tensor): tensor for tensor in named if isinstance(tensor, Tensor)}.values())
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    return floating, [tensor for tensor in tensors if not tensor.is_floating_point()]
+
+
+def to_vector(tensors: Iterable[Tensor]) -> Tensor:  # [numbers of all tensors]
+    """Copies tensors, one after another. Those of torch must be contiguous."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+@torch.no_grad()
+def from_vector(vector: Tensor, tensors: Iterable[Tensor]) -> None:
+    """Writes the numbers of `to_vector` into the tensors, which stay where they are."""
+    into = list(tensors)
+    for tensor, part in zip(into, torch.split(vector, [each.numel() for each in into]), strict=True):
+        tensor.copy_(part.view_as(tensor))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import inspect
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
 from gnnkit.errors import UserError
-from gnnkit.plugins import options
+from gnnkit.plugins import arguments_of, load, names, options
+from gnnkit.ranges import local_path, shown
 
 RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as Hydra keeps them
 HIDDEN = "***"  # in the place of a secret
@@ -41,9 +44,10 @@ def of_run(folder: Path) -> dict[str, Any]:
 def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]:
     """Puts the configuration of a run before overrides that name `checkpoint`.
 
-    A section that an override chooses anew is left out. Model and task stay those of
-    the run. Raises `UserError` for overrides of either, and for sections that the run
-    got from Python, unless given again.
+    A section that an override chooses anew is left out, but new data is read as the
+    data of the run was. Model and task stay those of the run. Raises `UserError` for
+    overrides of either, and for sections that the run got from Python, unless given
+    again.
 
     Args:
         overrides: As on the command line.
@@ -58,7 +62,7 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
         if named.get("job") in TRAINED:
             raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")
         return list(overrides)
-    folder = Path(named["checkpoint"].strip("'\"").replace("\\'", "'"))
+    folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:
         if key.partition(".")[0] in _FIXED:
@@ -71,7 +75,71 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
             way = "choose dataset=NAME" if kind == "dataset" else f"use gnnkit.predict with {kind}="
             raise UserError(f"checkpoint={folder}: {kind}={name} was handed in from Python: {way}")
     trainer = {key: value for key, value in run.get("trainer", {}).items() if key in _OF_TRAINER}
-    return [*as_overrides({**_named(kept), "trainer": trainer}), *overrides]
+    taken = [*as_overrides({**_named(kept), "trainer": trainer}), *_for_new_data(run, named)]
+    return [*taken, *overrides]
+
+
+def _for_new_data(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[str]:
+    """Spells the keys by which other data than that of a run is read.
+
+    Args:
+        run: The configuration of the run.
+        named: Values that the command names, by key.
+    """
+    own, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
+    if own is None:
+        return
+    if "dataset" not in named and named.get("job") == "predict" and any(key.startswith("dataset.") for key in named):
+        for key in load("dataset", own.name).of_training:
+            if key in own.arguments and f"dataset.{key}" not in named:
+                yield f"++dataset.{key}=null"
+    if name in names("dataset"):
+        new = load("dataset", name)
+        takes = inspect.signature(new).parameters
+        for key, value in own.arguments.items():
+            given = {f"dataset.{key}", f"dataset.options.{key}"} & named.keys()
+            if key in takes and key not in new.of_data and value is not None and not given:
+                yield from as_overrides({f"++dataset.{key}": value})
+
+
+def read_otherwise(folder: str | Path, name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Says which keys of a data set read other data than a run has trained on.
+
+    Args:
+        folder: The run folder.
+        name: The data set.
+        arguments: Of the data set, by key.
+    """
+    own = _dataset_of(of_run(Path(folder)))
+    if own is None or name not in names("dataset"):  # a graph from Python
+        return ()
+    of_data = {*load("dataset", own.name).of_data, *load("dataset", name).of_data}
+    lines = []
+    for key in sorted({*own.arguments, *arguments} - of_data):
+        here, there = arguments.get(key), own.arguments.get(key)
+        if (here or None) != (there or None):  # false and none are the same
+            lines.append(f"dataset.{key}={_spelt(here)}, and the model of {folder} was trained with {_spelt(there)}")
+    return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _DataOfRun:
+    """The data set of a run, with the values of its keys."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def _dataset_of(run: Mapping[str, Any]) -> _DataOfRun | None:
+    """Returns the data set of a run. None where none of that name is installed."""
+    section = run.get("dataset")
+    if not isinstance(section, dict) or section.get("name") not in names("dataset"):
+        return None
+    return _DataOfRun(section["name"], arguments_of("dataset", section))
+
+
+def _spelt(value: Any) -> str:
+    return "null" if value is None else shown(str(value).lower() if isinstance(value, bool) else value)
 
 
 def _of_data(key: str) -> bool:

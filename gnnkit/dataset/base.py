@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from gnnkit.checks import Array, one_line
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 
+ONE_WAY = 0.1  # share of the edges with a reverse edge, below which these run one way
 _LOOKED_AT = 1000  # edges
 
 
@@ -20,7 +22,14 @@ class Dataset(ABC):
     """A source of one graph. Constructor arguments are the keys of the YAML file.
 
     `load` may be slow, and runs in one process only. The same process cuts the graph.
+
+    Keys other than `of_data` say how data is read, such as `symmetrize`. A trained
+    model needs new data read alike, so `job=predict` and `job=test` take these keys
+    from the run.
     """
+
+    of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
+    of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
 
     @abstractmethod
     def load(self) -> Graph:
@@ -61,26 +70,36 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
 
     Args:
         graph: the graph.
-        symmetrize: whether to add reverse edges. None: no, with a warning where no edge
-            has a reverse edge.
+        symmetrize: whether to add reverse edges. None: no, with a warning where few
+            edges have a reverse edge.
         row_normalize: whether to divide each node's features by the sum.
     """
-    if symmetrize is None and runs_one_way(graph.csc):
+    if symmetrize is None and (share := both_ways(graph.csc)) < ONE_WAY:
         warnings.warn(
-            f"none of {graph.num_edges:,} edges has a reverse edge, so messages flow from src to dst alone: "
-            "dataset.symmetrize=true if edges are undirected, dataset.symmetrize=false if not",
+            f"{told_share(share, graph.num_edges)}, so messages flow from src to dst alone: dataset.symmetrize=true if "
+            "edges are undirected, dataset.symmetrize=false if not",
             stacklevel=3,
         )
     graph = graph.symmetrize() if symmetrize else graph
     return graph.row_normalize() if row_normalize else graph
 
 
-def runs_one_way(csc: CSC) -> bool:
-    """Says whether no edge has a reverse edge, by a look at a thousand edges."""
+def both_ways(csc: CSC) -> float:
+    """Returns the share of edges that have a reverse edge, by a look at a thousand.
+
+    Self-loops are not looked at. Without other edges the share is 1.
+    """
     chosen = np.linspace(0, csc.num_edges - 1, min(csc.num_edges, _LOOKED_AT)).astype(np.int64)
     dst, src = np.searchsorted(csc.indptr, chosen, side="right") - 1, csc.indices[chosen]
     ends = [(v, u) for v, u in zip(dst.tolist(), src.tolist(), strict=True) if u != v]
-    return bool(ends) and not any((csc.indices[csc.indptr[u] : csc.indptr[u + 1]] == v).any() for v, u in ends)
+    returned = sum((csc.indices[csc.indptr[u] : csc.indptr[u + 1]] == v).any() for v, u in ends)
+    return float(returned / len(ends)) if ends else 1.0
+
+
+def told_share(share: float, num_edges: int) -> str:
+    """Says for people what `both_ways` has found."""
+    some = f"{100 * share:.2g} % of {num_edges:,} edges have"
+    return f"{some if share else f'none of {num_edges:,} edges has'} a reverse edge"
 
 
 def sources_by_row(indptr: Array, indices: Array, weight: Array | None, shape: Array | None) -> CSC:

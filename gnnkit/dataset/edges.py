@@ -17,6 +17,7 @@ from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.table import Table, as_ids, is_text, narrowed
+from gnnkit.ranges import local_path
 from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
@@ -65,7 +66,7 @@ class EdgeFolder(Dataset):
         Args:
             root: the folder.
             symmetrize: add the reverse edges that are missing. Default: no, with a
-                warning where no edge has a reverse edge.
+                warning where few edges have a reverse edge.
             row_normalize: divide each node's features by the sum. Default: no.
             num_nodes: number of nodes, if no table holds the nodes. Default: the number
                 of rows of features.npy, or else one more than the largest id. An id of
@@ -76,7 +77,7 @@ class EdgeFolder(Dataset):
                 without a split. Default: none is drawn.
             seed: of this draw.
         """
-        self.root = Path(root)
+        self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
@@ -110,26 +111,33 @@ class EdgeFolder(Dataset):
 
     def _graph(self, edges: Table, nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
+        features, names = self._features(nodes)
+        further = edges.others(("src", "dst", "weight"))
         return Graph.from_edges(
             edges.positions("src", ids),
             edges.positions("dst", ids),
             self.num_nodes if ids is None else len(ids),
-            features=self._features(nodes),
+            features=features,
             labels=labels,
             split=nodes.splits("split") if nodes else None,
             weight=edges.numbers("weight") if "weight" in edges.names else None,
-            edge_features=edges.other_numbers(("src", "dst", "weight")),
+            edge_features=edges.rows(further),
+            feature_names=names,
+            edge_feature_names=edges.column_names(further),
             coordinates=self._array("coordinates"),
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
         )
 
-    def _features(self, nodes: Table | None) -> Array | None:
+    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None]:
+        """Returns rows of features, and names of columns if a table has these."""
         array = self._array("features")
-        columns = nodes.other_numbers(("id", "label", "split")) if nodes else None
-        if nodes and columns is not None and array is not None:
+        columns = nodes.others(("id", "label", "split")) if nodes else []
+        if nodes is None or not columns:
+            return array, None
+        if array is not None:
             raise UserError(f"features.npy and {nodes.name} both hold features")
-        return array if columns is None else columns
+        return nodes.rows(columns), nodes.column_names(columns)
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         array = self._array("labels")

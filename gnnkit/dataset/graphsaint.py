@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.zipped import Arrays
-from gnnkit.ranges import shown
+from gnnkit.ranges import local_path, shown
 from gnnkit.storage import Array, check_regular, read_npy
 
 _ROLES = {"tr": Split.TRAIN, "va": Split.VAL, "te": Split.TEST}
@@ -35,7 +34,7 @@ class GraphSaint(Dataset):
             symmetrize: add the reverse edges that are missing. Default: no.
             row_normalize: divide each node's features by the sum. Default: no.
         """
-        self.root = Path(root)
+        self.root = local_path("dataset.root", root)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
 

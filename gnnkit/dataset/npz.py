@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_s
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
 from gnnkit.graph.zipped import Arrays
+from gnnkit.ranges import local_path
 from gnnkit.storage import Array
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -26,9 +27,10 @@ class Npz(Dataset):
     - `weight`: [num_edges], optional.
     - `x`: dense features, or `x_indptr`, `x_indices`, `x_shape` and `x_data` of sparse
       features, kept as `SparseFeatures`. Without `x_data`, the features are ones.
-    - `y`: [num_nodes] classes, -1 for none, or another form of `Graph.labels`.
+    - `y`: [num_nodes] classes, -1 for none, or another form of `Graph.labels`,
+      optional.
     - `train_mask`, `val_mask`, `test_mask`: [num_nodes], or
-      `train_masks`, ... [splits, num_nodes].
+      `train_masks`, ... [splits, num_nodes], optional.
     - `val_edges`, `test_edges`: [k, 2] sources and destinations, for
       `task=link_prediction`. Optional.
 
@@ -56,7 +58,7 @@ class Npz(Dataset):
             row_normalize: divide each node's features by the sum. Default: no.
             seed: of the draw of a split.
         """
-        self.root = Path(root)
+        self.root = local_path("dataset.root", root)
         self.row, self.shares = _row_or_shares(split)
         self.seed = whole("dataset.seed", seed, 0)
         self.symmetrize = symmetrize
@@ -73,7 +75,7 @@ class Npz(Dataset):
         return Graph(
             csc,
             _features(fields, "x", csc.num_nodes),
-            fields["y"],
+            np.full(csc.num_nodes, -1) if (labels := fields.optional("y")) is None else labels,
             self._masks(fields, csc.num_nodes),
             val_edges=fields.optional("val_edges"),
             test_edges=fields.optional("test_edges"),
@@ -89,7 +91,9 @@ class Npz(Dataset):
         return Graph(csc, _features(fields, "attr", csc.num_nodes), fields["labels"], none)
 
     def _masks(self, fields: Arrays, num_nodes: int) -> Array:
-        if self.shares is not None and not any(name in fields for name in _MASKS):
+        if self.row is None and not any(name in fields for name in _MASKS):
+            if self.shares is None and "train_masks" in fields:
+                warnings.warn("the file holds several splits: dataset.split=0 takes the first one", stacklevel=4)
             return np.zeros(num_nodes, np.int8)
         if self.row is None:
             return Split.of_masks(*(fields[name] for name in _MASKS))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gnnkit.dataset.base import Dataset, blame, finished
 from gnnkit.graph import Graph
+from gnnkit.ranges import local_path
 
 
 class Ogb(Dataset):
@@ -33,7 +32,7 @@ class Ogb(Dataset):
                 ogbn-arxiv do. Default: no.
             row_normalize: divide each node's features by the sum. Default: no.
         """
-        self.root = Path(root)
+        self.root = local_path("dataset.root", root)
         self.split = split
         self.add_inverse_edge = add_inverse_edge
         self.symmetrize = symmetrize

@@ -19,6 +19,7 @@ from gnnkit.dataset import code_graph
 from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, random_split
+from gnnkit.ranges import local_path
 from gnnkit.storage import cache_folder
 
 _LEFT_OUT = {"test", "tests", "idle_test", "idlelib", "site-packages", "dist-packages", "__pycache__"}
@@ -55,7 +56,7 @@ class PyStdlib(Dataset):
             min_class_size: nodes of the smallest class.
             seed: seed of the split, any whole number.
         """
-        self.root = Path(root or sysconfig.get_path("stdlib"))
+        self.root = local_path("dataset.root", root or sysconfig.get_path("stdlib"))
         self.symmetrize = symmetrize
         self.num_words = whole("dataset.num_words", num_words, 1, 1_000_000)
         self.min_class_size = whole("dataset.min_class_size", min_class_size, 1)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.graph import Graph, read_shares
+from gnnkit.ranges import local_path
 
 
 class Saved(Dataset):
@@ -31,7 +31,7 @@ class Saved(Dataset):
                 graph without a split. Default: none is drawn.
             seed: of this draw.
         """
-        self.root = Path(root)
+        self.root = local_path("dataset.root", root)
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
         self.split = None if split is None else read_shares("dataset.split", split)

@@ -41,6 +41,10 @@ class Synthetic(Dataset):
     the node and its in-neighbours divided by the number of classes.
     """
 
+    of_data = (
+        "kind", "num_nodes", "num_edges", "num_classes", "width", "in_block", "noise", "targets", "seed", "threads",
+    )  # fmt: skip
+
     def __init__(
         self,
         kind: str = "sbm",

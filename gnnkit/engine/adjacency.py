@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gnnkit.engine.attention import Weighing, attend, serves
+from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.pool import Pool
@@ -30,7 +31,8 @@ class Adjacency(ABC):
     source rows are the destinations. Degrees are the whole graph's, sums of weights
     where edges have weights. Per-edge values have a row for each edge that this rank
     holds. Where several ranks share the graph, every method but `dropout` and
-    `edge_dropout` is collective, in forward and backward.
+    `edge_dropout` is collective, in forward and backward. A layer may write into what
+    `aggregate` returns, but not into tensors of the adjacency, which outlast a step.
 
     A layer written for one process, such as PyG's, reads this rank's edges as a graph:
 
@@ -187,6 +189,14 @@ class Adjacency(ABC):
         leave no trace.
         """
         return self
+
+    def lent(self) -> dict[str, Tensor]:
+        """Returns the tensors that layers have been given so far, by attribute.
+
+        Layers must not write into these, because later steps may read them. Here no
+        tensor outlasts a step.
+        """
+        return {}
 
     @property
     def rank_graph(self) -> RankGraph:
@@ -373,12 +383,16 @@ class ShardAdjacency(Adjacency):
         source, rows = engine.with_halo(source, self.layer), engine.with_halo(h, self.layer)
         return attend(engine.edges, rows, source, destination, edge, self.weighing(slope, p, training=training))
 
+    def lent(self) -> dict[str, Tensor]:
+        return self.engine.lent()
+
     @property
     def rank_graph(self) -> RankGraph:
         return self.engine.rank_graph
 
     def with_halo(self, x: Tensor) -> Tensor:
-        return self._entered("halo").with_halo(x, self.layer)
+        rows = self._entered("halo").with_halo(x, self.layer)
+        return copy_on_write(x) if rows is x else rows  # a layer may write into the rows
 
     def pool(self, num_rows: int) -> Pool:
         return Pool(self.engine.comm, self.engine.tally) if self.forward.exchanges else Pool(lasts=False)

@@ -28,6 +28,7 @@ from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 # Time of one number of an edge in a sum over that of one multiplication in a product.
 # Sums wait for memory.
 EDGE_COST = 8
+_LENT = ("src_nodes", "edge_ids", "in_degree", "out_degree", "edge_features")  # made when a layer asks
 
 
 class ById:
@@ -218,6 +219,11 @@ class BlockAdjacency(Adjacency):
         other.key = key
         return other
 
+    def lent(self) -> dict[str, Tensor]:
+        made = {name: vars(self)[name] for name in _LENT if vars(self).get(name) is not None}
+        graph: RankGraph | None = vars(self).get("rank_graph")
+        return made if graph is None else made | graph.lent()
+
     def again(self) -> Adjacency:
         other = copy.copy(self)
         other._pool = Pool(lasts=False)  # a rank may look alone
@@ -292,8 +298,8 @@ class BlockAdjacency(Adjacency):
         if weight is not None:
             return self.edges.weighted_sum(x, weight)
         if reduce == "max":
-            result: Tensor = _Max.apply(x, self._by_source_id)
-            return result
+            result: Tensor = _Max.apply(x.flatten(1), self._by_source_id)
+            return result.view(len(result), *x.shape[1:])
         weights = self._mean_weight(x.dtype) if reduce == "mean" else self._sum_weight(x.dtype)
         return self.edges.constant_sum(x, Factors(weights))
 

@@ -20,6 +20,7 @@ from torch.autograd import Function
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
+from gnnkit.engine.copies import copy_on_write
 from gnnkit.engine.exchange import Demand, Peers, Route, Slicing
 from gnnkit.engine.kernels import ONE, EdgeKernels
 from gnnkit.engine.quarters import Degrees, Kind, Quarters
@@ -161,8 +162,21 @@ class Engine:
 
     def held(self) -> list[Tensor]:
         """Lists the tensors that last for the whole run and that layers read."""
-        tensors = (self.nodes, self.edge_ids, self.source_ids, self.in_degree, self.out_degree, self.edge_features)
-        return [tensor for tensor in tensors if tensor is not None]
+        return [self.source_ids, *self._lent().values()]
+
+    def lent(self) -> dict[str, Tensor]:
+        """Returns the tensors that layers have been given so far, by attribute."""
+        graph: RankGraph | None = self.__dict__.get("rank_graph")
+        return self._lent() | ({} if graph is None else graph.lent())
+
+    def _lent(self) -> dict[str, Tensor]:
+        tensors = {
+            "src_nodes": self.nodes,
+            "edge_ids": self.edge_ids,
+            "in_degree": self.in_degree,
+            "out_degree": self.out_degree,
+        }
+        return tensors if self.edge_features is None else {**tensors, "edge_features": self.edge_features}
 
     @property
     def holds_in_edges(self) -> bool:
@@ -204,6 +218,7 @@ class Engine:
         """Sums over the in-edges of the owned nodes, times the graph's weights.
 
         Sums of edges whose source this cell owns are made while the halo travels.
+        Layers may write into the result. A kept sum is copied when a layer does.
 
         Args:
             x: [num_owned, ...] rows.
@@ -219,7 +234,7 @@ class Engine:
         if not known:
             self._kept[kind, beside] = self._sum(x, layer, kind, None, beside)
         z = self._kept[kind, beside]
-        return z if own is None else z + own * x
+        return copy_on_write(z) if own is None else z + own * x
 
     def _is_fixed(self, x: Tensor) -> bool:
         """Whether the sums over `x` are those of any other exact pass.
@@ -263,13 +278,14 @@ class Engine:
         z = self.edges.by_destination.sum(message(rows, columns))
         return self._join(self._at_owners(z, layer), x, layer)
 
-    def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_owned, f]
+    def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
         """Takes the largest over in-edges, 0 without.
 
         Ties go to the lowest global source id.
         """
-        z: Tensor = _Max.apply(self._gather(x, layer), self, layer)
-        return self._join(z, x, layer)
+        rows = self._gather(x, layer)
+        z: Tensor = _Max.apply(rows.flatten(1), self, layer)
+        return self._join(z.view(len(z), *rows.shape[1:]), x, layer)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None, layer: int) -> Tensor:  # [held edges, H]
         """Computes src[u] + dst[v] (+ edge[e]) for each held edge e = u -> v.

@@ -22,6 +22,11 @@ class RankGraph:
     edge_index: Tensor  # [2, held edges] int64 source row, destination row < num_dst
     weight: Tensor | None  # [held edges] the graph's own
 
+    def lent(self) -> dict[str, Tensor]:
+        """Returns the tensors by attribute of an adjacency."""
+        weight = {} if self.weight is None else {"rank_graph.weight": self.weight}
+        return {"rank_graph.edge_index": self.edge_index} | weight
+
     @classmethod
     def of(cls, shard: Shard, weight: Tensor | None, device: torch.device) -> RankGraph:
         """Lists the edges of a shard.

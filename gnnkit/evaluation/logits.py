@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, Rows, ShardAdjacency, TableFeatures
+from gnnkit.engine.lent import lent
 from gnnkit.engine.products import fast_products
 from gnnkit.graph import Floats, Graph, Ids
 from gnnkit.sampler import FullSampler
@@ -86,8 +87,9 @@ class ShardEvaluation(Evaluation):
     def _logits(self, model: nn.Module) -> Tensor:
         engine = self.worker.engine(model)
         adjacencies = ShardAdjacency.layers(engine, model.num_layers, 0)  # type: ignore[arg-type]
-        with engine.tally.paused():
-            logits: Tensor = model(self._inputs(engine, model), adjacencies)
+        x = self._inputs(engine, model)
+        with engine.tally.paused(), lent(model, adjacencies, x=x):
+            logits: Tensor = model(x, adjacencies)
         return logits
 
     def _inputs(self, engine: Engine, model: nn.Module) -> Rows:  # [num_owned, width]

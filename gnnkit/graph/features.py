@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,10 @@ class SparseFeatures:
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
         kept = np.repeat(csr.indptr[chosen] - indptr[:-1], degree) + np.arange(indptr[-1])
         return SparseFeatures(CSC(indptr, csr.indices[kept], self.values[kept], csr.num_sources))
+
+    def columns(self, order: Sequence[int]) -> SparseFeatures:
+        """Puts columns into another order, `order[0]` first. Each stands once."""
+        return SparseFeatures(replace(self.csr, indices=np.argsort(order)[self.csr.indices].astype(np.int32)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:  # [n, width]
         """Returns the dense rows. Raises `UserError` for more than memory holds."""

@@ -17,17 +17,27 @@ from gnnkit.ranges import shown
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
 
 
-def class_names_of(values: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Reads names of classes, if there are any. Raises `UserError` for equal names."""
+def names_of(field: str, values: Sequence[str] | None, width: int | None = None) -> tuple[str, ...] | None:
+    """Reads names, if there are any.
+
+    Raises `UserError` for equal names, and for another number of names.
+
+    Args:
+        field: For the message.
+        values: Names of the user, or None.
+        width: Number of names. Default: any.
+    """
     if values is None:
         return None
     names = tuple(values)
     for number, name in enumerate(names):
         if not isinstance(name, str):
-            raise UserError(f"class_names[{number}] = {shown(name)} is no text")
+            raise UserError(f"{field}[{number}] = {shown(name)} is no text")
     if len(set(names)) < len(names):
         number = next(i for i, name in enumerate(names) if name in names[:i])
-        raise UserError(f"class_names[{number}] = {names[number]!r} is given twice")
+        raise UserError(f"{field}[{number}] = {names[number]!r} is given twice")
+    if width is not None and len(names) != width:
+        raise UserError(f"{field} has {len(names)} names for {width} columns")
     return names
 
 

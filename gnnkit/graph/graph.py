@@ -22,11 +22,13 @@ from gnnkit.graph.features import (
     read_features,
     rows_of,
 )
-from gnnkit.graph.fields import class_names_of, count_nodes, edge_positions_of, node_ids_of, pairs_of
+from gnnkit.graph.fields import count_nodes, edge_positions_of, names_of, node_ids_of, pairs_of
 from gnnkit.graph.labels import check_labelled, labelled, read_labels
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.storage import load_arrays, save_arrays
+
+_NAMES = ("class_names", "feature_names", "edge_feature_names")  # fields that a saved graph keeps as JSON
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +58,9 @@ class Graph:
     beside the predictions. None stands for 0, 1, ...
 
     `class_names` are distinct. Runs write them beside the predictions too.
+
+    `feature_names` and `edge_feature_names` are distinct. Runs keep them, and a trained
+    model finds its columns by name in other data. None: columns are known by place.
     """
 
     csc: CSC
@@ -69,6 +74,8 @@ class Graph:
     val_edges: Ids | None = field(default=None, kw_only=True)  # [num_val, 2] int64
     test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
+    feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
+    edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -76,7 +83,7 @@ class Graph:
             raise UserError(f"a graph's edges join its own nodes, got {self.csc.num_sources} sources for {n} nodes")
         if self.csc.weight is not None and self.csc.weight.itemsize > 4:  # float32 is checked by CSC
             checks.check_finite("weight", self.csc.weight, bound=checks.FLOAT32_MAX)
-        names = class_names_of(self.class_names)
+        names = names_of("class_names", self.class_names)
         labels = read_labels(self.labels, n, None if names is None else len(names))
         split = Split.of(self.split, n)
         check_labelled(labels, split)
@@ -93,8 +100,18 @@ class Graph:
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
         )
+        self._check_columns()
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
+
+    def _check_columns(self) -> None:
+        """Raises `UserError` for names that do not fit the columns."""
+        edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
+        set_fields(
+            self,
+            feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),
+            edge_feature_names=names_of("edge_feature_names", self.edge_feature_names, edge_width),
+        )
 
     @classmethod
     def of(cls, value: Any) -> Graph:
@@ -131,6 +148,8 @@ class Graph:
         coordinates: npt.ArrayLike | None = None,  # [num_nodes, 2 or 3]
         class_names: Sequence[str] | None = None,
         node_ids: npt.ArrayLike | None = None,  # [num_nodes]
+        feature_names: Sequence[str] | None = None,  # [width]
+        edge_feature_names: Sequence[str] | None = None,  # [edge_width]
         threads: int | None = None,
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
@@ -150,6 +169,8 @@ class Graph:
             coordinates: [num_nodes, 2 or 3] numbers, or None.
             class_names: [num_classes] names, or None.
             node_ids: [num_nodes] your ids of the nodes, or None.
+            feature_names: [width] names of columns, or None.
+            edge_feature_names: [edge_width] names of columns, or None.
             threads: threads that sort. Default: the cores at hand.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
@@ -166,6 +187,8 @@ class Graph:
             class_names=None if class_names is None else tuple(class_names),
             edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
             node_ids=None if node_ids is None else checks.array("node_ids", node_ids),
+            feature_names=None if feature_names is None else tuple(feature_names),
+            edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
         )
 
     @classmethod
@@ -335,7 +358,7 @@ class Graph:
         arrays, meta = load_arrays(folder)
         try:
             csc = CSC(arrays["indptr"], arrays["indices"], arrays.get("weight"))
-            names = meta["class_names"]
+            names = {name: None if (kept := meta.get(name)) is None else tuple(map(str, kept)) for name in _NAMES}
             return cls(
                 csc,
                 read_features(arrays),
@@ -343,11 +366,11 @@ class Graph:
                 arrays["split"],
                 arrays.get("edge_features"),
                 arrays.get("coordinates"),
-                class_names=None if names is None else tuple(map(str, names)),
                 edge_positions=arrays.get("edge_positions"),
                 val_edges=arrays.get("val_edges"),
                 test_edges=arrays.get("test_edges"),
                 node_ids=arrays.get("node_ids"),
+                **names,
             )
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
@@ -373,7 +396,7 @@ class Graph:
             "test_edges": self.test_edges,
             "node_ids": self.node_ids,
         }
-        save_arrays(Path(folder), arrays, {"class_names": self.class_names})
+        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in _NAMES})
 
     @property
     def num_nodes(self) -> int:

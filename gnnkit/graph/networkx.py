@@ -44,6 +44,8 @@ def from_networkx(
         edge_features=edges.rows(rows),
         class_names=class_names,
         node_ids=_ids(list(number)),
+        feature_names=nodes.column_names(wide),
+        edge_feature_names=edges.column_names(rows),
     )
 
 

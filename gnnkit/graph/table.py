@@ -122,9 +122,9 @@ class Table:
         self._refuse(name, ~np.isfinite(numbers), values, "is not finite")
         return np.asarray(numbers)
 
-    def other_numbers(self, known: Collection[str]) -> Floats | None:  # [rows, columns] float32
-        """Reads all columns but the known ones. Returns None if there are no others."""
-        return self.rows([name for name in self.names if name not in known])
+    def others(self, known: Collection[str]) -> list[str]:
+        """Lists all columns but the known ones."""
+        return [name for name in self.names if name not in known]
 
     def rows(self, names: Sequence[str]) -> Floats | None:  # [rows, columns] float32
         """Reads columns of numbers, or of lists of equal length, side by side."""
@@ -132,9 +132,19 @@ class Table:
             return None
         return np.concatenate([self._wide(name) for name in names], axis=1)
 
+    def column_names(self, names: Sequence[str]) -> list[str] | None:
+        """Names the columns of `rows`, such as `x` or `x[0]` where `x` holds lists."""
+        return [each for name in names for each in self._names(name)] or None
+
+    def _names(self, name: str) -> list[str]:
+        column = self._column(name)
+        if not _is_listed(column.type):
+            return [name]
+        return [f"{name}[{number}]" for number in range(len(column[0]) if len(column) else 0)]
+
     def _wide(self, name: str) -> Floats:  # [rows, 1 or more] float32
         column = self._column(name)
-        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or _is_fixed(column.type)):
+        if not _is_listed(column.type):
             return self._narrow(name, self.numbers(name))[:, None]
         self._refuse_nulls(name, column)
         length = pc.list_value_length(column).to_numpy()
@@ -275,8 +285,9 @@ def _is_uuid(kind: pa.DataType) -> bool:
     return getattr(kind, "extension_name", "") == "arrow.uuid"
 
 
-def _is_fixed(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind))
+def _is_listed(kind: pa.DataType) -> bool:
+    """Says whether each entry is a list of numbers."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _plain(value: Any) -> object:

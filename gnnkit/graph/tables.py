@@ -38,18 +38,21 @@ def from_tables(
     if weight is None:
         weight = "weight" if "weight" in links.names else None
     if edge_features is None:
-        edge_features = [name for name in links.names if name not in {*ends, weight}]
+        edge_features = [name for name in links.others(ends) if name != weight]
     ids = node_ids(links, named, ends, columns[0])
     labels, class_names = named.labels(columns[1]) if named else (None, None)
+    given, names = _features(named, columns, features)
     return Graph.from_edges(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
         None if ids is None else len(ids),
-        features=_features(named, columns, features),
+        features=given,
         labels=labels,
         split=named.splits(columns[2]) if named else None,
         weight=None if weight is None else links.numbers(weight),
         edge_features=links.rows(edge_features),
+        feature_names=names,
+        edge_feature_names=links.column_names(edge_features),
         class_names=class_names,
         node_ids=None if ids is None else as_ids(ids),
     )
@@ -67,12 +70,14 @@ def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str
 
 def _features(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
-) -> Array | None:
+) -> tuple[Array | None, list[str] | None]:
+    """Returns rows of features, and the names of their columns where there are any."""
     if features is None:
-        return nodes.other_numbers(columns) if nodes else None
-    names = [features] if isinstance(features, str) else features
+        names: Any = [] if nodes is None else nodes.others(columns)
+    else:
+        names = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return array("features", features)
-    if nodes is None:
+        return array("features", features), None
+    if nodes is None and names:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
-    return nodes.rows(names)
+    return (None, None) if nodes is None else (nodes.rows(names), nodes.column_names(names))

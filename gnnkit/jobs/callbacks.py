@@ -120,8 +120,8 @@ def signs() -> Callback:
 
 def resumed(job: Job) -> list[resume.Resume]:
     """Reads the checkpoint that the run goes on from, if there is one."""
-    path = job.settings.trainer.resume
-    return [] if path is None else [resume.Resume(resume.load(path), resumable(job))]
+    path, ends = job.settings.trainer.resume, job.settings.on_exists == "resume"
+    return [] if path is None else [resume.Resume(resume.load(path), resumable(job), ends=ends)]
 
 
 def periodic(job: Job) -> list[Callback]:

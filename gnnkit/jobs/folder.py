@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from gnnkit.config import RECORD
 from gnnkit.errors import UserError
+from gnnkit.jobs.lock import NAME as LOCK
+from gnnkit.jobs.lock import locked
 from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
+from gnnkit.leader.folder import INPUTS
+from gnnkit.ranges import local_path
 from gnnkit.settings import Settings
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
-_CONFIG, _CHECKPOINT = "config.yaml", "checkpoints/last.json"
-_KEPT = ("checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
+_CONFIG, _CHECKPOINT, _STEPS = "config.yaml", "checkpoints/last.json", "workers.jsonl"
+_KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
 _WRITTEN = (
     _CONFIG,
@@ -25,8 +30,9 @@ _WRITTEN = (
     *(f"{name}.parquet" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
     "embedding.npy",
     "classes.json",
+    INPUTS,
     "coordination.json",
-    "workers.jsonl",
+    _STEPS,
     "epochs.jsonl",
     "partition.json",
     "trace.json",
@@ -64,37 +70,61 @@ def resumed(settings: Settings, folder: str | Path | None) -> Settings:
         raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
-    if named is None or not (Path(named) / _CHECKPOINT).is_file():
+    if named is None or not (local_path("output", named) / _CHECKPOINT).is_file():
         return settings
     return replace(settings, trainer=replace(settings.trainer, resume=str(Path(named).absolute())))
 
 
-def bare(settings: Settings, folder: str | Path | None) -> Path:
-    """Makes the run folder, and writes nothing.
+@contextmanager
+def bare(settings: Settings, folder: str | Path | None) -> Iterator[Path]:
+    """Makes the run folder and holds it, and writes nothing.
+
+    A job that is refused before its first step leaves the folder as it was, but for the
+    files that `on_exists=replace` has deleted.
 
     Args:
-        settings: The configuration, from `resumed`.
-        folder: The run folder. Default: the key `output`, or else a new one.
+        settings: From `resumed`.
+        folder: Default: the key `output`, or else a new folder.
     """
     named = settings.output if folder is None else folder
-    return new_folder(Path("outputs")) if named is None else _named(Path(named).absolute(), settings)
+    made = new_folder(Path("outputs")) if named is None else local_path("output", named).absolute()
+    is_new = named is None or not made.exists()
+    try:
+        with locked(made):
+            moved = _cleared(made, settings)
+            try:
+                yield made
+            except UserError:
+                if not _took_steps(made, moved):
+                    _undo(made, moved)
+                raise
+    except UserError:
+        if is_new:
+            with suppress(OSError):  # it holds something
+                made.rmdir()
+        raise
 
 
-def make(settings: Settings, folder: str | Path | None, overrides: Sequence[str] = ()) -> Path:
-    """Makes the run folder, and writes the configuration there.
+@contextmanager
+def opened(settings: Settings, folder: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[Path]:
+    """Makes the run folder and holds it, like `bare`, and writes the configuration.
 
     Args:
-        settings: The configuration, from `resumed`.
-        folder: The run folder. Default: the key `output`, or else a new one.
+        settings: From `resumed`.
+        folder: Default: the key `output`, or else a new folder.
         overrides: As on the command line, to be kept.
     """
-    made = bare(settings, folder)
+    with bare(settings, folder) as made:
+        _write_configuration(made, settings, overrides)
+        yield made
+
+
+def _write_configuration(made: Path, settings: Settings, overrides: Sequence[str]) -> None:
     (made / _CONFIG).write_text(to_yaml(settings.composed), encoding="utf-8")
     record = made / RECORD
     record.mkdir(exist_ok=True)
     (record / "config.yaml").write_text(plain_yaml(settings.composed), encoding="utf-8")
     (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in overrides]), encoding="utf-8")
-    return made
 
 
 def new_folder(base: Path) -> Path:
@@ -115,25 +145,43 @@ def new_folder(base: Path) -> Path:
     raise UserError(f"{parent.absolute()} holds 10000 runs of {stem}")
 
 
-def _named(folder: Path, settings: Settings) -> Path:
-    """Makes a folder, or clears the one of an earlier run."""
+def _cleared(folder: Path, settings: Settings) -> Path | None:
+    """Clears the folder of an earlier run. Returns where its files are, if kept."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not any(folder.iterdir()):
-            return folder
+        if _is_empty(folder):
+            return None
         check_free(folder, settings.on_exists)
         if settings.on_exists == "resume" and settings.trainer.resume is not None:
-            _move_away(folder)
-        else:
-            _delete(folder)
+            _check_unfinished(folder, settings)
+            return _move_away(folder)
+        _delete(folder)
+        say(f"on_exists=replace: deleted the files of the earlier run in {folder}")
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from error
-    return folder
+    return None
+
+
+def _is_empty(folder: Path) -> bool:
+    return all(path.name == LOCK for path in folder.iterdir())
+
+
+def _check_unfinished(folder: Path, settings: Settings) -> None:
+    """Raises `UserError` for a run that has its result and no step left to take."""
+    from gnnkit.training import resume
+
+    keys = settings.trainer
+    assert keys.resume is not None
+    left = resume.nothing_left(resume.load(keys.resume), keys.max_epochs, keys.monitor, keys.patience)
+    if left is not None and (folder / "result.json").is_file():
+        raise UserError(
+            f"on_exists=resume: the run in {folder} is finished and its results stay: {left}, ask for more to go on, or "
+            "choose on_exists=replace"
+        )
 
 
 def check_free(folder: Path, on_exists: str) -> None:
     """Raises `UserError` for a folder that a run must not be written to."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or _is_empty(folder):
         return
     if not (folder / _CONFIG).is_file():
         raise UserError(f"cannot make the run folder {folder}: it holds other files than those of a run")
@@ -157,20 +205,50 @@ def _delete(folder: Path) -> None:
         for path in paths:
             path.unlink()
         _remove_empty(each, paths)
-    say(f"on_exists=replace: deleted the files of the earlier run in {folder}")
 
 
-def _move_away(folder: Path) -> None:
+def _took_steps(folder: Path, moved: Path | None) -> bool:
+    """Tells whether a job has a step or a checkpoint of its own. Arguments: `_undo`."""
+    steps = folder / _STEPS
+    return (steps.is_file() and steps.stat().st_size > 0) or (moved is None and (folder / _CHECKPOINT).exists())
+
+
+def _undo(folder: Path, moved: Path | None) -> None:
+    """Deletes what a refused job has written, and moves earlier results back.
+
+    Args:
+        folder: The run folder.
+        moved: From `_move_away`, or None where the folder was empty.
+    """
+    if moved is None:
+        _delete(folder)
+        return
+    for path in _results(folder):
+        path.unlink()
+    _move(moved, folder, list(_written(moved)))
+
+
+def _move_away(folder: Path) -> Path:
     """Moves what an earlier run has written, except what the resumed run needs."""
     number = 1 + sum(1 for _ in folder.glob(f"{EARLIER}-*"))
     target = folder / f"{EARLIER}-{number}"
-    paths = [path for path in _written(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]
+    _move(folder, target, _results(folder))
+    say(f"on_exists=resume: goes on from {folder / _CHECKPOINT}, earlier results are in {target}")
+    return target
+
+
+def _results(folder: Path) -> list[Path]:
+    """Lists what a run has written and a resumed run does not go on with."""
+    return [path for path in _written(folder) if not path.relative_to(folder).as_posix().startswith(_KEPT)]
+
+
+def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
+    """Moves files to the same places in another folder."""
     for path in paths:
-        moved = target / path.relative_to(folder)
+        moved = target / path.relative_to(source)
         moved.parent.mkdir(parents=True, exist_ok=True)
         path.rename(moved)
-    _remove_empty(folder, paths)
-    say(f"on_exists=resume: goes on from {folder / _CHECKPOINT}, earlier results are in {target}")
+    _remove_empty(source, paths)
 
 
 def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:

@@ -42,21 +42,35 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
         "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),
         **({} if model is None else {"given model": ModelSource(settings.model, model).name}),
-        **{f"model.{name}": f"{list(tensor.shape)} {tensor.dtype}" for name, tensor in _state(model)},
+        **(of_model(model) if isinstance(model, nn.Module) else {}),
     }
 
 
+def of_model(model: nn.Module) -> dict[str, str]:
+    """Describes parameters and buffers by name: place in the order, shape and type."""
+    parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
+    trained = {name: "trained" if parameter.requires_grad else "not trained" for name, parameter in parameters}
+    return {
+        **{f"model.{name}": f"parameter {i}, {_form(p)}, {trained[name]}" for i, (name, p) in enumerate(parameters)},
+        **{f"model.{name}": f"buffer {i}, {_form(buffer)}" for i, (name, buffer) in enumerate(buffers)},
+    }
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{'shape unknown' if is_lazy(tensor) else list(tensor.shape)} {tensor.dtype}"
+
+
+@torch.no_grad()
 def share_state(comm: Communicator, model: nn.Module) -> None:
-    """Overwrites parameters and buffers with the values on the leader. Collective."""
-    for _, tensor in _state(model):
-        tensor.copy_(comm.broadcast(tensor.to(comm.device, copy=True), src=0))
+    """Overwrites parameters and buffers with the values on the leader. Collective.
 
-
-def _state(model: Given) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(model, nn.Module):
-        for name, value in model.state_dict().items():
-            if isinstance(value, Tensor) and not is_lazy(value):
-                yield name, value
+    The numbers travel as bytes, because backends do not know all types.
+    """
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if not is_lazy(tensor):
+            numbers = tensor.detach().reshape(-1).to(comm.device, copy=True)
+            comm.broadcast(numbers.view(torch.uint8), src=0)
+            tensor.copy_(numbers.view_as(tensor))
 
 
 def _flattened(composed: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 
 from gnnkit import keys
+from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.launch.phases import say
@@ -107,8 +108,10 @@ def _dataset(settings: Settings, graph: Graph) -> Iterator[Choice]:
     for key, value in chosen.arguments.items():
         if key not in usual or usual[key] != value:
             yield Choice(f"dataset.{key}", _absolute(value))
-    if "symmetrize" in usual and usual["symmetrize"] is None and chosen.arguments.get("symmetrize") is None:
-        yield Choice("dataset.symmetrize", False, "edges as they are. true: both ways, for edges without direction")
+    share = both_ways(graph.csc)
+    if "symmetrize" in usual and chosen.arguments.get("symmetrize") is None and share < ONE_WAY:
+        why = f"{told_share(share, graph.num_edges)}: messages then flow both ways"
+        yield Choice("dataset.symmetrize", True, f"{why}. false: from src to dst alone")
     if graph.labelled.any() and not graph.split.any():
         if "split" not in usual:
             raise UserError(f"dataset={chosen.name} has labels, and no split says who trains: give the data a split")

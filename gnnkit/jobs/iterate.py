@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Engine, ShardAdjacency, Tally
+from gnnkit.engine.lent import lent
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
@@ -132,7 +133,8 @@ def iterate(program: Program, worker: Worker, watch: Watch) -> Outcome:
         iteration += 1
         before, start, exchanged = x, time.perf_counter(), engine.tally.seconds
         progress(f"iteration {iteration}")
-        x = program.step(before, nodes)
+        with lent(program, [nodes.adjacency], **_read(nodes, before)):
+            x = program.step(before, nodes)
         own = _state(before, x, time.perf_counter() - start, engine.tally.seconds - exchanged)
         states = _everyones(own, worker)
         seconds += own.seconds_compute + own.seconds_exchange
@@ -155,6 +157,11 @@ def _nodes(engine: Engine, worker: Worker) -> Nodes:
         labels=torch.from_numpy(np.array(shard.labels)).to(device),
         split=torch.tensor(np.asarray(shard.split), device=device),
     )
+
+
+def _read(nodes: Nodes, x: Tensor) -> dict[str, Tensor]:
+    """Returns what a step must not change, by name."""
+    return {"x": x, "nodes.features": nodes.features, "nodes.labels": nodes.labels, "nodes.split": nodes.split}
 
 
 def _state(before: Tensor, after: Tensor, seconds: float, seconds_exchange: float) -> StepState:

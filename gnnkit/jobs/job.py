@@ -12,7 +12,9 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.engine import LearnedRows
+from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared, load_graph, load_links, load_rounded, load_shard
 from gnnkit.model.exactness import inexact
@@ -23,6 +25,7 @@ from gnnkit.task import Task
 from gnnkit.training.embedding import Embedding
 
 T = TypeVar("T")
+_CURE = ". Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
 # Types of features, parameters and messages by trainer.precision.
 DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
 _INPUTS = {"bf16-mixed": torch.bfloat16}  # type of the input rows of sampled batches on CPUs
@@ -95,28 +98,42 @@ class Job:
         width = self.settings.embedding or worker.features.width
         return Widths(width, num_outputs, 0 if edges is None else edges.shape[1])
 
-    def set_up(self, strategy: ExecutionStrategy, worker: Worker, task: Task) -> tuple[nn.Module, Embedding | None]:
-        """Makes model and learned input rows of one rank, and sets up the strategy.
+    def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
+        """Sets up the strategy for a model. Collective.
 
-        All ranks have the same first parameters. Threads share torch's random
-        generator, and Lightning winds the generator back at the begin of training. So
-        no thread trains before all threads have a model. Collective.
-
-        Args:
-            strategy: Hands out the batches.
-            worker: This rank.
-            task: The task, whose parameters become a part of the model.
+        Returns the learned input rows of one rank, where input rows are learned.
         """
-        model = self.source.make_model(self.widths(worker), self.settings.seed, task).to(worker.device, worker.dtype)
-        if worker.comm.in_one_process:
-            worker.comm.all_reduce(torch.zeros(1))
         strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
         strategy.setup(worker, model)
         width = self.settings.embedding
         if width is None:
-            return model, None
+            return None
         rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
-        return model, Embedding(rows, strategy.tally)
+        return Embedding(rows, strategy.tally)
+
+    def make_model(self, worker: Worker, widths: Widths, task: Task, *, exchanges: bool) -> nn.Module:
+        """Makes the model of one rank, with the parameters and buffers of the leader.
+
+        Raises `UserError` where the models of two ranks differ. Threads share torch's
+        random generator, and Lightning winds the generator back at the begin of
+        training. So no thread returns before all threads have a model. Collective.
+
+        Args:
+            worker: This rank.
+            widths: Sizes that the model must fit.
+            task: The task, whose parameters become a part of the model.
+            exchanges: Whether the model's layers exchange rows between ranks.
+        """
+        model = self.own_model(worker, widths, task)
+        if worker.comm.world_size > 1:
+            calls = self.source.calls(model, widths) if exchanges else []
+            agree(worker.comm, of_model(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _CURE)
+            share_state(worker.comm, model)
+        return model
+
+    def own_model(self, worker: Worker, widths: Widths, task: Task) -> nn.Module:
+        """Makes the model of one rank alone, whatever the other ranks have."""
+        return self.source.make_model(widths, self.settings.seed, task).to(worker.device, worker.dtype)
 
     def inexact(self, worker: Worker) -> list[str]:
         """Lists the known reasons why several ranks compute another model than one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 import socket
@@ -11,13 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from gnnkit.comm import Mailbox
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import adopt, to_plain
-from gnnkit.jobs.identity import identity, share_state
+from gnnkit.jobs.identity import identity
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.run import connect
@@ -73,9 +70,6 @@ def join(
     comm = connect(settings, started.rank, started.world_size, _listener(started))
     try:
         agree(comm, identity(settings, graph, model))
-        if isinstance(model, nn.Module):
-            model = copy.deepcopy(model)
-            share_state(comm, model)
         with comm.mailbox() as mailbox:
             if folder is None:
                 job = _hear_of_job(mailbox, settings, model)

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from gnnkit.errors import UserError
+from gnnkit.model import parameters
+from gnnkit.model.calls import calls
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.settings import Choice
 from gnnkit.task import Task
@@ -72,7 +74,7 @@ class ModelSource:
         """Makes a new model, with the same first parameters on all ranks.
 
         Parameters do not depend on the precision. Raises `UserError` for a model
-        without `num_layers`.
+        without `num_layers`, and for parameters that ranks cannot train together.
 
         Args:
             widths: Sizes that the model must fit.
@@ -88,7 +90,13 @@ class ModelSource:
             raise UserError(
                 f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads"
             )
+        parameters.check(model)
         return model
+
+    def calls(self, model: nn.Module, widths: Widths) -> list[str]:
+        """Lists the exchanges of a forward pass of the model, in order."""
+        with _building, torch.random.fork_rng(devices=[]):
+            return calls(model, widths.in_features, widths.edge_width)
 
     def _make(self, widths: Widths) -> nn.Module:
         if isinstance(self.given, nn.Module):

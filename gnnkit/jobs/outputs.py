@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gnnkit.checks import Array
@@ -14,6 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, by_node
 from gnnkit.jobs.job import Job
 from gnnkit.jobs.rows import write_named
+from gnnkit.leader.channel import LEADER
 from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
 from gnnkit.task import NodeTask, Task, numbered
@@ -66,13 +69,15 @@ def write(
             write_named(job, worker, name, by_node(rows, worker), columns)
 
     def read(logits: Tensor, worker: Worker) -> tuple[dict[str, float], dict[str, Any]]:
+        if job.settings.checkpoint is not None:
+            _check_finite(logits, worker, job.settings.checkpoint)
         if "predictions" in wanted:
             columns = functools.partial(task.columns, classes=names)
             write_named(job, worker, "predictions", task.predictions(logits, worker), columns)
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
-        return (task.measure(logits, worker), task.details(logits, worker)) if measures else ({}, {})
+        return _measured(task, logits, worker) if measures else ({}, {})
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:
@@ -80,6 +85,25 @@ def write(
         body = Body(model)
         make(body).read(body, lambda rows, worker: keep("embeddings", rows, worker))
     return found
+
+
+def _measured(task: Task, logits: Tensor, worker: Worker) -> tuple[dict[str, float], dict[str, Any]]:
+    """Measures, and prints why figures tell nothing, on the leader. Collective."""
+    found = task.measure(logits, worker)
+    for line in task.doubts(found) if worker.comm.rank == LEADER else ():
+        print(f"gnnkit: warning: {line}", file=sys.stderr)
+    return found, task.details(logits, worker)
+
+
+def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:
+    """Raises `UserError` on all ranks for outputs that are not finite. Collective."""
+    bad = (~torch.isfinite(logits)).reshape(len(logits), -1).any(1).sum()
+    count = int(worker.comm.all_reduce(bad[None]))
+    if count:
+        raise UserError(
+            f"checkpoint={checkpoint}: outputs of {count:,} of {worker.shard.num_nodes:,} nodes are not finite: look for "
+            "buffers of the model that are not finite, and for features far larger than those that trained"
+        )
 
 
 def _columns(name: str, titles: Sequence[str] | None, rows: Array, ids: Array) -> dict[str, Array]:

@@ -37,7 +37,7 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     worker = job.worker(comm)
     names = weights.class_names(folder)
     _check_data(job, worker, widths, names)
-    model = job.source.make_model(widths, settings.seed, task).to(worker.device, worker.dtype).eval()
+    model = job.make_model(worker, widths, task, exchanges=worker.fetches).eval()
     weights.fill(model, tensors, folder)
 
     learned = _learned(job, worker, folder)

@@ -164,7 +164,8 @@ def _try_step(
         job = Job(settings, Path(), prepared, given)
         worker = Worker(ranks, shard, DTYPES[settings.trainer.precision], settings.seed, threads=settings.threads)
         strategy, task = job.strategy(), job.task()
-        model, embedding = job.set_up(strategy, worker, task)
+        model = job.own_model(worker, job.widths(worker), task)
+        embedding = job.set_up(strategy, worker, model)
         tell_row_counts(worker.engine(model))
         optimizer = _optimizer(settings, model)
         seconds: list[float] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.lock import locked
 from gnnkit.jobs.redacted import command
 from gnnkit.jobs.report import after_run, report
 from gnnkit.launch.environment import started_rank
@@ -64,18 +65,19 @@ def start(
         phase(f"job={settings.job}: checking the configuration")
     from gnnkit.jobs import dispatch
 
-    with contextlib.nullcontext() if started else _collecting_nothing():
-        settings = dispatch.check(settings, graph, model)
-        run_folder = run_folders.make(settings, folder, overrides) if is_leader else None
-        if run_folder is not None and settings.notes:
-            say("\n".join(settings.notes))
-        result = dispatch.run(settings, run_folder, started, graph, model)
-    if run_folder is None:
-        return result
-    if settings.job == "train":
-        result = timed(result, time.perf_counter() - begun)
-        result = result.with_figure("command", command(overrides, program))
-    return _told(settings, replace(result, run_folder=run_folder), run_folder)
+    with contextlib.ExitStack() as held:
+        with contextlib.nullcontext() if started else _collecting_nothing():
+            settings = dispatch.check(settings, graph, model)
+            run_folder = held.enter_context(run_folders.opened(settings, folder, overrides)) if is_leader else None
+            if run_folder is not None and settings.notes:
+                say("\n".join(settings.notes))
+            result = dispatch.run(settings, run_folder, started, graph, model)
+        if run_folder is None:
+            return result
+        if settings.job == "train":
+            result = timed(result, time.perf_counter() - begun)
+            result = result.with_figure("command", command(overrides, program))
+        return _told(settings, replace(result, run_folder=run_folder), run_folder)
 
 
 def _told(settings: Settings, result: Result, run_folder: Path) -> Result:
@@ -105,9 +107,13 @@ def _without_run(settings: Settings, folder: str | Path | None, graph: Graph | N
         from gnnkit.jobs.init import init
 
         return init(settings, folder, graph)
-    named = settings.output if folder is None else folder
-    target = None if named is None and len(settings.runs) == 1 else run_folders.bare(settings, folder)
-    result = report(settings.runs, target)
+    named, first = settings.output if folder is None else folder, Path(settings.runs[0])
+    if named is not None or len(settings.runs) > 1:
+        held: contextlib.AbstractContextManager[Path | None] = run_folders.bare(settings, folder)
+    else:
+        held = locked(first) if first.is_dir() else contextlib.nullcontext()
+    with held as target:
+        result = report(settings.runs, target)
     say(result.table())
     return result
 

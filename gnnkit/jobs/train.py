@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     worker = module.worker  # with other nodes, where these have moved
     if comm.rank == LEADER:
         phase("evaluating")
-    drifts = _finish(job, module, sync, fitted.trainer)
+    drifts = _finish(job, module, fitted.trainer)
     logged = _test(module, fitted)
     if spans is not None:
         _trace(job, spans, comm, mailbox)
@@ -150,7 +150,9 @@ def make_module(
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
     settings, task = job.settings, job.task()
-    model, embedding = job.set_up(strategy, worker, task)
+    exchanges = worker.fetches or strategy.exchanges
+    model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
+    embedding = job.set_up(strategy, worker, model)
     module = kind(
         model,
         strategy,
@@ -164,6 +166,7 @@ def make_module(
         schedule=callbacks.schedule(job),
         clip_norm=settings.trainer.clip_norm,
         accumulate=settings.trainer.accumulate,
+        final_average=settings.trainer.final_average,
     )
     if module.accumulate > 1 and strategy.num_batches(0) == 1:
         raise UserError(
@@ -171,7 +174,7 @@ def make_module(
             "trainer.accumulate=1"
         )
     hooks.check(model, job.sync(), isinstance(task, NodeTask) and job.sync().on_lost == "stop")
-    if task.head() is not None and module.own_training_step is not None:
+    if task.head() is not None and own_method(model, "training_step") is not None:
         raise UserError(
             f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
             "parameters of the task: leave training_step out, or choose a task without parameters (task.decoder=dot)"
@@ -210,7 +213,7 @@ def _fit(
         meter,
         guard=guard,
         mailbox=mailbox,
-        callbacks=[observer, *_around(job, module, sync), *relieving, *resumed, *_display(job, watch)],
+        callbacks=[observer, *_around(job, module), *relieving, *resumed, *_display(job, watch)],
         logger=writers.loggers or False,
         max_epochs=settings.max_epochs,
         check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -219,25 +222,29 @@ def _fit(
     for checkpoint in resumed:
         checkpoint.place(trainer, module)
     trainer.fit(module)
+    if any(checkpoint.is_over for checkpoint in resumed):
+        _end_at_once(trainer, module, [*resumed, observer])
     if watch is not None:
         watch.close()
     return _Fitted(trainer, observer, watch, relieving, writers)
 
 
-def _around(job: Job, module: TrainingModule, sync: GradientSync) -> list[L.Callback]:
+def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence[L.Callback]) -> None:
+    """Calls what Lightning leaves out where no step is left to take. Collective."""
+    for each in callbacks:
+        each.on_train_start(trainer, module)
+        each.on_train_end(trainer, module)
+
+
+def _around(job: Job, module: TrainingModule) -> list[L.Callback]:
     """Makes what accompanies the steps, in the order of the calls.
 
     The monitor counts a step before a checkpoint saves the count.
-
-    Args:
-        job: The job.
-        module: The module of this rank.
-        sync: The gradient synchronisation.
     """
     max_time = job.settings.trainer.max_time
     return [
         callbacks.signs(),
-        *callbacks.monitor(job, _writer(job, module, sync)),
+        *callbacks.monitor(job, _writer(job, module)),
         *([] if max_time is None else [TimeLimit(max_time)]),
         *callbacks.chosen(job, module.model),
         *callbacks.periodic(job),
@@ -261,21 +268,15 @@ def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
     return found
 
 
-def _writer(job: Job, module: TrainingModule, sync: GradientSync) -> Callable[[nn.Module], None] | None:
-    """Makes what writes a better model, on the leader. None where ranks differ.
-
-    Args:
-        job: The job.
-        module: The module of this rank.
-        sync: The gradient synchronisation.
-    """
+def _writer(job: Job, module: TrainingModule) -> Callable[[nn.Module], None] | None:
+    """Makes what writes a better model, on the leader. None on other ranks."""
     worker = module.worker
-    if worker.comm.rank != LEADER or module.strategy.drifts or sync.drifts:
+    if worker.comm.rank != LEADER:
         return None
     return functools.partial(weights.save, widths=job.widths(worker), folder=job.folder)
 
 
-def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Trainer) -> dict[str, float]:
+def _finish(job: Job, module: TrainingModule, trainer: L.Trainer) -> dict[str, float]:
     """Saves the last checkpoint, and brings all workers to one model. Collective.
 
     The model is the best one where `trainer.monitor` says so, else the last one.
@@ -283,22 +284,20 @@ def _finish(job: Job, module: TrainingModule, sync: GradientSync, trainer: L.Tra
     Args:
         job: The job.
         module: The module of this rank.
-        sync: Brings workers that drifted to one model.
         trainer: The trainer of this rank.
 
     Returns:
         The largest difference of a parameter between two ranks, before and after.
     """
-    settings, worker = job.settings.trainer, module.worker
+    worker = module.worker
     module.settle()
-    if settings.checkpoint:
+    if job.settings.trainer.checkpoint:
         resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0))
-    before = after = drift(module.model, worker.comm)
+    before = drift(module.model, worker.comm)
     if (rule := monitor(trainer)) is not None:
         rule.take_best(module)
-    if before and settings.final_average:
-        sync.finish(module.model, worker.comm, worker.weight)
-        after = drift(module.model, worker.comm)
+    module.join()
+    after = drift(module.model, worker.comm)
     if worker.comm.rank == LEADER:
         weights.save(module.model, job.widths(worker), job.folder)
     return {"drift": before, "final_drift": after}

@@ -11,9 +11,9 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.average import to_vector
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
@@ -24,7 +24,6 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
-from gnnkit.sync import drift
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
@@ -144,9 +143,8 @@ def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailb
         "logger": False,
     }
     make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[recorder], **options).fit(module)
+    module.join()
     sync.close()
-    if drift(module.model, worker.comm) and job.settings.trainer.final_average:
-        sync.finish(module.model, worker.comm, worker.weight)
     strategy.close()
     learned = {}
     if module.embedding is not None:
@@ -190,7 +188,7 @@ class _Recorder(Callback):
 
 
 def _values(module: nn.Module) -> Tensor:
-    return parameters_to_vector(module.parameters()).detach().clone()
+    return to_vector(module.parameters())
 
 
 def _all_rows(rows: Tensor, worker: Worker) -> Tensor:  # [num_nodes, ...] on the leader

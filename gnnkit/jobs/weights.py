@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
@@ -14,12 +17,14 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths
 from gnnkit.jobs.rows import NAMES
 from gnnkit.plugins import arguments_of, plugin_name
+from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.settings import Choice
 from gnnkit.storage import write_atomically
 
 FILE = "model.safetensors"  # in the run folder
-_METADATA = "widths"  # the only key, as safetensors writes several in a random order
+_METADATA = "gnnkit"  # the only key, as safetensors writes several in a random order
 _WIDTHS = ("in_features", "num_classes", "edge_width")
+_DIGEST = "sha256"
 
 
 def save(model: nn.Module, widths: Widths, folder: Path) -> None:
@@ -31,24 +36,45 @@ def save(model: nn.Module, widths: Widths, folder: Path) -> None:
         folder: The run folder.
     """
     tensors = {
-        name: value.detach().cpu().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
     }
-    sizes = json.dumps({name: getattr(widths, name) for name in _WIDTHS})
-    write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: sizes}))
+    facts = json.dumps({name: getattr(widths, name) for name in _WIDTHS} | {_DIGEST: _digest(tensors, widths)})
+    write_atomically(folder / FILE, dump_tensors(tensors, metadata={_METADATA: facts}))
+
+
+def _digest(tensors: Mapping[str, Tensor], widths: Widths) -> str:
+    """Hashes all that the file says."""
+    digest = hashlib.sha256(str([getattr(widths, name) for name in _WIDTHS]).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
-    """Reads what `save` has written. Raises `UserError` for any other folder."""
+    """Reads what `save` has written.
+
+    Raises `UserError` for any other folder, and for a file that was changed.
+    """
     path = folder / FILE
     if not path.is_file():
         raise UserError(f"checkpoint={folder}: there is no {FILE}, choose the folder of a run that has trained")
     try:
         with safe_open(path, framework="pt") as opened:
             found = json.loads((opened.metadata() or {})[_METADATA])
-            widths = Widths(**{name: int(found[name]) for name in _WIDTHS})
-            return {name: opened.get_tensor(name) for name in opened.keys()}, widths  # noqa: SIM118 - no mapping
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+            widths = Widths(**{name: whole(name, found[name], 0, MAX_COUNT) for name in _WIDTHS})
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+            is_whole = found[_DIGEST] == _digest(tensors, widths)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise UserError(f"checkpoint={folder}: {FILE} is not the model of a run: {error}") from error
+    if not is_whole:
+        raise UserError(
+            f"checkpoint={folder}: {FILE} was changed after the run wrote it, its {_DIGEST} is another: copy the file "
+            "again, or train again"
+        )
+    return tensors, widths
 
 
 def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
@@ -74,7 +100,10 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
 
 
 def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Replaces parameters and buffers. Raises `UserError` for those of another model.
+    """Replaces parameters and buffers.
+
+    Raises `UserError` for those of another model, and for parameters that are not
+    finite.
 
     Args:
         model: The model.
@@ -90,6 +119,12 @@ def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
                 "take the model that was trained"
             )
     model.load_state_dict(tensors)
+    for name, parameter in model.named_parameters():
+        if bad := int((~torch.isfinite(parameter)).sum()):
+            raise UserError(
+                f"checkpoint={folder}: {name} has {bad:,} of {parameter.numel():,} numbers that are not finite, so the "
+                "model says nothing: train again, for example with a smaller trainer.lr"
+            )
 
 
 def _configured(folder: Path, widths: Widths) -> nn.Module:

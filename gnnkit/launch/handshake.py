@@ -16,34 +16,37 @@ _MISSING = "nothing"
 _LONGEST = 200  # characters of a value in a message
 
 
-def agree(comm: Communicator, identity: Mapping[str, str]) -> None:
+def agree(comm: Communicator, identity: Mapping[str, str], cure: str = "") -> None:
     """Raises `UserError` on all ranks unless all have the same identity. Collective.
 
-    The leader compares. The message names the first key that differs, in alphabetical
-    order, with the ranks and their values.
+    The leader compares. The message names the first key that differs, with the ranks
+    and their values.
 
     Args:
         comm: The ranks.
         identity: The values of this rank, by configuration key or name.
+        cure: The end of the message. Default: none.
     """
-    text = json.dumps(dict(identity), sort_keys=True).encode()
+    text = json.dumps(dict(identity)).encode()
     gathered = comm.gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(comm.device), dst=_LEADER)
-    found = [json.loads(bytes(each.tolist())) for each in gathered]
+    found = [json.loads(bytes(each.tolist())) if len(each) else None for each in gathered]  # a lost rank has nothing
     problem = comm.share(difference(found) if found else None, src=_LEADER)
     if problem is not None:
         _part(comm)
-        raise UserError(problem)
+        raise UserError(problem + cure)
 
 
-def difference(identities: Sequence[Mapping[str, str]]) -> str | None:
+def difference(identities: Sequence[Mapping[str, str] | None]) -> str | None:
     """Names the first key with different values, or returns None.
 
     Args:
-        identities: The values of each rank, by configuration key or name.
+        identities: The values of each rank, by configuration key or name. None: of a
+            rank that is lost.
     """
-    for key in sorted({key for identity in identities for key in identity}):
+    known = {rank: identity for rank, identity in enumerate(identities) if identity is not None}
+    for key in dict.fromkeys(key for identity in known.values() for key in identity):
         ranks: dict[str, list[int]] = {}
-        for rank, identity in enumerate(identities):
+        for rank, identity in known.items():
             ranks.setdefault(identity.get(key, _MISSING), []).append(rank)
         if len(ranks) > 1:
             values = ", ".join(f"{_spelt(where)} {key}={_shortened(value)}" for value, where in ranks.items())

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gnnkit.dataset.base import ONE_WAY, both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.launch.progress import progress
@@ -236,7 +237,9 @@ def describe(graph: Graph, settings: Settings, partition: Partition) -> list[str
 
 def sizes_of(graph: Graph) -> str:
     """Says how large a graph is, and what its nodes have."""
-    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.features.shape[1]:,} features, {labels_of(graph)}"
+    share = both_ways(graph.csc)
+    few = f" ({100 * share:.2g} % have a reverse edge)" if share < ONE_WAY else ""
+    return f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges{few}, {graph.features.shape[1]:,} features, {labels_of(graph)}"
 
 
 def labels_of(graph: Graph) -> str:

@@ -22,9 +22,10 @@ from gnnkit.launch.phases import phase
 from gnnkit.leader import picture
 from gnnkit.leader.choose import Decision, describe, shape
 from gnnkit.leader.folder import COORDINATION, PREPARED, SOURCE
-from gnnkit.leader.inputs import load, named, with_inputs, with_kept
+from gnnkit.leader.inputs import load, named, with_inputs, with_kept, with_names
 from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.leader.rebalanced import keep, rebalanced
+from gnnkit.leader.trained import Inputs, as_trained
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -109,6 +110,9 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     """
     begun = time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
+    graph = as_trained(settings, with_names(settings, graph))
+    if settings.job == "train":
+        Inputs.of(graph, settings.inputs).save(folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)

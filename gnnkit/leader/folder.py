@@ -4,6 +4,7 @@ from __future__ import annotations
 
 PREPARED = "prepared"  # folder of what the ranks read, removed after the run
 SOURCE = "source"  # folder there, of the graph that may be cut again
+INPUTS = "inputs.json"  # what a model trained here knows of its data
 COORDINATION = "coordination.json"  # the leader's decision
 EPOCHS = "epochs.jsonl"  # sums of each epoch, and each evaluation
 PICTURE = "partition.json"  # the partition in numbers, and a sample of the graph

@@ -21,10 +21,15 @@ _LOOKED_AT = 1 << 22  # numbers of dense features, to find the share that is not
 
 
 def load(settings: Settings, graph: Graph | None = None) -> Graph:
-    """The given graph, or the graph of the configured data set.
+    """The given graph, or that of the configured data set, without names of columns.
 
     Warnings of the data set are one line each.
     """
+    return replace(with_names(settings, graph), feature_names=None, edge_feature_names=None)
+
+
+def with_names(settings: Settings, graph: Graph | None = None) -> Graph:
+    """Like `load`, with names of columns."""
     if graph is not None:
         return graph
     with warnings.catch_warnings(record=True) as told:

@@ -66,7 +66,7 @@ def rebalanced(settings: Settings, graph: Graph) -> tuple[Partition | None, list
         settings: The configuration.
         graph: The graph.
     """
-    folder = _resumed(settings)
+    folder = resumed_folder(settings)
     if folder is None or not (folder / PARTITION).is_dir():
         return None, []
     try:
@@ -79,7 +79,7 @@ def rebalanced(settings: Settings, graph: Graph) -> tuple[Partition | None, list
     return partition, [f"partition: as rebalanced in the run of {settings.trainer.resume}"]
 
 
-def _resumed(settings: Settings) -> Path | None:
+def resumed_folder(settings: Settings) -> Path | None:
     """Returns the run folder that the run goes on from."""
     if settings.trainer.resume is None:
         return None

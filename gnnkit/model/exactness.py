@@ -19,8 +19,8 @@ from gnnkit.model.two_ranks import differs
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
-_ROWS = Sizes(owned=3, edges=3)  # batch normalisation refuses a single row
-_ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
+ROWS = Sizes(owned=3, edges=3)  # batch normalisation refuses a single row
+ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 _ORDERED = (
     "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
@@ -54,7 +54,7 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     try:
         with torch.random.fork_rng(devices=[]), notes:
-            Trial(_ONE_RANK, 0, edge_width, dtype, _ROWS).forward(model, in_features)
+            Trial(ONE_RANK, 0, edge_width, dtype, ROWS).forward(model, in_features)
     except Exception:
         notes.add_dropouts(model)
     with contextlib.suppress(Exception):

@@ -131,7 +131,8 @@ class Reading:
     csc: CSC
     wanted: Floats | None = None  # [num_sources] float64 finite, at least 0, preference for each node
     features: Floats | None = None  # [num_sources, width] float32 or float64 rows that walks compare
-    floor: float = 0.0  # with features: weight of a node unlike the start of a walk, at least 0
+    floor: float = 0.0  # with features: added to the cosine to the start of a walk, at least 0
+    sharpness: int = 1  # with features: exponent of that sum, 1 to 32
     cluster: Ids | None = None  # [num_sources] int64 cluster of each node
     rows: Ids | None = None  # [num_nodes] int64 global ids of destinations. None: positions
     sources: Ids | None = None  # [num_sources] int64 global ids of sources. None: positions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,8 +25,18 @@ _MAX_WALKS = 2**16
 _MAX_STEPS = 2**24  # of all walks of a node
 _SIMILARITY = "similarity"
 _FLOOR = 0.1
-_LEAST_FLOOR = 1e-9  # random numbers have 53 bits, which must tell the acceptances apart
+_LEAST_FLOOR = 1e-9  # to the power _MOST_SHARPNESS still a normal number
+_SHARPNESS = 8
+_MOST_SHARPNESS = 32
 _SYMMETRIC: WeakKeyDictionary[CSC, CSC | None] = WeakKeyDictionary()  # None: the graph itself
+
+
+@dataclass(frozen=True, slots=True)
+class _Preference:
+    """The law of `target=similarity`."""
+
+    floor: float
+    sharpness: int
 
 
 class MetropolisHastingsSampler(NativeSampler):
@@ -37,9 +48,12 @@ class MetropolisHastingsSampler(NativeSampler):
     visited in proportion to target d^(1 - alpha), uniformly by default.
 
     With `target="similarity"` walks from s prefer nodes like s. The target is then
-    floor + max(0, cosine of the features of v and s). Nodes unlike s keep the weight
-    `floor`, so walks reach every node of the component. A row of zeros, such as an
-    empty bag of words, is like no row.
+    (floor + max(0, cosine of the features of v and s))^sharpness. Nodes unlike s keep a
+    weight above 0, so walks reach every node of the component. With a sharpness of 1
+    far nodes, of which there are more, outweigh the neighbours. A row of zeros, such as
+    an empty bag of words, is like no row. The start s is not drawn. It weighs as much
+    as the mean of its neighbours, or of about 32 of them, since a node as like s as s
+    itself would hold the walks.
 
     As in PinSAGE (Ying et al., KDD 2018) the neighbourhood of a node is the `fanout`
     other nodes that walks from the node visit most. Importance weights are the visits,
@@ -58,6 +72,7 @@ class MetropolisHastingsSampler(NativeSampler):
         alpha: float = 1.0,
         target: npt.ArrayLike | str | None = None,
         floor: float | None = None,
+        sharpness: int | None = None,
         embeddings: npt.ArrayLike | str | None = None,
         redraw: bool = False,
         importance: str | None = None,
@@ -74,8 +89,10 @@ class MetropolisHastingsSampler(NativeSampler):
             alpha: exponent on the ratio of degrees. 0 is a plain walk.
             target: [num_nodes] how often each node is wanted, not negative, or
                 "similarity". Default: all alike.
-            floor: weight of a node unlike the start, at least 1e-9. Only for
-                similarity, where None stands for 0.1.
+            floor: number added to the cosine, at least 1e-9. Only for similarity,
+                where None stands for 0.1.
+            sharpness: exponent of the sum, 1 to 32. Only for similarity, where None
+                stands for 8.
             embeddings: [num_nodes, columns] rows that similarity compares, or path of
                 an .npy file. Default: features, from a `Loader` or `with_features`.
             redraw: whether all nodes found so far walk anew at every hop.
@@ -86,9 +103,9 @@ class MetropolisHastingsSampler(NativeSampler):
         self.walk_length = whole("sampler.walk_length", walk_length, 1, _MAX_WALKS)
         self.num_walks = whole("sampler.num_walks", num_walks, 1, _MAX_WALKS)
         self.alpha = finite("sampler.alpha", alpha)
-        self.floor = _floor(target, floor)  # None: walks do not compare rows
-        self.target = None if target is None or self.floor is not None else _target(target)
-        self.embeddings = None if embeddings is None else _embeddings(embeddings, self.floor)
+        self.preference = _preference(target, floor, sharpness)  # None: walks do not compare rows
+        self.target = None if target is None or self.preference is not None else _target(target)
+        self.embeddings = None if embeddings is None else _embeddings(embeddings, self.preference)
         if self.walk_length * self.num_walks > _MAX_STEPS:
             steps = f"sampler.num_walks={num_walks} times sampler.walk_length={walk_length}"
             raise UserError(f"{steps} must be at most {_MAX_STEPS} steps a node")
@@ -98,7 +115,7 @@ class MetropolisHastingsSampler(NativeSampler):
 
     @property
     def reads_features(self) -> bool:
-        return self.floor is not None and self.embeddings is None
+        return self.preference is not None and self.embeddings is None
 
     def with_features(self, features: Floats | None) -> MetropolisHastingsSampler:
         if not self.reads_features:
@@ -112,7 +129,7 @@ class MetropolisHastingsSampler(NativeSampler):
         return comparing
 
     def reading(self, graph: CSC) -> Reading:
-        if self.floor is None:
+        if self.preference is None:
             return Reading(_symmetric(graph), wanted=self.target)
         if self.embeddings is None:
             raise UserError(
@@ -121,7 +138,8 @@ class MetropolisHastingsSampler(NativeSampler):
             )
         if len(self.embeddings) != graph.num_nodes:
             raise UserError(f"sampler.embeddings has {len(self.embeddings)} rows, the graph {graph.num_nodes} nodes")
-        return Reading(_symmetric(graph), features=self.embeddings, floor=self.floor)
+        floor, sharpness = self.preference.floor, self.preference.sharpness
+        return Reading(_symmetric(graph), features=self.embeddings, floor=floor, sharpness=sharpness)
 
     def walk(self, graph: CSC, starts: Ids, *, key: int) -> Ids:  # [num_starts, num_walks, walk_length + 1]
         """Returns the nodes on the walks from each start, the start first.
@@ -149,20 +167,23 @@ def _target(values: npt.ArrayLike) -> npt.NDArray[np.float64]:  # [num_nodes]
     return target
 
 
-def _floor(target: object, floor: float | None) -> float | None:
-    """Returns the floor of similarity, or None for another target."""
+def _preference(target: object, floor: float | None, sharpness: int | None) -> _Preference | None:
+    """Returns the preference of similarity, or None for another target."""
     if isinstance(target, str):
         one_of("sampler.target", target, (_SIMILARITY,))
-        return _FLOOR if floor is None else real("sampler.floor", floor, _LEAST_FLOOR)
-    if floor is not None:
-        raise UserError(
-            f"sampler.floor={shown(floor)} is of sampler.target=similarity: choose it, or leave the key out"
-        )
+        floor = real("sampler.floor", _FLOOR if floor is None else floor, _LEAST_FLOOR)
+        sharpness = _SHARPNESS if sharpness is None else sharpness
+        return _Preference(floor, whole("sampler.sharpness", sharpness, 1, _MOST_SHARPNESS))
+    for key, value in (("floor", floor), ("sharpness", sharpness)):
+        if value is not None:
+            raise UserError(
+                f"sampler.{key}={shown(value)} is of sampler.target=similarity: choose it, or leave the key out"
+            )
     return None
 
 
-def _embeddings(values: npt.ArrayLike | str, floor: float | None) -> Floats:  # [num_nodes, columns]
-    if floor is None:
+def _embeddings(values: npt.ArrayLike | str, preference: _Preference | None) -> Floats:  # [num_nodes, columns]
+    if preference is None:
         raise UserError("sampler.embeddings is of sampler.target=similarity: choose it, or leave the key out")
     given = _load(values) if isinstance(values, str) else values
     rows = floats("sampler.embeddings", given, (None, None), bound=FLOAT32_MAX)

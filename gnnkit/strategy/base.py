@@ -120,7 +120,8 @@ class Worker:
 # average      as own, then the parameters become the ranks' mean, weighted by `weight`
 # correct      as synchronise, by an optimiser whose state is equal on all ranks, while
 #              the optimiser of own steps keeps its state
-Update = Literal["synchronise", "own", "accumulate", "average", "correct"]
+# conclude     as correct, then own steps go on from the state of that optimiser
+Update = Literal["synchronise", "own", "accumulate", "average", "correct", "conclude"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,12 +157,12 @@ class Batch:
     @property
     def synchronise(self) -> bool:
         """Whether the gradients of all ranks make one step."""
-        return self.update in ("synchronise", "correct")
+        return self.update in ("synchronise", "correct", "conclude")
 
     @property
     def meets(self) -> bool:
         """Whether ranks meet after the backward pass."""
-        return self.update in ("synchronise", "correct", "average")
+        return self.synchronise or self.update == "average"
 
     def again(self) -> Batch:
         """Returns the batch for a second look that is no part of training.
@@ -189,6 +190,7 @@ class Measured:
     seconds_exchange: float  # of rows, waiting included
     seconds_sync: float  # of gradients and parameters, waiting included
     edges: int  # aggregated over
+    drift: float = 0.0  # distance of this rank's parameters from the last mean taken, over the norm of the mean
 
 
 class ExecutionStrategy(ABC):

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
-from torch.nn.utils import parameters_to_vector
 
 from gnnkit.comm import Communicator
-from gnnkit.comm.average import average_parameters
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, real, whole
-from gnnkit.strategy.base import Measured
+from gnnkit.strategy.base import Measured, Update
 
 LEADER = 0
 MAX_DRIFT, MAX_ITERATIONS = 0.05, 16  # unless configured
@@ -81,7 +78,7 @@ class Supersteps:
         self.first = 0  # epoch of the superstep
         self.lengths = [[0, self.length]]  # first epoch and length, of each change
         self.wait, self.last_wait = 0, 1  # supersteps before a longer one, now and after the last shorter one
-        self.drift = 0.0
+        self.drift = 0.0  # of this rank in the superstep
         self.seconds = torch.zeros(2, dtype=torch.float64)  # of this rank: exchange and synchronisation, all
 
     @property
@@ -93,38 +90,36 @@ class Supersteps:
         """Says whether an epoch is the last of its superstep."""
         return (epoch + 1) % self.length == 0 if self.rule is None else epoch >= self.first + self.length - 1
 
-    def end_epoch(
-        self, epoch: int, measured: Measured, model: nn.Module, comm: Communicator, weight: float = 1.0
-    ) -> None:
-        """Adapts the length at the end of a superstep. Collective.
+    def update(self, epoch: int) -> Update:
+        """Says what follows the backward pass of an epoch."""
+        if not self.drifts:
+            return "synchronise"
+        if self.exchanges(epoch):
+            return "conclude"
+        return "average" if self.exchanges(epoch + 1) else "own"
 
-        The drift is measured before the epoch that synchronises. Where the drift is
-        over the bound, the parameters become the workers' mean, because gradients that
-        are synchronised leave parameters apart.
+    def end_epoch(self, epoch: int, measured: Measured, comm: Communicator) -> None:
+        """Adapts the length at the end of a superstep. Collective.
 
         Args:
             epoch: Number of the epoch.
             measured: The work of this rank in that epoch.
-            model: The model, with this rank's parameters.
             comm: The workers.
-            weight: The weight of this rank in a mean of parameters. Default: 1.
         """
         if self.rule is None:
             return
         meeting = measured.seconds_exchange + measured.seconds_sync
         self.seconds += torch.tensor([meeting, meeting + measured.seconds_compute])
-        if self.length == 1 or epoch + 2 == self.first + self.length:
-            self.drift = relative_drift(model, comm)
+        self.drift = max(self.drift, measured.drift)
         if self.exchanges(epoch):
-            if self.drift > self.rule.max_drift:
-                average_parameters(model, comm, weight)
             self._decide(epoch, self.rule, comm)
 
     def _decide(self, epoch: int, rule: Rule, comm: Communicator) -> None:
         """Begins the next superstep. The leader decides on the length."""
         meeting, seconds = comm.all_reduce(self.seconds.to(comm.device)).tolist()
         share = meeting / max(seconds, 1e-9)
-        length = comm.share(rule.next(self.length, self.drift, share, self.wait), src=LEADER)
+        drift = self._largest_drift(comm)
+        length = comm.share(rule.next(self.length, drift, share, self.wait), src=LEADER)
         self.wait = max(self.wait - 1, 0)
         if length < self.length:  # and longer ones are tried less and less often
             self.wait = self.last_wait = 2 * self.last_wait
@@ -133,12 +128,18 @@ class Supersteps:
             if comm.rank == LEADER:
                 print(
                     f"strategy.local_iterations=auto: {length} instead of {self.length} from epoch {epoch + 2} on, "
-                    f"drift {self.drift:.2g}, exchange and synchronisation {share:.0%} of the time",
+                    f"drift {drift:.2g}, exchange and synchronisation {share:.0%} of the time",
                     file=sys.stderr,
                     flush=True,
                 )
-        self.first, self.length = epoch + 1, length
+        self.first, self.length, self.drift = epoch + 1, length, 0.0
         self.seconds.zero_()
+
+    def _largest_drift(self, comm: Communicator) -> float:
+        """Returns the drift of the rank that drifted most. Collective."""
+        drifts = torch.zeros(comm.world_size, dtype=torch.float64, device=comm.device)
+        drifts[comm.rank] = self.drift
+        return float(comm.all_reduce(drifts).max())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank between two steps."""
@@ -150,15 +151,3 @@ class Supersteps:
         """Goes on from a state."""
         for name, value in state.items():
             setattr(self, name, value)
-
-
-def relative_drift(model: nn.Module, comm: Communicator) -> float:
-    """Measures how far ranks are from their mean: the largest distance over its norm.
-
-    Collective. The same on all ranks.
-    """
-    own = parameters_to_vector(model.parameters()).detach().double()
-    mean = comm.all_reduce(own.clone()) / comm.world_size
-    distances = torch.zeros(comm.world_size, dtype=torch.float64, device=own.device)
-    distances[comm.rank] = (own - mean).norm()
-    return float(comm.all_reduce(distances).max() / mean.norm().clamp(min=1e-30))

@@ -28,8 +28,11 @@ class VertexCentric(ExecutionStrategy):
     With `local_iterations` = K, K epochs are a superstep. With `auto` the leader
     chooses K anew for each superstep, by measured drift and time. In the first K - 1
     epochs a rank exchanges nothing. The rank steps its own parameters with its own mean
-    gradient, and rows last received are constants. The last epoch exchanges rows and
-    synchronises gradients. The first forward pass of a run always exchanges rows.
+    gradient, and rows last received are constants. Then the parameters become the
+    ranks' weighted mean (local SGD; Stich, ICLR 2019). The last epoch exchanges rows
+    and makes one step from there with the gradient of all ranks, by an optimiser whose
+    state is equal on all ranks. So a superstep ends with one model. The first forward
+    pass of a run always exchanges rows.
 
     `exchange` says how rows travel in training. Evaluation is exact in any case.
     """
@@ -126,7 +129,7 @@ class VertexCentric(ExecutionStrategy):
             yield self._batch(epoch)
 
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
-        self.supersteps.end_epoch(epoch, measured, model, self.comm, self.weight)
+        self.supersteps.end_epoch(epoch, measured, self.comm)
 
     def figures(self) -> dict[str, Any]:
         return {"supersteps": self.supersteps.lengths}
@@ -154,7 +157,8 @@ class VertexCentric(ExecutionStrategy):
             given.rows,
             given.labels,
             given.total if exchanges else len(given.rows),
-            "synchronise" if exchanges else "own",
+            self.supersteps.update(epoch) if self.comm.world_size > 1 else "synchronise",
+            float(self.weight),
             reach=given.reach,
             nodes=self.nodes,
         )

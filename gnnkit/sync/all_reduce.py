@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
+from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import GradientSync, gradients, trained
 
 
@@ -20,5 +20,5 @@ class AllReduce(GradientSync):
 
     def step(self, module: nn.Module, optimizer: Optimizer, share: float) -> None:
         own = gradients(trained(module))
-        vector_to_parameters(self.comm.all_reduce(parameters_to_vector(own)), own)
+        from_vector(self.comm.all_reduce(to_vector(own)), own)
         optimizer.step()

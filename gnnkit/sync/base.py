@@ -11,7 +11,8 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import average_parameters, drift
+from gnnkit.comm.average import average_parameters
+from gnnkit.errors import UserError
 
 OnLost = Literal["stop", "continue"]
 
@@ -115,17 +116,18 @@ class GradientSync(ABC):
         """Ends servers and threads. Called on every worker, after the last step."""
 
     def finish(self, module: nn.Module, comm: Communicator, weight: float) -> None:
-        """Ends training: all ranks come to one model. Collective.
+        """Brings ranks that differ to the one model that is saved. Collective.
 
-        Here the mean of the ranks' parameters, where these differ.
+        Called at the end of training, and before an evaluation, whose figures are of
+        that model. Ranks get their own parameters back after an evaluation.
 
         Args:
-            module: The parameters of this rank, replaced in place.
+            module: The parameters and buffers of this rank, replaced in place.
             comm: The run's ranks.
-            weight: The weight of this rank in the mean, its number of training nodes.
+            weight: The weight of this rank: its number of training nodes. Without
+                `trainer.final_average` 1 on rank 0, and 0 elsewhere.
         """
-        if drift(module, comm):
-            average_parameters(module, comm, weight)
+        average_parameters(module, comm, weight)
 
 
 def trainable(module: nn.Module) -> list[Parameter]:
@@ -136,12 +138,15 @@ def trainable(module: nn.Module) -> list[Parameter]:
 def trained(module: nn.Module) -> list[Parameter]:
     """Lists the parameters that are trained, each with a gradient.
 
-    A parameter that no gradient has reached gets zeros.
+    A parameter that no gradient has reached gets zeros. Raises `UserError` for a sparse
+    gradient.
     """
     parameters = trainable(module)
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        elif parameter.grad.layout != torch.strided:
+            raise UserError("model: a gradient is sparse, which ranks do not add up: leave out sparse=True")
     return parameters
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.sync.base import OnLost, gradients, trained
 from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.versions import Damping, Mode, make_rules
@@ -61,14 +61,14 @@ class Leader(ServedSync):
             return
         parameters = trained(module)
         own = gradients(parameters)
-        total = self._collect(parameters_to_vector(own), share)
+        total = self._collect(to_vector(own), share)
         if total is None:
             optimizer.state.clear()  # of local iterations, or of a checkpoint
         else:
-            vector_to_parameters(total, own)
+            from_vector(total, own)
             optimizer.step()
-        values = parameters_to_vector(parameters).detach()
-        vector_to_parameters(self.comm.broadcast(values, src=LEADER), parameters)
+        values = to_vector(parameters)
+        from_vector(self.comm.broadcast(values, src=LEADER), parameters)
 
     def _collect(self, gradient: Tensor, share: float) -> Tensor | None:  # [num_parameters]
         """Collects the gradient to apply, on the leader. Returns None elsewhere."""

@@ -7,14 +7,18 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sync.base import GradientSync, gradients, trained
 
 Links = list[list[int]]  # the neighbours of each rank, by rank
+_NOT_ONE = (
+    "sync=neighbour: workers that are no neighbours keep different parameters, all figures are of the one model that "
+    "is saved (trainer.final_average)"
+)
 
 
 class Neighbour(GradientSync):
@@ -54,6 +58,8 @@ class Neighbour(GradientSync):
         self.mailbox: Mailbox = mailbox or self.own_mailbox  # type: ignore[assignment]
         self.number = 0  # of the next letter to each neighbour
         links = connected(_links(module, comm), told=comm.rank == 0)
+        if comm.rank == 0 and any(len(peers) < comm.world_size - 1 for peers in links):
+            print(_NOT_ONE, file=sys.stderr, flush=True)
         self.neighbours = links[comm.rank]
         self.sums = dict.fromkeys(self._members, 1.0)
         self.metropolis = metropolis(links, comm.rank)
@@ -69,15 +75,15 @@ class Neighbour(GradientSync):
             if share:
                 torch._foreach_div_(own, share)
                 optimizer.step()
-            vector_to_parameters(self._mix(parameters_to_vector(parameters).detach(), self.rounds), parameters)
-        elif (mean := self._mean(parameters_to_vector(own), share)) is not None:
-            vector_to_parameters(mean, own)
+            from_vector(self._mix(to_vector(parameters), self.rounds), parameters)
+        elif (mean := self._mean(to_vector(own), share)) is not None:
+            from_vector(mean, own)
             optimizer.step()
 
     def average_models(self, module: nn.Module, weight: float) -> None:
-        values = parameters_to_vector(module.parameters()).detach()
+        values = to_vector(module.parameters())
         if (mean := self._mean(values * weight, weight)) is not None:
-            vector_to_parameters(mean, module.parameters())
+            from_vector(mean, module.parameters())
 
     @property
     def _members(self) -> list[int]:

@@ -48,6 +48,7 @@ class Served:
         self._thread: threading.Thread | None = None
         self._ranks = list(range(comm.world_size, comm.world_size + servers)) or [0]
         self._parts: list[tuple[int, list[int]]] = []  # rank of the server, numbers of its parameters
+        self._trained: list[int] = []  # ids of all these parameters
         self._begun = False  # on rank 0
         self._settings: tuple[dict[str, Any], ...] = ()  # of the optimiser, as sent
         self._read: list[Tensor] = []  # values last read, by part, on rank 0
@@ -138,8 +139,18 @@ class Served:
             self._thread.join(self._timeout)
 
     def _share_out(self, parameters: Sequence[Parameter]) -> None:
-        """Assigns each parameter to a server, the first time."""
+        """Assigns each parameter to a server, the first time.
+
+        Raises `UserError` where other parameters are trained than then.
+        """
+        trained = [id(parameter) for parameter in parameters]
+        if self._parts and trained != self._trained:
+            raise UserError(
+                "sync: a parameter was frozen or released in training, while servers keep all that were trained at "
+                "first: use sync=all_reduce"
+            )
         if not self._parts:
+            self._trained = trained
             numbers = balanced([parameter.numel() for parameter in parameters], len(self._ranks))
             self._parts = [(server, own) for server, own in zip(self._ranks, numbers, strict=True) if own]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,6 +98,10 @@ class Task(ABC):
         `measure`. Default: neither.
         """
         return {}
+
+    def doubts(self, measured: Mapping[str, float]) -> list[str]:
+        """Says why figures of `measure` tell nothing. Default: no reason."""
+        return []
 
     @abstractmethod
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:

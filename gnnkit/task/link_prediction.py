@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -170,6 +171,15 @@ class LinkPrediction(Task):
                 found |= {f"{split}_{name}": value for name, value in worker.comm.share(figures).items()}
         return found
 
+    def doubts(self, measured: Mapping[str, float]) -> list[str]:
+        tied = [split for split in self.splits if _are_tied(split, measured, self.eval_negatives)]
+        if not tied:
+            return []
+        return [
+            f"task=link_prediction: the scores of all pairs are equal, with an edge or without ({tied[-1]}_roc_auc=0.500), so "
+            "the figures say nothing: take a smaller trainer.lr, more epochs or another model"
+        ]
+
     def predictions(self, outputs: Tensor, worker: Worker) -> Tensor | None:  # [num_test, 3] float64
         """Returns source, destination and score of the edges that test."""
         links = worker.links
@@ -210,6 +220,15 @@ class LinkPrediction(Task):
             reach, rows = lookup.find(np.concatenate([own[:, None], negative], 1))
             parts.append(self.score(reach(outputs)[rows]).to(torch.float64))
         return torch.cat(parts) if parts else outputs.new_empty((0, 1 + links.eval_negatives), dtype=torch.float64)
+
+
+def _are_tied(split: str, measured: Mapping[str, float], negatives: int) -> bool:
+    """Tells from figures whether each edge has the score of its negative pairs.
+
+    Every edge then has the rank in the middle, which no other scores give.
+    """
+    mrr, area = (measured.get(f"{split}_{name}", math.nan) for name in ("mrr", "roc_auc"))
+    return area == 0.5 and math.isclose(mrr, 1 / (1 + negatives / 2), rel_tol=1e-9)
 
 
 def with_edges(graph: Graph, kept: Ids) -> Graph:

@@ -16,3 +16,4 @@ from gnnkit.testing.sampler import check_sampler as check_sampler
 from gnnkit.testing.strategy import check_strategy as check_strategy
 from gnnkit.testing.sync import check_sync as check_sync
 from gnnkit.testing.task import check_task as check_task
+from gnnkit.testing.witness import check_witness as check_witness

@@ -16,6 +16,7 @@ from gnnkit.partition import Grid
 from gnnkit.strategy import Worker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import GRIDS, ONE, assert_close, by_node, on_ranks, owned
+from gnnkit.testing.witness import check_witness
 
 KEY = 11  # of the step
 
@@ -25,7 +26,8 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
 
     The model has an integer `num_layers` and returns logits [num_dst, num_classes].
     Logits and gradients equal one rank's on every grid, in training (noise included)
-    and not. A model that `reads_sparse` computes the same from sparse rows.
+    and not. A model that `reads_sparse` computes the same from sparse rows. Training
+    equals plain torch on dense matrices on the first grid, as `check_witness` says.
 
     Args:
         make: Makes the model from (in_features, num_classes).
@@ -51,6 +53,7 @@ def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = G
                 model.named_parameters(), found.gradients, expected.gradients, strict=True
             ):
                 assert_close(one, other, f"gradient of {name} {where}, {mode}")
+    check_witness(make, grids[:1], epochs=2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

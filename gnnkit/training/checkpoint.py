@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def save(state: Any, path: Path) -> None:
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "")
-    content = dump_tensors(tensors)
+    content = _dump(tensors)
     digest = hashlib.sha256(content).hexdigest()
     data = path.with_name(f"{path.stem}-{digest[:16]}.safetensors")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ def pack(state: Any) -> Tensor:  # [num_bytes] uint8
     """Packs a state into one tensor that a communicator can move."""
     tensors: dict[str, Tensor] = {}
     tensors[_TREE] = _bytes(json.dumps(_encode(state, tensors, "")).encode())
-    return _bytes(dump_tensors(tensors))
+    return _bytes(_dump(tensors))
 
 
 def unpack(packed: Tensor) -> Any:
@@ -72,6 +73,17 @@ def unpack(packed: Tensor) -> Any:
 
 
 _TREE = "tree"  # names of other tensors begin with /
+
+
+def _dump(tensors: dict[str, Tensor]) -> bytes:
+    """Returns the file of the tensors. Tensors that share memory are copies there."""
+    shares = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
+    return dump_tensors(
+        {
+            name: tensor if shares[tensor.untyped_storage().data_ptr()] == 1 else tensor.clone()
+            for name, tensor in tensors.items()
+        }
+    )
 
 
 def _bytes(content: bytes) -> Tensor:

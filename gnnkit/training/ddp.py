@@ -5,6 +5,7 @@ Only tensors and JSON travel between ranks.
 
 # No `from __future__ import annotations`: DDP reads the annotations of a hook.
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
+from gnnkit.comm.average import to_vector
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
 from gnnkit.training.finite import Guard, decide_together
@@ -68,7 +70,7 @@ class SyncMeter:
         self.reset()
 
     def reset(self) -> None:
-        self.start, self.end, self.square_norm = 0.0, 0.0, 0.0
+        self.start, self.end, self.square_norm, self.drift = 0.0, 0.0, 0.0, 0.0
         self.finite = True  # the rank's own gradient
 
     def look(self, gradient: Tensor) -> None:
@@ -144,6 +146,14 @@ class WrappedStrategy(DDPStrategy):
         assert isinstance(self.model, DistributedDataParallel)
         # `ddp_comm_hook=` is ignored on CPUs.
         self.model.register_comm_hook(dist.group.WORLD, self._meter.hook)
+        self._wrapped = _trained_names(self.model.module)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self.lightning_module
+        if _trained_names(module) != self._wrapped:  # some were frozen, or are trained again
+            self.model = module
+            self.configure_ddp()
+        return super().training_step(*args, **kwargs)
 
     def _register_ddp_hooks(self) -> None:
         pass
@@ -160,6 +170,10 @@ class WrappedStrategy(DDPStrategy):
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         return self._comm.share(obj, src=src)
+
+
+def _trained_names(module: Module) -> list[str]:
+    return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
 class UnwrappedStrategy(SingleDeviceStrategy):
@@ -225,14 +239,15 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         if module.embedding is not None:
             module.embedding.step(batch, optimizer)
         if batch.update == "average":
+            before = to_vector(module.parameters())
             self._sync.average_models(module, batch.weight)
+            mean = to_vector(module.parameters())
+            self._meter.drift = float((before - mean).norm() / mean.norm().clamp(min=1e-30))
 
     def _meet(self, module: Any, optimizer: Optimizer, share: float) -> None:
         """Makes one step with the gradients of all ranks."""
-        if module.batch.update == "correct":
-            with self.updates.correcting(optimizer):
-                self._sync.step(module, optimizer, share)
-        else:
+        states: dict[str, Any] = {"correct": self.updates.correcting, "conclude": self.updates.concluding}
+        with states.get(module.batch.update, contextlib.nullcontext)(optimizer):
             self._sync.step(module, optimizer, share)
 
     def _abstain(self, module: Any, optimizer: Optimizer) -> None:

@@ -23,7 +23,7 @@ from gnnkit.settings import OnNan
 from gnnkit.strategy import Batch, ExecutionStrategy
 from gnnkit.sync import GradientSync
 from gnnkit.training import resume
-from gnnkit.training.module import TrainingModule
+from gnnkit.training.module import TrainingModule, copied
 
 MAX_ROLLBACKS = 3
 MAX_TOLD = 5  # skipped steps that are printed, all are counted
@@ -265,11 +265,12 @@ def _first_not_finite(module: TrainingModule, batch: Batch) -> tuple[int, int]:
     def watch(place: int) -> Any:
         return lambda _module, _inputs, output: calls.append(0 if _is_finite(output) else place)
 
-    modules = list(module.model.modules())
+    model = copied(module) or module.model
+    modules = list(model.modules())
     hooks = [each.register_forward_hook(watch(_MODULES + i)) for i, each in enumerate(modules)]
     try:
         with torch.no_grad(), module.strategy.tally.paused(), batch.precision():
-            module.model(batch.x, batch.adjacencies)
+            model(batch.x, batch.adjacencies)
     finally:
         for hook in hooks:
             hook.remove()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
+from torch import nn
 
 from gnnkit.errors import UserError
 from gnnkit.strategy import Batch
-from gnnkit.training.metrics import metrics_of
-from gnnkit.training.module import TrainingModule
+from gnnkit.training.module import TrainingModule, copied
+from gnnkit.training.step import own_method
 
+_UNCHECKED = (
+    "model={}: cannot be copied, so training_step was not checked: on several workers it must return a sum over "
+    "batch.rows divided by batch.total"
+)
 _TOLERANCE = 1e-3  # relative: a mean is wrong by half
 
 
@@ -24,32 +29,37 @@ class LossCheck(Callback):
     """The check that a loss of `training_step` is a sum divided by `batch.total`.
 
     The gradients of ranks are added up. A mean over the rows of each rank would come
-    out too large by the number of ranks. Before the first step, the model computes the
-    loss of the batch in evaluation mode, then the loss with twice the total. A right
-    loss halves. A loss that draws at random is not judged.
+    out too large by the number of ranks. Before the first step, a copy of the model
+    computes the loss of the batch in evaluation mode, then the loss with twice the
+    total. A right loss halves. A loss that draws at random is not judged.
     """
 
     def __init__(self) -> None:
         self._checked = False
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
-        step, strategy = module.own_training_step, module.strategy
+        strategy = module.strategy
         serves_one_pass = strategy.drifts or strategy.keeps_state
-        if self._checked or step is None or module.worker.comm.world_size == 1 or serves_one_pass:
+        brings_step = own_method(module.model, "training_step") is not None
+        if self._checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
             return
         self._checked = True
-        with _quiet(module):
-            _check(module, step, batch, batch_idx)
+        model = copied(module)
+        if not _anywhere(model is None, module):
+            assert model is not None
+            with _quiet(module, model):
+                _check(module, model, batch, batch_idx)
+        elif trainer.is_global_zero:
+            print(_UNCHECKED.format(type(module.model).__name__), file=sys.stderr, flush=True)
 
 
-def _check(module: TrainingModule, step: Callable[..., Tensor], batch: Batch, index: int) -> None:
+def _check(module: TrainingModule, model: nn.Module, batch: Batch, index: int) -> None:
     """Raises `UserError` on all ranks where the loss of one is wrong. Collective."""
-
-    again = module.filled(batch).again()
+    again, step = module.filled(batch).again(), own_method(model, "training_step")
+    assert step is not None
 
     def loss(total: int) -> float:
-        module.batch = replace(again, total=total)
-        return float(step(module.batch, index))
+        return float(step(replace(again, total=total), index))
 
     once, twice = loss(batch.total), loss(2 * batch.total)
     suspect = abs(2 * twice - once) > _TOLERANCE * abs(once)
@@ -71,20 +81,21 @@ def _anywhere(flag: bool, module: TrainingModule) -> bool:
 
 
 @contextmanager
-def _quiet(module: TrainingModule) -> Iterator[None]:
-    """Sets the model to evaluation mode inside the `with` statement.
+def _quiet(module: TrainingModule, model: nn.Module) -> Iterator[None]:
+    """Sets a copy of the model to evaluation mode for the `with` statement.
 
-    Logs nothing, counts no words, and keeps nothing for a backward pass.
+    Logs nothing, counts no words, and keeps nothing for a backward pass. Random
+    generators of torch go on as if nothing had been drawn.
     """
-    training = {part: part.training for part in module.modules()}
+    device = module.worker.device
     module.muted = True
-    module.model.eval()
+    model.eval()
     try:
-        with torch.no_grad(), module.strategy.tally.paused():
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            module.strategy.tally.paused(),
+        ):
             yield
     finally:
         module.muted = False
-        for part, mode in training.items():
-            part.training = mode
-        for metric in metrics_of(module.model):
-            metric.reset()

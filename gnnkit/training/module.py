@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +14,14 @@ import lightning as L
 import torch
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
+from torch.nn import Parameter
 
 from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.spans import active
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
-from gnnkit.sync import GradientSync
+from gnnkit.sync import GradientSync, drift
 from gnnkit.task import Task
 from gnnkit.task.base import rows_of
 from gnnkit.task.node_classification import NodeClassification
@@ -27,7 +30,7 @@ from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
 from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
-from gnnkit.training.step import loss_of, make_optimizer, own_method
+from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
 
 _LOGGED = ("train_loss", "work_max_over_mean")  # by every run, besides the figures of the task
 _ROWS = "embedding"  # in a snapshot. Names of parameters begin with "model."
@@ -89,6 +92,25 @@ def accumulated(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
             yield replace(batch, total=total, update="synchronise" if number == len(group) else "accumulate")
 
 
+def copied(module: TrainingModule) -> nn.Module | None:
+    """Copies the model, for calls that must not change the model in training.
+
+    Returns None for a model that holds what cannot be copied.
+    """
+    shared = (module, module.trainer, module.worker, module.worker.comm)  # a LightningModule leads there
+    try:
+        model = copy.deepcopy(module.model, {id(each): each for each in shared})
+    except Exception:
+        return None
+    if isinstance(model, L.LightningModule):
+        model.trainer = module.trainer  # which Lightning leaves out
+    return model
+
+
+def _by_id(module: nn.Module) -> dict[int, Parameter]:
+    return {id(parameter): parameter for parameter in module.parameters()}
+
+
 class TrainingModule(hooks.OwnHooks):
     """The training of a model on the rows of a batch, whose loss the task computes.
 
@@ -109,9 +131,9 @@ class TrainingModule(hooks.OwnHooks):
 
     A model may also bring `validation_step` and `test_step`, which get an `Evaluated`,
     and the hooks of `hooks.CALLED`. Other hooks are refused. The model's `self.log` is
-    `log_own`, and metrics of torchmetrics compute over all ranks. On several ranks, two
-    or three further calls of `training_step` in evaluation mode come before the first
-    step, to check that the loss is such a sum.
+    `log_own`, and metrics of torchmetrics compute over all ranks. On several ranks, a
+    copy of the model takes two or three steps in evaluation mode before the first step,
+    to check that the loss is such a sum.
     """
 
     def __init__(
@@ -129,6 +151,7 @@ class TrainingModule(hooks.OwnHooks):
         schedule: Schedules | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        final_average: bool = True,
     ) -> None:
         """Keeps the parts of this rank.
 
@@ -145,8 +168,11 @@ class TrainingModule(hooks.OwnHooks):
             schedule: Learning rates over the epochs. Default: always `lr`.
             clip_norm: Largest norm of a step's gradient. Default: any.
             accumulate: Batches that make one step together. Default: 1.
+            final_average: Whether workers that drifted are saved as their mean. False:
+                as rank 0. Default: yes.
         """
         super().__init__()
+        self.final_average = final_average
         self.model, self.strategy, self.worker, self.evaluation = model, strategy, worker, evaluation
         self.task, self.embedding = task or NodeClassification(), embedding
         self.schedule, self.clip_norm, self.accumulate = schedule, clip_norm, accumulate
@@ -159,6 +185,7 @@ class TrainingModule(hooks.OwnHooks):
         self.of_evaluations = set(self.task.names)  # names that evaluations log
         if isinstance(model, L.LightningModule):
             model.log = self.log_own  # type: ignore[assignment, method-assign]
+        self._known = _by_id(self)
         join_metrics(model, worker.comm)
 
     def train_dataloader(self) -> EpochBatches:
@@ -212,6 +239,7 @@ class TrainingModule(hooks.OwnHooks):
 
     def on_train_start(self) -> None:
         super().on_train_start()
+        self._known = _by_id(self)  # hooks may have made some
         hooks.before_step(self, self.clip_norm)
         if self.clip_norm is not None and not hooks.clips(self.model):
             for optimizer in self.trainer.optimizers:
@@ -223,7 +251,21 @@ class TrainingModule(hooks.OwnHooks):
         self.local_loss = loss.detach()
         # The factor is 1, or NaN where the loss is not finite. The sum of the ranks'
         # gradients then is NaN on all ranks.
-        return loss * (1 + 0 * self.local_loss)
+        return reaching(loss * (1 + 0 * self.local_loss), self._trained())
+
+    def _trained(self) -> list[Parameter]:
+        """Lists the parameters that are trained.
+
+        Raises `UserError` for a parameter that is younger than the optimiser.
+        """
+        named = dict(self.named_parameters())
+        for name, parameter in named.items():
+            if id(parameter) not in self._known:
+                raise UserError(
+                    f"model={type(self.model).__name__}: the parameter {name.removeprefix('model.')} was made after "
+                    "training began, and no optimiser has it: make parameters in the constructor"
+                )
+        return [parameter for parameter in named.values() if parameter.requires_grad]
 
     def filled(self, batch: Batch) -> Batch:
         """Returns the batch with learned input rows, where these are. Collective."""
@@ -244,11 +286,6 @@ class TrainingModule(hooks.OwnHooks):
         self.load_state_dict({name: value for name, value in snapshot.items() if name != _ROWS})
         if self.learned is not None:
             self.learned.owned.data.copy_(snapshot[_ROWS])
-
-    @property
-    def own_training_step(self) -> Callable[..., Tensor] | None:
-        """The `training_step` of a model that brings one."""
-        return own_method(self.model, "training_step")
 
     def log_own(
         self,
@@ -311,9 +348,39 @@ class TrainingModule(hooks.OwnHooks):
         if self.sync is not None:
             self.sync.settle(self, self.trainer.optimizers[0])
 
+    @property
+    def _may_drift(self) -> bool:
+        """Whether workers may hold different parameters or buffers between steps."""
+        if self.sync is None:
+            return False
+        return self.strategy.drifts or self.sync.drifts or next(self.model.buffers(), None) is not None
+
+    def join(self) -> None:
+        """Brings workers that drifted to the one model that is saved. Collective."""
+        comm = self.worker.comm
+        if self.sync is not None and self._may_drift and drift(self.model, comm):
+            self.sync.finish(self.model, comm, self.worker.weight if self.final_average else float(comm.rank == 0))
+
+    @contextmanager
+    def joint(self) -> Iterator[None]:
+        """Lends the model that would be saved now, inside `with`. Collective.
+
+        Comes after `settle`. All figures are of this model, and `trainer.monitor` keeps
+        this model. Workers that drifted get their own parameters back.
+        """
+        own = self.snapshot() if self._may_drift else None
+        self.join()
+        try:
+            yield
+        finally:
+            if own is not None:
+                self.put_back(own)
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.settle()
-        for name, figure in self._measured("val").items():
+        with self.joint():
+            measured = self._measured("val")
+        for name, figure in measured.items():
             self.log(name, figure, prog_bar=name == self.task.progress, batch_size=1)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:

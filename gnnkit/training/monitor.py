@@ -27,7 +27,8 @@ class Monitor(Callback):
     `train_loss` is looked at after each epoch: the loss of all ranks, as mean over the
     rows. A figure of the task, such as `val_accuracy`, is looked at after each
     evaluation. All ranks see the same values, keep the model of the same epoch, and end
-    after the same epoch.
+    after the same epoch. Where workers hold different parameters, the model is the one
+    that would be saved then.
     """
 
     def __init__(
@@ -83,13 +84,14 @@ class Monitor(Callback):
         trainer.should_stop = trainer.should_stop or self.stopped is not None
 
     def _look(self, value: float, trainer: L.Trainer, module: Any) -> None:
-        """Compares a value with the best one before."""
+        """Compares a value with the best one before. Collective."""
         epoch, value = trainer.current_epoch + 1, self.sign * value
         if value > self.best + self.min_delta:
             self.best, self.best_epoch, self.waited = value, epoch, 0
-            self.parameters = module.snapshot()
-            if self._on_better is not None:
-                self._on_better(module.model)
+            with module.joint():
+                self.parameters = module.snapshot()
+                if self._on_better is not None:
+                    self._on_better(module.model)
             return
         self.waited += 1
         if self.patience is not None and self.waited >= self.patience:
@@ -125,19 +127,12 @@ class Monitor(Callback):
     def restore(self, state: dict[str, Any] | None, rank: int) -> None:
         """Goes on from a checkpoint of a run with the same rule.
 
-        Raises `UserError` where the rule has ended that run.
-
         Args:
             state: The state from `gathered`, None where the run had no such rule.
             rank: This rank.
         """
         if state is None or state["name"] != self.name:
             return
-        if self.patience is not None and state["waited"] >= self.patience:
-            raise UserError(
-                f"trainer.patience={self.patience}: trainer.monitor={self.name} has ended the run of the checkpoint, "
-                "ask for more"
-            )
         self.best = -math.inf if state["best"] is None else state["best"]
         self.best_epoch, self.waited, self.parameters = state["best_epoch"], state["waited"], state["parameters"]
         rows: Tensor = state["rows"]

@@ -86,6 +86,7 @@ class Observer(Callback):
             self._epoch.seconds_exchange + exchange,
             self._epoch.seconds_sync + self.meter.seconds,
             self._epoch.edges + batch.num_edges,
+            self.meter.drift,
         )
         self.channel.post(
             WorkerState(

@@ -181,40 +181,62 @@ def _spelt(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
+def nothing_left(saved: Mapping[str, Any], max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
+    """Says why a run has no step left to take from a checkpoint. None where it has.
+
+    Args:
+        saved: From `load`.
+        max_epochs: The key of `trainer`.
+        monitored: The key `trainer.monitor`.
+        patience: The key of `trainer`.
+    """
+    path, rule = saved["path"], saved["monitor"] or {"name": None}
+    if saved["epoch"] >= max_epochs:
+        return f"trainer.max_epochs={max_epochs}: the checkpoint {path} has done {saved['epoch']} epochs"
+    if patience is not None and rule["name"] == monitored and rule["waited"] >= patience:
+        return f"trainer.patience={patience}: trainer.monitor={monitored} has ended the run of the checkpoint {path}"
+    return None
+
+
 class Resume(Callback):
     """The start of a run at a checkpoint."""
 
-    def __init__(self, saved: dict[str, Any], identity: Identity) -> None:
+    def __init__(self, saved: dict[str, Any], identity: Identity, *, ends: bool = False) -> None:
         """Raises `UserError` where the run is not the run of the checkpoint.
 
         Args:
-            saved: The checkpoint, from `load`.
+            saved: From `load`.
             identity: The values of the run that goes on.
+            ends: Whether a run that lacks only its results gets these. Default: False.
         """
         check_identity(saved, identity)
-        self.saved, self.path = saved, saved["path"]
+        self.saved, self.path, self.ends = saved, saved["path"], ends
+        self.is_over = False  # no step is left to take
 
     def place(self, trainer: L.Trainer, module: TrainingModule) -> None:
         """Sets parameters, epoch and step, before `trainer.fit`.
 
         Raises `UserError` for a state of other parameters or workers, and for a run
-        that has done all epochs, or that `trainer.monitor` has ended.
+        that has done all epochs, or that `trainer.monitor` has ended, unless `ends`.
         """
         assert trainer.max_epochs is not None
         epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
-        if epoch >= trainer.max_epochs:
-            raise UserError(
-                f"trainer.max_epochs={trainer.max_epochs}: the checkpoint {self.path} has done {epoch} epochs, "
-                "ask for more"
-            )
+        rule = monitor(trainer)
+        watched = (None, None) if rule is None else (rule.name, rule.patience)
+        left = nothing_left(self.saved, trainer.max_epochs, *watched)
+        if left is not None and not (self.ends and epoch <= trainer.max_epochs):
+            raise UserError(f"{left}, ask for more")
+        self.is_over = left is not None
         self.own = own_state(self.saved, module)
         self._check_parameters(module)
         module.resumed = (epoch, step)
         module.load_state_dict(self.own["state_dict"])
-        if (rule := monitor(trainer)) is not None:
+        if rule is not None:
             rule.restore(self.own["monitor"], module.worker.comm.rank)
         restore_callbacks(self.own, trainer)
         _set_position(trainer, epoch, step, steps)
+        if self.is_over:
+            trainer.fit_loop.max_epochs = epoch
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
         restore_optimisation(self.own, trainer, module, self.path)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.engine.kernels import wide
+from gnnkit.engine.lent import lent
 from gnnkit.engine.products import fast_products
 from gnnkit.errors import UserError
 from gnnkit.settings import OPTIMIZERS
@@ -29,7 +32,13 @@ def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tenso
         batch: The batch.
         batch_idx: Number of the step in the epoch.
     """
-    with batch.precision(), fast_products():
+    read = {
+        "x": batch.x,
+        "batch.rows": batch.rows,
+        "batch.labels": batch.labels,
+        "batch.row_weights": batch.row_weights,
+    }
+    with batch.precision(), fast_products(), lent(model, batch.adjacencies, **read):
         if (own := own_method(model, "training_step")) is None:
             return loss_part(task, model(batch.x, batch.adjacencies), batch)
         _check_row_weights(model, batch)
@@ -50,6 +59,32 @@ def loss_part(task: Task, out: Tensor, batch: Batch) -> Tensor:
     if batch.row_weights is not None:
         losses = losses * batch.row_weights
     return losses.sum() / max(batch.total, 1)
+
+
+def reaching(loss: Tensor, parameters: Sequence[Parameter]) -> Tensor:
+    """Returns the loss, whose backward pass arrives at all of these parameters.
+
+    Lightning's DDP waits for each parameter. A parameter that this rank's loss does not
+    read gets no gradient here, which counts as zeros.
+    """
+    reached: Tensor = _Reaching.apply(loss, *parameters)
+    return reached
+
+
+class _Reaching(Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *parameters: Parameter) -> Tensor:
+        ctx.parameters = parameters
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad, *(torch.zeros_like(each) if _is_watched(each) else None for each in ctx.parameters)
+
+
+def _is_watched(parameter: Parameter) -> bool:
+    """Says whether hooks of the user expect a gradient."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def make_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float) -> Optimizer:

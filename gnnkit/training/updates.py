@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,6 +58,18 @@ class Updates:
             yield
         finally:
             self.corrections, optimizer.state = optimizer.state, own
+
+    @contextmanager
+    def concluding(self, optimizer: Optimizer) -> Iterator[None]:
+        """Does what `correcting` does. Own steps then go on from a copy of the state.
+
+        A rank that holds no such state, because the leader or a server does, keeps the
+        state of own steps.
+        """
+        with self.correcting(optimizer):
+            yield
+        for parameter, state in self.corrections.items():
+            optimizer.state[parameter] = copy.deepcopy(state)
 
     def state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
         """Returns plain data and tensors for a checkpoint."""

@@ -43,13 +43,10 @@ def run_gloo(
         meet = functools.partial(_meet, kind, rank, world_size, timeout, listener)
         process = context.Process(target=_work, args=(meet, function, there), daemon=True)
         process.start()
+        there.close()  # so that the end of the process ends the wait for its answer
         pipes.append(here)
         processes.append(process)
-    answers = [
-        pipe.recv() if pipe.poll(timeout * 2) else (None, "no answer")
-        for rank, pipe in enumerate(pipes)
-        if rank != dies
-    ]
+    answers = [_answer(pipe, timeout) for rank, pipe in enumerate(pipes) if rank != dies]
     for rank, process in enumerate(processes):
         process.join(0 if rank == dies else 5)  # who is expected to end may be stopped
         process.kill()
@@ -57,6 +54,14 @@ def run_gloo(
     errors = [error for _, error in answers if error]
     assert not errors, "\n".join(errors)
     return [torch.load(io.BytesIO(result)) for result, _ in answers]
+
+
+def _answer(pipe: Connection, timeout: float) -> tuple[Any, str | None]:
+    """Returns result and error of a rank. Waits long, because a machine may be busy."""
+    try:
+        return pipe.recv() if pipe.poll(timeout * 2 + 60) else (None, "no answer")
+    except EOFError:
+        return None, "ended without an answer"
 
 
 def _meet(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +17,10 @@ RUNNERS = {"threads": Threads.run, "gloo": run_gloo}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-@pytest.mark.parametrize("comm", RUNNERS)
+@pytest.mark.parametrize(
+    ("comm", "world_size"),  # gloo's four and five ranks: in test_shared_memory.py
+    [*(("threads", size) for size in (1, 2, 3, 5)), *(("gloo", size) for size in (1, 2, 3))],
+)
 def test_communicator_keeps_the_promises_of_the_interface(comm: str, world_size: int) -> None:
     RUNNERS[comm](check_communicator, world_size)
 
@@ -34,16 +37,17 @@ def test_all_reduce_gives_the_same_bits_on_all_ranks(comm: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("comm", RUNNERS)
 def test_a_rank_that_comes_late_ends_the_wait_of_the_others(comm: str) -> None:
-    def work(comm: Communicator) -> float:
+    done = multiprocessing.get_context("fork").Event()
+
+    def work(comm: Communicator) -> None:
         if comm.rank == 1:
-            time.sleep(1.6)
-            return 0.0
-        start = time.monotonic()
+            assert done.wait(60), "rank 0 waits for a rank that does not come"
+            return
         with pytest.raises(RuntimeError):
             comm.all_reduce(torch.ones(1))
-        return time.monotonic() - start
+        done.set()
 
-    assert RUNNERS[comm](work, 2, timeout=1.0)[0] < 1.5
+    RUNNERS[comm](work, 2, timeout=1.0)
 
 
 def test_the_thread_that_fails_of_itself_is_the_error_that_is_shown() -> None:
@@ -103,9 +107,9 @@ def test_a_thread_that_has_ended_is_not_waited_for() -> None:
 
     start = time.monotonic()
     with pytest.raises(PeerLost, match="rank 0: lost its peer rank 1, which has ended") as lost:
-        Threads.run(work, 2, timeout=5)
+        Threads.run(work, 2, timeout=20)
     assert lost.value.rank == 1
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
 
 
 @pytest.fixture

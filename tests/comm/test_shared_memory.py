@@ -66,7 +66,7 @@ def lent(comm: Communicator, *arguments: Any, **keys: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_rows_arrive_as_over_tcp(world_size: int) -> None:
     """Sizes grow and shrink, so buffers are mapped, used again and replaced."""
 
@@ -116,6 +116,7 @@ def test_rows_are_lent_in_place_and_waited_for_in_a_tensor_of_their_own() -> Non
     run_gloo(work, 2)
 
 
+@pytest.mark.slow
 def test_several_exchanges_are_under_way_without_a_barrier() -> None:
     """Ranks end them in the order in which they began, or in another."""
 
@@ -150,6 +151,7 @@ def test_a_rank_that_only_sends_waits_for_its_reader() -> None:
     assert run_gloo(work, 2) == [shared_memory.SLOTS, 0]
 
 
+@pytest.mark.slow
 def test_messages_without_room_do_not_lock_ranks_that_send_to_each_other() -> None:
     def work(comm: Communicator) -> None:
         counts = [0 if rank == comm.rank else LARGE for rank in range(2)]
@@ -160,6 +162,7 @@ def test_messages_without_room_do_not_lock_ranks_that_send_to_each_other() -> No
     run_gloo(work, 2)
 
 
+@pytest.mark.slow
 def test_groups_exchange_apart_and_in_threads() -> None:
     def work(comm: Communicator) -> None:
         part = comm.split([rank for rank in range(4) if rank % 2 == comm.rank % 2])
@@ -186,6 +189,7 @@ def test_groups_exchange_apart_and_in_threads() -> None:
     run_gloo(work, 4)
 
 
+@pytest.mark.slow
 def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
 
@@ -204,6 +208,7 @@ def test_a_large_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     run_gloo(work, 2)
 
 
+@pytest.mark.slow
 def test_a_quick_reader_does_not_free_a_buffer_that_is_still_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 hears that rank 1 has read before it writes the rows of rank 2."""
     monkeypatch.setattr(shared_memory, "KEPT", shared_memory.LEAST)
@@ -239,7 +244,7 @@ def test_rows_between_hosts_travel_over_tcp(hosts: list[int | None]) -> None:
         if here is None:
             shared_memory._can_map = lambda: False  # type: ignore[assignment]
         check_communicator(comm)
-        for draw in range(20):
+        for draw in range(6):
             send, recv = counts_of(comm, draw, 3000)
             source, index = rows_of(comm, 50, (6,), torch.float32), torch.arange(sum(send)) * 7 % 50
             rows = source[index]
@@ -253,6 +258,7 @@ def test_rows_between_hosts_travel_over_tcp(hosts: list[int | None]) -> None:
     assert run_gloo(work, len(hosts)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_are", ["elsewhere", "unable", "deaf"])
 def test_no_memory_is_shared_where(all_are: str) -> None:
     """All ranks are on hosts of their own, or cannot map memory, or one cannot call."""
@@ -312,6 +318,7 @@ def waits(comm: Communicator, leave: Callable[[], None], *, leaver: int) -> tupl
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # other programs keep files in /dev/shm
 def test_a_rank_that_is_killed_ends_every_wait_at_once_and_leaves_no_file() -> None:
     before = set(Path("/dev/shm").iterdir())
 
@@ -352,6 +359,7 @@ def test_a_rank_that_is_stopped_ends_the_wait_at_the_deadline() -> None:
     assert cpu < 0.5
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_closed_is_lost_only_to_those_who_need_it() -> None:
     """What it has sent still arrives, through buffers and in messages."""
 

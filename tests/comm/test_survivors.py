@@ -35,8 +35,9 @@ def surviving(work: Callable[[Survivors], Any]) -> Callable[[Communicator], Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 3, 5])
-@pytest.mark.parametrize("comm", RUNNERS)
+@pytest.mark.parametrize(
+    ("comm", "world_size"), [("threads", 1), ("threads", 3), ("threads", 5), ("gloo", 1), ("gloo", 3)]
+)
 def test_survivors_keep_the_promises_of_a_communicator(comm: str, world_size: int) -> None:
     RUNNERS[comm](surviving(check_communicator), world_size)
 
@@ -91,7 +92,7 @@ def test_the_end_of_rank_0_ends_the_others_at_once() -> None:
             comm.all_reduce(torch.ones(1))
         return time.monotonic() - start
 
-    assert max(Threads.run(surviving(work), 3, timeout=20)) < 2
+    assert max(Threads.run(surviving(work), 3, timeout=20)) < 10
 
 
 def test_a_value_of_a_rank_that_is_gone_is_an_error_on_every_rank() -> None:
@@ -106,6 +107,7 @@ def test_a_value_of_a_rank_that_is_gone_is_an_error_on_every_rank() -> None:
     Threads.run(surviving(work), 3, timeout=20)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_waited_for_beyond_the_deadline() -> None:
     def work(comm: Survivors) -> float:
         if comm.rank == 1:
@@ -115,6 +117,7 @@ def test_a_slow_rank_is_waited_for_beyond_the_deadline() -> None:
     assert Threads.run(surviving(work), 3, timeout=0.4) == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_an_error_at_the_deadline() -> None:
     def work(comm: Communicator) -> None:
         with comm.mailbox() as mailbox:

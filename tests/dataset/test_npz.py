@@ -78,7 +78,7 @@ def test_weights_and_dense_features_are_read_and_directed_graphs_symmetrized(tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y": None}, "no array 'y'"),
+        ({"y": None}, r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = -1"),
         ({"indices": np.array([1, 3], np.int32)}, r"indices\[1\] = 3 is out of range for 3 nodes"),
         ({"indptr": np.array([0, 2, 1, 2])}, r"indptr\[2\] = 1 is below"),
         ({"x_indices": np.array([0, 4, 1])}, r"x_indptr, x_indices, x_data: indices\[1\] = 4 is out of range"),
@@ -206,6 +206,15 @@ def test_gnn_benchmark_files_name_what_is_wrong(
 ) -> None:
     with pytest.raises(UserError, match=message):
         Npz(str(benchmark(tmp_path, **changes)), **options).load()
+
+
+def test_a_file_without_labels_and_masks_is_read(tmp_path: Path) -> None:
+    bare = Npz(str(write(tmp_path, y=None, train_mask=None, val_mask=None, test_mask=None))).load()
+    assert not bare.labelled.any()
+    assert not bare.split.any()
+    none = {"train_mask": None, "val_mask": None, "test_mask": None}
+    with pytest.warns(UserWarning, match="the file holds several splits: dataset.split=0 takes the first one"):
+        assert not Npz(str(write(tmp_path, **none, **MASKS))).load().split.any()
 
 
 def test_a_file_with_masks_draws_no_split(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_what_is_no_saved_graph_is_named(tmp_path: Path) -> None:
 def test_the_command_trains_on_a_saved_graph(tmp_path: Path) -> None:
     random_graph().save(tmp_path / "graph")
     here = [f"dataset.root={tmp_path}/graph", "comm=threads", "workers=2", "trainer.max_epochs=2"]
+    here += ["report=false", "logger=none"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert main(["strategy=vertex_centric", "dataset=saved", *here, f"output={tmp_path}/run"]) == 0

@@ -45,6 +45,7 @@ def test_every_seed_is_another_graph_of_exactly_num_edges(kind: str) -> None:
     assert len({graph.split.tobytes() for graph in graphs}) == 3
 
 
+@pytest.mark.slow
 @given(st.sampled_from(KINDS), st.integers(2, 70), st.integers(0, 100), st.integers(1, 2), st.booleans())
 def test_every_size_gives_a_valid_graph(
     kind: str, num_nodes: int, num_edges: int, num_classes: int, symmetrize: bool

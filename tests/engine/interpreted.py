@@ -18,22 +18,22 @@ from gnnkit.engine.triton_kernels import TritonKernels
 from gnnkit.graph import CSC
 
 CPU = torch.device("cpu")
-NUM_DST, NUM_SRC = 13, 17
+NUM_DST, NUM_SRC = 9, 13  # few: an interpreted program takes milliseconds
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 F64 = torch.float64
 
 
 def held(name: str) -> CSC:
-    """Edges from 17 rows into 13, of which row 3 and the last rows have none."""
+    """Edges from 13 rows into 9, of which row 3 and the last rows have none."""
     rng = np.random.default_rng(7)
     if name == "no edges":
         return CSC(np.zeros(NUM_DST + 1, np.int64), np.zeros(0, np.int32), num_sources=NUM_SRC)
-    dst = rng.integers(0, NUM_DST - 2, 60)
-    dst[:20] = 5  # a hub
+    dst = rng.integers(0, NUM_DST - 2, 30)
+    dst[:12] = 5  # a hub
     dst[dst == 3] = 4
-    src = rng.integers(0, NUM_SRC, 60)
-    src[10:14] = 9  # parallel edges
-    src[30:45] = 11  # a hub of the transpose
+    src = rng.integers(0, NUM_SRC, 30)
+    src[8:12] = 9  # parallel edges
+    src[16:25] = 11  # a hub of the transpose
     return CSC.from_edges(src, dst, NUM_DST, num_sources=NUM_SRC)
 
 
@@ -61,7 +61,7 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype = F64) -> None:
 
 @pytest.mark.parametrize(
     ("width", "dtype"),
-    [(1, F64), (3, torch.bfloat16), (16, torch.float32), (33, F64), (33, torch.float16), (130, torch.float32)],
+    [(1, F64), (3, torch.bfloat16), (16, torch.float32), (33, torch.float16), (130, torch.float32)],
 )
 def test_sums_by_all_factors(pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype) -> None:
     native, of_triton = pair
@@ -126,7 +126,7 @@ def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(
     native, of_triton = pair
     for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
         x = drawn(a.num_src, width, dtype=dtype).round()  # with ties
-        x[2, 0], x[9, 0], x[11, 0], x[12] = -torch.inf, torch.nan, torch.inf, -torch.inf
+        x[2, 0], x[-4, 0], x[-2, 0], x[-1] = -torch.inf, torch.nan, torch.inf, -torch.inf
         (best, arg), (expected, same_arg) = b.max(x), a.max(x)
         torch.testing.assert_close(best, expected, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(arg, same_arg)

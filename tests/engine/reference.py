@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.shard import Shard, cut_all
 
 KEY = 11
+
+Parts = tuple[Tensor, ...]  # logits, gradient of the input, gradients of the weights
 
 
 class OneProcess(Adjacency):
@@ -108,12 +110,12 @@ class Answer:
     input_gradient: Tensor  # [n, width]
     weight_gradients: list[Tensor]
 
-    def assert_equals(self, other: Answer) -> None:
+    def assert_equals(self, other: Answer, where: str) -> None:
         pairs = [(self.logits, other.logits), (self.input_gradient, other.input_gradient)]
         for a, b in [*pairs, *zip(self.weight_gradients, other.weight_gradients, strict=True)]:
-            assert a.shape == b.shape
+            assert a.shape == b.shape, where
             if b.numel():
-                assert float((a - b).abs().max()) <= 1e-10 * max(1.0, float(b.abs().max()))
+                assert float((a - b).abs().max()) <= 1e-10 * max(1.0, float(b.abs().max())), where
 
 
 def loss_weights(num_nodes: int, num_classes: int) -> Tensor:
@@ -133,24 +135,38 @@ def one_process(graph: Graph, model: nn.Module) -> Answer:
     return Answer(logits.detach(), x.grad, [gradient(p) for p in model.parameters()])
 
 
-def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[Tensor, ...]:
-    model, shard = copy.deepcopy(model), shards[comm.rank]  # ranks may be threads
-    model.zero_grad()
-    engine = Engine(shard.with_self_loops() if model.self_loops else shard, comm, torch.float64)
-    x = torch.tensor(np.asarray(shard.features), dtype=torch.float64, requires_grad=True)
-    logits = model(x, ShardAdjacency.layers(engine, model.num_layers, KEY))
-    weights = loss_weights(shard.num_nodes, logits.shape[1])[torch.tensor(shard.owned.astype(np.int64))]
-    (logits * weights).sum().backward()
-    return (logits.detach(), x.grad, *(comm.all_reduce(gradient(p)) for p in model.parameters()))
+def on_rank(shards: list[Shard], models: list[nn.Module], comm: Communicator) -> list[Parts]:
+    """Returns what each model computes on a rank."""
+    shard = shards[comm.rank]
+
+    @functools.cache
+    def engine_of(self_loops: bool) -> Engine:
+        return Engine(shard.with_self_loops() if self_loops else shard, comm, torch.float64)
+
+    def parts_of(model: nn.Module) -> Parts:
+        model.zero_grad()
+        x = torch.tensor(np.asarray(shard.features), dtype=torch.float64, requires_grad=True)
+        logits = model(x, ShardAdjacency.layers(engine_of(model.self_loops), model.num_layers, KEY))
+        weights = loss_weights(shard.num_nodes, logits.shape[1])[torch.tensor(shard.owned.astype(np.int64))]
+        (logits * weights).sum().backward()
+        return (logits.detach(), x.grad, *(comm.all_reduce(gradient(p)) for p in model.parameters()))
+
+    return [parts_of(copy.deepcopy(model)) for model in models]  # ranks may be threads
 
 
-Runner = Callable[[Callable[[Communicator], tuple[Tensor, ...]], int], list[tuple[Tensor, ...]]]
+Runner = Callable[[Callable[[Communicator], list[Parts]], int], list[list[Parts]]]
 
 
-def on_ranks(graph: Graph, partition: Partition, model: nn.Module, run: Runner) -> Answer:
+def on_ranks(graph: Graph, partition: Partition, models: list[nn.Module], run: Runner) -> list[Answer]:
+    """Returns each model's answer. The ranks start once for all models."""
     shards = list(cut_all(graph, partition))
-    parts = run(functools.partial(on_rank, shards, model), partition.grid.world_size)
+    found = run(functools.partial(on_rank, shards, models), partition.grid.world_size)
     order = torch.from_numpy(np.argsort(np.concatenate([shard.owned for shard in shards]), kind="stable"))
+    return [joined(parts, order) for parts in zip(*found, strict=True)]
+
+
+def joined(parts: Sequence[Parts], order: Tensor) -> Answer:
+    """Joins what the ranks have computed with one model."""
     logits, input_gradient = (torch.cat([part[i] for part in parts])[order] for i in range(2))
     for part in parts[1:]:
         for mine, first in zip(part[2:], parts[0][2:], strict=True):

@@ -71,6 +71,7 @@ def largest_error(found: list[Tensor], expected: list[Tensor]) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2, 3, 8, 11])
 @pytest.mark.parametrize(("num_nodes", "num_edges"), [(1, 0), (1, 3), (6, 9), (40, 300), (2, 3000)])
 def test_one_pass_equals_steps(num_nodes: int, num_edges: int, heads: int) -> None:

@@ -78,6 +78,7 @@ def assert_equal(found: MiniBatch, expected: MiniBatch) -> None:
                 np.testing.assert_array_equal(here, there, strict=True, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_batches_are_equal_to_the_bit_on_any_partition(sampler: Sampler, partition: str) -> None:

@@ -59,6 +59,7 @@ def test_products_and_gradients_are_those_of_torch(computed, form, f, k):
     assert bool(computed) == (form is not FORMS["by name"])
 
 
+@pytest.mark.slow
 def test_rows_without_gradient_cost_no_product(computed):
     x, w, b = operands(CHUNK, 64, 64)
     with fast_products():
@@ -129,6 +130,7 @@ def test_sparse_matrices_are_left_to_torch(computed):
             computed.clear()
 
 
+@pytest.mark.slow
 def test_modules_of_users_are_served(computed):
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     with fast_products():

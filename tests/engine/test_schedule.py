@@ -182,6 +182,7 @@ def test_rows_of_one_number_travel_coded_too() -> None:
     Threads.run(on_rank, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_rows_travel_while_the_rank_computes_and_only_waiting_counts(staleness: int) -> None:
     """Rows that are read later stay on their way until the rank has computed."""

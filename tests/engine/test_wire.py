@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.comm.processes import run_gloo
 
 RANKS, WIDTH = 3, 40
 CODECS: list[Codec | None] = [None, Bfloat16(), Packed(4)]
+RUNNERS = (run_gloo, Threads.run)
 
 
 def transfer_of(comm: Communicator, codec: Codec | None, *, own: bool, indexed: bool, dtype: torch.dtype) -> Transfer:
@@ -41,10 +43,9 @@ def counted(transfer: Transfer) -> tuple[Any, ...]:
     return dict(tally.words), dict(tally.messages), tally.bytes_sent
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["no own rows", "own rows"])
-@pytest.mark.parametrize("codec", CODECS, ids=["plain", "bf16", "4 bits"])
-def test_every_way_to_move_rows_gives_the_same_rows_and_counts(codec: Codec | None, own: bool) -> None:
-    def on_rank(comm: Communicator) -> list[Tensor]:
+@pytest.mark.slow
+def test_every_way_to_move_rows_gives_the_same_rows_and_counts() -> None:
+    def moved(comm: Communicator, codec: Codec | None, own: bool) -> Tensor:
         found, counts = [], []
         for indexed in (False, True):
             for how in ("now", "wait", "borrow", "later"):
@@ -66,16 +67,25 @@ def test_every_way_to_move_rows_gives_the_same_rows_and_counts(codec: Codec | No
         size = 4 * WIDTH if codec is None else codec.row_bytes(WIDTH)
         sent = sum(n for peer, n in enumerate(transfer.send) if peer != comm.rank)
         assert counts[0][2] == sent * size
-        return found[:1]
+        return found[0]
 
-    by_rank = [rows for (rows,) in run_gloo(on_rank, RANKS)]
-    assert all(torch.equal(each, rows) for each, (rows,) in zip(by_rank, Threads.run(on_rank, RANKS), strict=True))
-    if codec is None:
-        moved = Threads.run(lambda comm: transfer_of(comm, None, own=own, indexed=False, dtype=torch.float32), RANKS)
-        parts = [torch.split(transfer.rows, list(transfer.send)) for transfer in moved]
-        assert all(torch.equal(rows, torch.cat([p[rank] for p in parts])) for rank, rows in enumerate(by_rank))
+    cases = list(itertools.product(CODECS, (False, True)))
+    by_rank, of_threads = (run(lambda comm: [moved(comm, *case) for case in cases], RANKS) for run in RUNNERS)
+    for number, (codec, own) in enumerate(cases):
+        found = [rows[number] for rows in by_rank]
+        assert all(torch.equal(each, rows[number]) for each, rows in zip(found, of_threads, strict=True)), (codec, own)
+        if codec is None:
+            assert all(torch.equal(*pair) for pair in zip(found, plain_rows(own), strict=True)), own
 
 
+def plain_rows(own: bool) -> list[Tensor]:
+    """Returns what each rank receives where rows travel as they are."""
+    sent = Threads.run(lambda comm: transfer_of(comm, None, own=own, indexed=False, dtype=torch.float32), RANKS)
+    parts = [torch.split(transfer.rows, list(transfer.send)) for transfer in sent]
+    return [torch.cat([part[rank] for part in parts]) for rank in range(RANKS)]
+
+
+@pytest.mark.slow
 def test_rows_in_the_background_are_those_of_the_call() -> None:
     def on_rank(comm: Communicator) -> None:
         transfer = transfer_of(comm, None, own=False, indexed=False, dtype=torch.float64)

@@ -141,7 +141,7 @@ def measured(folder: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=280,
         env=os.environ | given_back,
     )
     assert done.returncode == 0, done.stderr

@@ -16,8 +16,9 @@ from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.jobs import decide
 from tests.launch.outside import Outside, by_hand
+from tests.runs import BARE
 
-QUICK = {"workers": 2, "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 2}}
+QUICK = {"workers": 2, "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 2}, **BARE}
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,7 @@ def test_a_cluster_as_numbers_is_planned_without_a_cluster(graph: Graph, tmp_pat
         assert exchange <= received * itemsize / 1e6 + layout["messages"]["max"] * 10e-6 + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["grid=2d", "replication=2", "border=cover", "options.seed=1"])
 def test_keys_that_auto_chooses_are_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(gnnkit.UserError, match=f"partition.{key.split('=', maxsplit=1)[0]}|partition.options"):

@@ -22,6 +22,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+PLAIN = ["report=false", "logger=csv"]  # of a run whose page nobody reads
+
+
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
@@ -30,6 +33,7 @@ def run(*keys: str) -> None:
     assert main([*KEYS, *keys]) == 0
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_run_is_refused_and_left_as_it_is(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("trainer.max_epochs=1", "output=run")
     before = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
@@ -39,6 +43,7 @@ def test_a_folder_with_a_run_is_refused_and_left_as_it_is(here: Path, capsys: py
     assert {name: (here / "run" / name).read_bytes() for name in files(here / "run")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_exists", ["refuse", "resume", "replace"])
 def test_a_folder_with_anything_else_is_never_written_to(
     on_exists: str, here: Path, capsys: pytest.CaptureFixture[str]
@@ -56,6 +61,7 @@ def test_an_empty_folder_is_taken(here: Path) -> None:
     assert (here / "empty/result.json").is_file()
 
 
+@pytest.mark.slow
 def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path) -> None:
     everything = "write=[predictions,logits,probabilities,embeddings]"
     run("trainer.max_epochs=1", "output=run", everything, "inputs=learned")
@@ -69,6 +75,7 @@ def test_replace_deletes_what_a_run_wrote_and_nothing_else(here: Path) -> None:
     assert json.loads((here / "run/result.json").read_text()) == json.loads((here / "fresh/result.json").read_text())
 
 
+@pytest.mark.slow
 def test_replace_deletes_what_wandb_and_mlflow_keep_and_resume_leaves_it(here: Path) -> None:
     run("trainer.max_epochs=1", "output=run")
     for name in ("wandb/run-1/files", "wandb/run-1/tmp/code", "mlflow/1/metrics", "mlflow/.trash"):
@@ -83,6 +90,7 @@ def test_replace_deletes_what_wandb_and_mlflow_keep_and_resume_leaves_it(here: P
     assert {path.name for path in (here / "run").iterdir()} == {path.name for path in (here / "fresh").iterdir()}
 
 
+@pytest.mark.slow
 def test_replace_knows_every_file_of_every_job(here: Path) -> None:
     (here / "mine.txt").write_text("x")
     for job in ("train", "partition", "plan", "verify"):
@@ -95,10 +103,11 @@ def test_replace_knows_every_file_of_every_job(here: Path) -> None:
         assert files(here / name) == files(here / "fresh"), name
 
 
+@pytest.mark.slow
 def test_resume_goes_on_as_an_unbroken_run(here: Path) -> None:
-    run("trainer.max_epochs=3", "output=broken")
-    run("trainer.max_epochs=6", "output=broken", "on_exists=resume")
-    run("trainer.max_epochs=6", "output=whole")
+    run("trainer.max_epochs=3", "output=broken", *PLAIN)
+    run("trainer.max_epochs=6", "output=broken", "on_exists=resume", *PLAIN)
+    run("trainer.max_epochs=6", "output=whole", *PLAIN)
     broken, whole = (load_file(here / name / "model.safetensors") for name in ("broken", "whole"))
     assert all(np.array_equal(broken[name], whole[name]) for name in whole)
     assert json.loads((here / "broken/result.json").read_text())["epochs"] == 3
@@ -106,17 +115,19 @@ def test_resume_goes_on_as_an_unbroken_run(here: Path) -> None:
     assert (here / "broken/earlier-1/csv/metrics.csv").is_file()
 
 
+@pytest.mark.slow
 def test_resume_of_another_configuration_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("trainer.max_epochs=1", "output=run")
     assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
     assert "trainer.lr=0.5" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_resume_without_a_checkpoint_begins_anew(here: Path) -> None:
-    run("trainer.max_epochs=1", "output=run", "trainer.checkpoint=false")
-    run("trainer.max_epochs=2", "output=run", "on_exists=resume")
+    run("trainer.max_epochs=1", "output=run", "trainer.checkpoint=false", *PLAIN)
+    run("trainer.max_epochs=2", "output=run", "on_exists=resume", *PLAIN)
     assert json.loads((here / "run/result.json").read_text())["epochs"] == 2
-    run("trainer.max_epochs=2", "output=new", "on_exists=resume")
+    run("trainer.max_epochs=2", "output=new", "on_exists=resume", *PLAIN)
     assert json.loads((here / "new/result.json").read_text())["epochs"] == 2
 
 
@@ -131,11 +142,44 @@ def test_a_run_keeps_configuration_and_overrides_as_hydra_does(here: Path) -> No
     assert kept == [*KEYS, "job=partition", "seed=5"]
 
 
+@pytest.mark.slow
 def test_the_configuration_in_a_run_folder_makes_the_same_run_again(here: Path) -> None:
-    run("trainer.max_epochs=2", "seed=5", "partition=2d", "output=first")
+    run("trainer.max_epochs=2", "seed=5", "partition=2d", "output=first", *PLAIN)
     assert main(["--config-dir", "first", "--config-name", "config"]) == 0
     (again,) = (here / "outputs").glob("*/*")
     for name in ("model.safetensors", "predictions.npy"):
         assert (here / "first" / name).read_bytes() == (again / name).read_bytes(), name
     kept = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in (here / "first", again)]
     assert kept[0] == {**kept[1], "output": "first"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [[], ["strategy.local_iterations=2"]], ids=["together", "supersteps"])
+def test_a_run_killed_after_its_last_step_gets_its_results(here: Path, keys: list[str]) -> None:
+    run("trainer.max_epochs=2", "output=run", *keys)
+    kept = {name: (here / "run" / name).read_bytes() for name in ("model.safetensors", "predictions.npy")}
+    before = json.loads((here / "run/result.json").read_text())
+    state = (here / "run/checkpoints/last.json").read_bytes()
+    for name in ("result.json", "model.safetensors", "predictions.npy"):
+        (here / "run" / name).unlink()
+    run("trainer.max_epochs=2", "output=run", "on_exists=resume", *keys)
+    assert {name: (here / "run" / name).read_bytes() for name in kept} == kept
+    assert (here / "run/checkpoints/last.json").read_bytes() == state
+    after = json.loads((here / "run/result.json").read_text())
+    assert {name: after[name] for name in after if name.startswith("test_")} == {
+        name: before[name] for name in before if name.startswith("test_")
+    }
+    run("trainer.max_epochs=3", "output=run", "on_exists=resume", *keys)
+
+
+@pytest.mark.slow
+def test_resume_of_a_finished_run_leaves_its_results(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("trainer.max_epochs=1", "output=run")
+    before = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
+    assert main([*KEYS, "trainer.max_epochs=1", "output=run", "on_exists=resume"]) == 2
+    told = capsys.readouterr().err
+    assert f"the run in {here / 'run'} is finished and its results stay: trainer.max_epochs=1: the checkpoint" in told
+    assert "has done 1 epochs, ask for more to go on, or choose on_exists=replace" in told
+    assert main([*KEYS, "trainer.max_epochs=2", "output=run", "on_exists=resume", "trainer.lr=0.5"]) == 2
+    after = {name: (here / "run" / name).read_bytes() for name in files(here / "run")}
+    assert {name: after[name] for name in before} == before

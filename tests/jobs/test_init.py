@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,15 @@ import pytest
 import yaml
 
 import gnnkit
+from gnnkit import config
 from gnnkit.__main__ import main
-from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.init import choose
 from gnnkit.settings import settle
 from tests.graphs import random_graph
+
+QUICK = ["trainer.max_epochs=2", "comm=threads", "cache=false", "report=false", "logger=none"]
 
 
 def tables(folder: Path) -> Path:
@@ -38,7 +39,7 @@ def choices(graph: Graph, tmp_path: Path, *overrides: str) -> dict[str, Any]:
     """What is chosen for a saved graph."""
     graph.save(tmp_path / "graph")
     given = ["dataset=saved", f"dataset.root={tmp_path}/graph", "strategy=auto", "job=init", *overrides]
-    return {each.key: each.value for each in choose(settle(compose(given)), graph)}
+    return {each.key: each.value for each in choose(settle(config.compose(given)), graph)}
 
 
 @pytest.mark.slow
@@ -52,19 +53,20 @@ def test_two_tables_become_a_configuration_and_a_script_that_run(
     assert f"gnnkit --config-dir '{new}' +experiment=mine" in told
     assert sorted(path.name for path in new.rglob("*")) == ["experiment", "mine.yaml", "train.py"]
     written = yaml.safe_load((new / "experiment/mine.yaml").read_text())
-    assert written["dataset"] == {"root": str(data), "symmetrize": False, "split": [0.6, 0.2, 0.2]}
-    quick = ["trainer.max_epochs=2", "comm=threads", "cache=false", "output=run"]
+    assert written["dataset"] == {"root": str(data), "symmetrize": True, "split": [0.6, 0.2, 0.2]}
+    quick = [*QUICK, "output=run"]
     assert main(["--config-dir", str(new), "+experiment=mine", *quick]) == 0
     table = pyarrow.parquet.read_table(tmp_path / "run/predictions.parquet")
     assert table["id"].to_pylist() == [f"n{i}" for i in range(60)]
     assert set(table["class"].to_pylist()) <= {"cat", "dog"}
     script = (new / "train.py").read_text().replace("'max_epochs': 200", "'max_epochs': 2")
     (new / "train.py").write_text(script)
-    done = subprocess.run([sys.executable, new / "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "has the trained model, predictions and figures" in done.stdout
+    capsys.readouterr()
+    runpy.run_path(str(new / "train.py"), run_name="__main__")
+    assert "has the trained model, predictions and figures" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
     whole = random_graph()
     found = choices(whole, tmp_path)
@@ -87,6 +89,19 @@ def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
     assert choices(whole, tmp_path, "dataset.symmetrize=true")["dataset.symmetrize"] is True
 
 
+@pytest.mark.slow
+def test_edges_that_run_one_way_but_for_a_few_are_read_both_ways(tmp_path: Path) -> None:
+    given = ["dataset=edges", f"dataset.root={tmp_path}", "strategy=auto", "job=init"]
+    nodes = np.arange(1000)
+    one_way = Graph.from_edges([*nodes[:-1], *nodes[1:3]], [*nodes[1:], *nodes[:2]], labels=nodes % 2)
+    found = {each.key: each for each in choose(settle(config.compose(given)), one_way)}["dataset.symmetrize"]
+    assert found.value is True
+    assert found.why.startswith("0.4 % of 1,001 edges have a reverse edge: messages then flow both ways. false: from")
+    for keys, graph in (([], one_way.symmetrize()), (["dataset.symmetrize=false"], one_way)):
+        found = {each.key: each.value for each in choose(settle(config.compose([*given, *keys])), graph)}
+        assert found.get("dataset.symmetrize") is (False if keys else None)
+
+
 def test_a_large_graph_gets_mini_batches(tmp_path: Path) -> None:
     many = Graph.from_edges([0], [1], 200_001, features=np.zeros((200_001, 1), np.float32))
     assert choices(many, tmp_path)["strategy"] == "individual_sample"
@@ -104,10 +119,11 @@ def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
     }
     replace(graph, **changes[form]).save(tmp_path / "graph")
     assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]) == 0
-    quick = ["trainer.max_epochs=2", "comm=threads", "cache=false", f"output={tmp_path}/run"]
+    quick = [*QUICK, f"output={tmp_path}/run"]
     assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
 
 
+@pytest.mark.slow
 def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["job=init", "dataset=saved", "model=gat", f"output={tmp_path}/new"]) == 2
     assert "model: job=init chooses for your data" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.leader.cut import fingerprint
 from gnnkit.leader.inputs import filled, with_kept
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 from tests.strategy.test_sparse_features import make_graph
 
 STORED = int(np.count_nonzero(make_graph().features))
@@ -31,7 +32,7 @@ def words_graph() -> Graph:
 
 def train(folder: Path, rows: str = "auto", graph: Graph | None = None, **keys: Any) -> Any:
     trainer = {"max_epochs": 4, "lr": 0.1, "precision": 64, **keys.pop("trainer", {})}
-    given: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", "input_rows": rows}
+    given: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", "input_rows": rows, **BARE}
     return gnnkit.train(graph or words_graph(), folder=folder, **{**given, "trainer": trainer, **keys})
 
 
@@ -119,6 +120,7 @@ def test_strategies_that_read_dense_rows_train_on_sparse_features(tmp_path: Path
         assert given["train_loss"] == dense["train_loss"]
 
 
+@pytest.mark.slow
 def test_sparse_rows_are_refused_where_nothing_reads_them(tmp_path: Path) -> None:
     for keys, reader in (
         ({"strategy": "individual_sample"}, "strategy=individual_sample"),

@@ -15,6 +15,7 @@ import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 NAMES = ("cat", "dog", "eel")
 IDS = np.array([f"user {i}" for i in range(40)])
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 def train(folder: Path, graph: Graph, form: str, write: Sequence[str] = EVERYTHING, **keys: Any) -> Any:
     trainer = {"max_epochs": 2, "checkpoint": False}
     given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "trainer": trainer}
-    return gnnkit.train(graph, folder=folder, write_format=form, write=list(write), **{**given, **keys})
+    return gnnkit.train(graph, folder=folder, write_format=form, write=list(write), **{**BARE, **given, **keys})
 
 
 def columns(path: Path) -> dict[str, list[Any]]:

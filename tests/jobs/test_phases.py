@@ -30,6 +30,7 @@ def command(folder: Path, *keys: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_pipe_gets_a_plain_line_for_each_phase_from_the_first_second(tmp_path: Path) -> None:
     begun = time.monotonic()
     with subprocess.Popen(

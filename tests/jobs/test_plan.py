@@ -36,6 +36,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
+from tests.runs import BARE
 
 WIDTH, EDGE_WIDTH, CLASSES = 7, 2, 3
 MODELS = {
@@ -151,11 +152,11 @@ def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropo
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_the_job_counts_an_epoch_after_the_first(dropout: float, tmp_path: Any) -> None:
     model = {"name": "gcn", "dropout": dropout}
-    keys = {"strategy": "vertex_centric", "partition": "2d", "workers": 4, "model": model}
+    keys = {"strategy": "vertex_centric", "partition": "2d", "workers": 4, "model": model, "comm": "threads"}
 
     def words(epochs: int) -> Any:  # [world_size]
         trainer = {"max_epochs": epochs, "check_val_every_n_epoch": 5}
-        found = gnnkit.train(make_graph(), folder=tmp_path / str(epochs), trainer=trainer, **keys)
+        found = gnnkit.train(make_graph(), folder=tmp_path / str(epochs), trainer=trainer, **BARE, **keys)
         return epochs * sum(np.array(found["per_rank"][f"words_{step}"]) for step in ("gathered", "reduced", "sliced"))
 
     planned = gnnkit.train(make_graph(), folder=tmp_path / "plan", overrides=["job=plan"], **keys)
@@ -223,6 +224,7 @@ def test_activations_planned_are_those_that_autograd_saves(name: str) -> None:
         assert step_activations(graph, model, quality.traffic, sizes).tolist() == found, grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = MODELS[name](WIDTH, CLASSES, hidden=5).double(), make_graph(60)  # type: ignore[operator]
@@ -243,6 +245,7 @@ def test_few_of_many_slices_are_tried(name: str, monkeypatch: pytest.MonkeyPatch
     assert planned() == few
 
 
+@pytest.mark.slow
 def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     result = gnnkit.train(
         make_graph(),
@@ -259,6 +262,7 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     assert result["layouts"]["[1,1,4]"]["words"]["gathered"] == [0] * 4
 
 
+@pytest.mark.slow
 def test_layers_of_pyg_are_planned_on_layouts_that_serve_them(tmp_path: Any) -> None:
     def make(in_features: int, num_classes: int) -> nn.Module:
         return PyG([SAGEConv(in_features, 5), nn.ReLU(), SAGEConv(5, num_classes)])

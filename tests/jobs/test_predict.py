@@ -23,6 +23,7 @@ from gnnkit.graph import Graph
 from gnnkit.model.gcn import GCN
 from gnnkit.settings import settle
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
 EVERYTHING = ["predictions", "logits", "probabilities", "embeddings"]
@@ -32,7 +33,7 @@ SMALL = ["dataset=synthetic", "dataset.num_nodes=90", "dataset.num_edges=400", "
 def train(folder: Path, **keys: Any) -> Any:
     trainer = {"max_epochs": 4, "lr": 0.1, "precision": 64}
     given = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", "trainer": trainer, "write": EVERYTHING}
-    return gnnkit.train(keys.pop("graph", small_graph()), folder=folder, **{**given, **keys})
+    return gnnkit.train(keys.pop("graph", small_graph()), folder=folder, **{**BARE, **given, **keys})
 
 
 def rows(folder: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -72,6 +72,7 @@ def test_processes_write_pagerank_in_the_data_sets_order(tmp_path: Path, capfd: 
     assert lines[-1]["residual"] == result["residual"]
 
 
+@pytest.mark.slow
 def test_label_propagation_reports_accuracy_and_what_it_did_not_reach(tmp_path: Path) -> None:
     result = run(tmp_path, {"name": "label_propagation", "tolerance": 1e-9, "max_iterations": 7})
     values, predictions = np.load(tmp_path / "run/values.npy"), np.load(tmp_path / "run/predictions.npy")
@@ -109,10 +110,12 @@ class Uneven(Program):
         return x.clone()
 
 
+@pytest.mark.slow
 def test_a_program_that_depends_on_the_layout_is_found(tmp_path: Path) -> None:
     assert not run(tmp_path, Uneven, "job=verify")["verified"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -136,6 +139,7 @@ def test_words_planned_are_those_counted(tmp_path: Path) -> None:
     assert set(planned["memory_of_busiest_rank"]) == {"features", "edges", "values"}
 
 
+@pytest.mark.slow
 def test_label_propagation_without_training_nodes_is_the_users_to_mend(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dataset: no labelled node is in the training split"):
         run(tmp_path, "label_propagation", graph=make_graph(split=False), comm="gloo", workers=2)

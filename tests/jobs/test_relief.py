@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +21,9 @@ from gnnkit.jobs import relief
 from gnnkit.model.gcn import GCN
 from gnnkit.storage import load_arrays
 from gnnkit.training import checkpoint, resume
+from tests.forked import Forked, forked
 from tests.jobs.test_train import ranks_of, small_graph
+from tests.runs import BARE
 
 SLOW = 1  # rank
 FACTOR = 10  # times as slow, far above the noise of a busy machine
@@ -50,7 +50,7 @@ def always_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def train(folder: Path, model: Any = Sleeps, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 18, "precision": 64, "checkpoint_every": 8, **keys.pop("trainer", {})}
-    rest = {"strategy": "vertex_centric", "leader": {"rebalance": True}, "workers": 3, "comm": "gloo", **keys}
+    rest = {"strategy": "vertex_centric", "leader": {"rebalance": True}, "workers": 3, "comm": "gloo", **BARE, **keys}
     return gnnkit.train(small_graph(), model=model, folder=folder, write=["logits"], threads=1, trainer=trainer, **rest)
 
 
@@ -58,13 +58,14 @@ def logits(folder: Path) -> Any:
     return np.load(folder / "logits.npy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("comm", "partition"),
     [("gloo", "1d"), ("threads", {"nodes": "hash", "grid": [2, 2, 1]}), ("threads", {"nodes": "hdrf"})],
 )
 def test_a_relieved_run_learns_what_an_undisturbed_run_learns(tmp_path: Path, comm: str, partition: Any) -> None:
     keys = {"comm": comm, "partition": partition, "workers": 4 if isinstance(partition, dict) else 3}
-    found = train(tmp_path / "relieved", **keys)
+    found = train(tmp_path / "relieved", report=True, **keys)
     plain = train(tmp_path / "plain", GCN, leader={"rebalance": False}, **keys)
     first = found["rebalanced"][0]
     assert SLOW in first["slow"]
@@ -85,6 +86,7 @@ def test_a_relieved_run_learns_what_an_undisturbed_run_learns(tmp_path: Path, co
     assert not (tmp_path / "relieved/prepared").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_the_new_partition(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "first", comm="threads")
     longer = {"max_epochs": 20, "resume": str(tmp_path / "first")}
@@ -97,6 +99,7 @@ def test_a_resumed_run_takes_the_new_partition(tmp_path: Path, capfd: pytest.Cap
     assert np.abs(logits(tmp_path / "second") - logits(tmp_path / "plain")).max() < 1e-10
 
 
+@pytest.mark.slow
 def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None:
     keys = {
         "strategy": {"name": "individual_sample", "batch_size": 4},
@@ -119,6 +122,7 @@ def test_a_slow_worker_gets_fewer_seeds_of_the_same_step(tmp_path: Path) -> None
     assert sum(line["rows"] for line in lines if line["rank"] == SLOW) == rows[SLOW]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
@@ -146,32 +150,19 @@ def test_jobs_that_do_not_train_refuse_the_key(tmp_path: Path) -> None:
         train(tmp_path / "run", "gcn", overrides=["job=verify"])
 
 
-RUN = """
-import sys
-from pathlib import Path
-import gnnkit
-from gnnkit.jobs import relief
-from tests.jobs.test_relief import Sleeps, train
-relief.COST = 0.0
-train(Path(sys.argv[1]), trainer={"max_epochs": 100000, "checkpoint_every": 8})
-"""
-
-
 @contextlib.contextmanager
-def cutting(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int, list[int]]]:
+def cutting(folder: Path) -> Iterator[tuple[Forked, int, list[int]]]:
     """Gives a run that waits for a new cut, the process that cuts, and the ranks."""
-    argv = [sys.executable, "-c", RUN, str(folder)]
-    root = Path(__file__).parents[2]
-    options: dict[str, Any] = {"cwd": root, "text": True, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    with subprocess.Popen(argv, **options, env=os.environ | {"PYTHONPATH": str(root)}) as process:
+    trainer = {"max_epochs": 100_000, "checkpoint_every": 8}
+    with forked(lambda: train(folder, trainer=trainer), folder.parent) as program:
         deadline, cutter = time.monotonic() + 60, None
         while cutter is None:
-            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert program.poll() is None, program.text()
             assert time.monotonic() < deadline
-            ranks = ranks_of(process.pid)
+            ranks = ranks_of(program.pid)
             cutter = next((child for child in (ranks_of(ranks[0]) if ranks else ()) if is_cutter(child)), None)
             time.sleep(0.005)
-        yield process, cutter, ranks
+        yield program, cutter, ranks
 
 
 def is_cutter(pid: int) -> bool:
@@ -191,13 +182,13 @@ def alive(pids: Sequence[int]) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: Path, victim: int) -> None:
-    with cutting(tmp_path / "run") as (process, cutter, ranks):
+    with cutting(tmp_path / "run") as (program, cutter, ranks):
         while "prepared/source" not in Path(f"/proc/{cutter}/maps").read_text():  # until the cut has begun
             time.sleep(0.002)
         os.kill(cutter, signal.SIGSTOP)  # so that the cut stays under way
         os.kill(ranks[victim], signal.SIGKILL)
-        _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1
+        code, errors = program.ended()
+    assert code == 1
     assert f"rank {victim} was ended by SIGKILL" in errors
     assert not alive([cutter, *ranks])
     done = checkpoint.load(tmp_path / "run" / resume.FILE)["epoch"]
@@ -208,16 +199,16 @@ def test_a_rank_that_dies_while_the_graph_is_cut_ends_the_run_by_name(tmp_path: 
 
 @pytest.mark.slow
 def test_a_cut_that_dies_costs_no_run(tmp_path: Path) -> None:
-    with cutting(tmp_path / "run") as (process, cutter, ranks):
+    with cutting(tmp_path / "run") as (program, cutter, ranks):
         os.kill(cutter, signal.SIGKILL)
         before = (tmp_path / "run/workers.jsonl").stat().st_size
         deadline = time.monotonic() + 30
         while (tmp_path / "run/workers.jsonl").stat().st_size < before + 3_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.terminate()
-        _, errors = process.communicate(timeout=30)
+        program.process.terminate()
+        code, errors = program.ended()
     assert "the run goes on with the shares it has" in errors
     assert "was killed by SIGKILL" in errors
-    assert process.returncode == 143
+    assert code == 143
     assert not alive(ranks)

@@ -230,6 +230,7 @@ def test_several_runs_are_compared_in_a_new_folder(tmp_path: Path, capsys: pytes
     assert "torch" not in sys.modules or capsys.readouterr().out.startswith("2 runs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [

@@ -21,6 +21,7 @@ from gnnkit.errors import UserError
 from gnnkit.launch.group import RankError
 from gnnkit.settings import settle
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 from tests.training import test_on_nan
 
 SERVER = {"name": "parameter_server"}
@@ -47,7 +48,7 @@ class Net(nn.Module):
 
 
 def train(folder: Path, **keys: Any) -> dict[str, Any]:
-    given = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "partition": "1d", "model": Net()}
+    given = {"strategy": "vertex_centric", "workers": 2, "threads": 1, "partition": "1d", "model": Net(), **BARE}
     trainer = {"max_epochs": 8, "lr": 0.05, **keys.pop("trainer", {})}
     return dict(gnnkit.train(small_graph(), folder=folder, trainer=trainer, **{**given, **keys}))
 
@@ -152,6 +153,7 @@ def test_a_rollback_goes_back_at_the_servers_too(tmp_path: Path) -> None:
     torch.testing.assert_close(found["server"], found["all_reduce"], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
 def test_where_nobody_waits_a_rank_stops_alone_at_a_gradient_that_is_not_finite(tmp_path: Path, strategy: str) -> None:
     keys: dict[str, Any] = {"sync": SERVER | {"mode": "async"}, "strategy": strategy}
@@ -166,6 +168,7 @@ def test_a_program_has_no_servers(tmp_path: Path) -> None:
         train(tmp_path / "run", model="pagerank", sync=SERVER | {"servers": 1})
 
 
+@pytest.mark.slow
 def test_of_ranks_that_were_started_the_last_ones_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": 0, "WORLD_SIZE": 5, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 5, "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))

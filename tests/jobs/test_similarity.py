@@ -18,7 +18,8 @@ from gnnkit.testing.graphs import check_graph
 NUM_NODES = 120
 DATA = ["dataset=synthetic", f"dataset.num_nodes={NUM_NODES}", "dataset.num_edges=500", "dataset.width=8"]
 SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity", "sampler.fanouts=[4,4]"]
-RUN = ["strategy=individual_sample", "strategy.batch_size=8", *DATA, *SIMILAR, "comm=threads", "workers=2", "threads=1"]
+RUN = ["strategy=individual_sample", "strategy.batch_size=8", *DATA, *SIMILAR, "comm=threads", "workers=2", "threads=1",
+       "report=false", "logger=none"]  # fmt: skip
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:metropolis_hastings walks"),

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,9 +18,11 @@ import yaml
 from gnnkit.__main__ import main
 from gnnkit.dataset.npz import Npz
 from gnnkit.leader import kept
+from tests.forked import forked
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
 QUICK = [*SMALL, "comm=threads", "trainer.max_epochs=1", "trainer.checkpoint=false"]
+PLAIN = ["report=false", "logger=none"]  # of jobs whose page and loggers nobody reads
 OPTUNA = ["hydra/sweeper=optuna", "hydra.sweeper.sampler.seed=1"]
 
 
@@ -41,6 +42,7 @@ def sweep(*keys: str, code: int = 0) -> list[dict[str, Any]]:
     return rows(Path("sweep"))
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_combination_and_shows_one_table(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--multirun", *QUICK, "seed=range(2)", "partition=1d,2d"]) == 0
     (folder,) = here.glob("multirun/*/*")
@@ -67,18 +69,20 @@ def test_a_sweep_runs_every_combination_and_shows_one_table(here: Path, capsys: 
     assert "4 of 4 jobs done" in out
 
 
+@pytest.mark.slow
 def test_a_job_of_a_sweep_computes_what_the_same_command_computes_alone() -> None:
-    first, second = sweep("seed=3,4")
-    assert main([*QUICK, "seed=4", "output=alone"]) == 0
+    first, second = sweep("seed=3,4", *PLAIN)
+    assert main([*QUICK, *PLAIN, "seed=4", "output=alone"]) == 0
     alone = json.loads(Path("alone/result.json").read_text())
     assert alone["train_loss"] == second["figures"]["train_loss"] != first["figures"]["train_loss"]
     arrays = [np.load(Path(folder) / "predictions.npy") for folder in ("alone", "sweep/1")]
     assert np.array_equal(*arrays)
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "bad.npz").write_bytes(b"no archive")
-    keys = [key for key in QUICK if "dataset" not in key]
+    keys = [key for key in [*QUICK, *PLAIN] if "dataset" not in key]
     _write_graph(here / "good.npz")
     roots = "dataset.root=bad.npz,good.npz"
     assert main(["-m", *keys, "dataset=npz", roots, "hydra.sweep.dir=sweep"]) == 1
@@ -92,6 +96,7 @@ def test_a_job_that_fails_does_not_stop_the_others(here: Path, capfd: pytest.Cap
     assert "1 of 2 jobs done" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
@@ -138,6 +143,7 @@ def test_settings_of_a_sweep_need_a_sweep(capsys: pytest.CaptureFixture[str]) ->
         assert f"{text} is of a sweep: add -m" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_folders_of_a_sweep_have_the_names_that_were_asked_for(here: Path) -> None:
     keys = [
         "hydra.sweep.dir=${oc.env:SWEEPS,sweeps}/${now:%Y}",
@@ -149,39 +155,44 @@ def test_folders_of_a_sweep_have_the_names_that_were_asked_for(here: Path) -> No
     assert {path.name for path in folder.iterdir() if path.is_dir()} == {"0-gcn-7", "1-sage-7"}
 
 
+@pytest.mark.slow
 def test_jobs_share_what_one_of_them_has_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "WORTH", -1.0)
-    sweep("seed=range(3)", "cache=cache")
+    sweep("seed=range(3)", "cache=cache", *PLAIN)
     logs = [Path(f"sweep/{number}.log").read_text() for number in range(3)]
     uses = ["made by an earlier run" in log for log in logs]
     assert uses == [False, True, True]
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_where_it_was_left(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep("seed=1,2", "on_exists=resume")
+    sweep("seed=1,2", "on_exists=resume", *PLAIN)
     before = Path("sweep/0/result.json").stat().st_mtime_ns
     Path("sweep/1/result.json").unlink()
     assert main(["-m", *QUICK, "hydra.sweep.dir=sweep", "seed=1,2"]) == 2
     assert "holds a sweep: choose another folder" in capsys.readouterr().err
-    assert [row["status"] for row in sweep("seed=1,2", "on_exists=resume")] == ["done", "done"]
+    assert [row["status"] for row in sweep("seed=1,2", "on_exists=resume", *PLAIN)] == ["done", "done"]
     assert Path("sweep/0/result.json").stat().st_mtime_ns == before
     assert Path("sweep/1/result.json").exists()
     assert "seed=1: done before val_accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_jobs_run_at_once_with_the_launcher_joblib() -> None:
-    found = sweep("seed=range(3)", "hydra/launcher=joblib", "hydra.launcher.n_jobs=3")
+    found = sweep("seed=range(3)", "hydra/launcher=joblib", "hydra.launcher.n_jobs=3", *PLAIN)
     assert [row["status"] for row in found] == ["done"] * 3
     assert [row["figures"]["seed"] for row in found] == [0, 1, 2]
     began, ended = zip(*[_lifetime(Path(f"sweep/{number}")) for number in range(3)], strict=True)
     assert max(began) < min(ended), "no job waited for another"
 
 
+@pytest.mark.slow
 def test_optuna_chooses_from_every_kind_of_space(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     spaces = ["trainer.lr=tag(log,interval(1e-4,1e-1))", "model.hidden=range(4,17,4)", "model=choice(gcn,sage)",
               "model.dropout=range(0,0.5,0.25)", "seed=int(interval(3,9))"]  # fmt: skip
-    found = sweep(*OPTUNA, *spaces, "hydra.sweeper.n_trials=3")
+    found = sweep(*OPTUNA, *spaces, "hydra.sweeper.n_trials=3", *PLAIN)
     for row in found:
         values = row["swept"]
         assert 1e-4 <= float(values["trainer.lr"]) <= 1e-1
@@ -193,15 +204,16 @@ def test_optuna_chooses_from_every_kind_of_space(capsys: pytest.CaptureFixture[s
     told = yaml.safe_load(Path("sweep/optimization_results.yaml").read_text())
     assert told["best_evaluated_value"] == best["figures"]["val_accuracy"]
     assert "best val_accuracy" in capsys.readouterr().out
-    assert main(["-m", *QUICK, "hydra.sweep.dir=again", *OPTUNA, *spaces, "hydra.sweeper.n_trials=2"]) == 0
+    assert main(["-m", *QUICK, *PLAIN, "hydra.sweep.dir=again", *OPTUNA, *spaces, "hydra.sweeper.n_trials=2"]) == 0
     assert [row["swept"] for row in rows(Path("again"))] == [row["swept"] for row in found[:2]]
 
 
+@pytest.mark.slow
 def test_optuna_minimises_a_loss_and_leaves_out_jobs_that_fail(here: Path) -> None:
     pytest.importorskip("optuna")
     (here / "bad.npz").write_bytes(b"no archive")
     _write_graph(here / "good.npz")
-    keys = [key for key in QUICK if "dataset" not in key]
+    keys = [key for key in [*QUICK, *PLAIN] if "dataset" not in key]
     keys += [
         "dataset=npz",
         "dataset.root=bad.npz,good.npz",
@@ -280,13 +292,19 @@ def test_submitit_hands_jobs_to_slurm(here: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_ended_shows_the_table_so_far(number: signal.Signals, here: Path) -> None:
-    keys = [*SMALL, "trainer.max_epochs=1,1000000", "seed=1", "hydra.sweep.dir=sweep", "trainer.checkpoint=false"]
-    command = [sys.executable, "-m", "gnnkit", "-m", *keys]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    keys = [
+        *SMALL,
+        *PLAIN,
+        "trainer.max_epochs=1,1000000",
+        "seed=1",
+        "hydra.sweep.dir=sweep",
+        "trainer.checkpoint=false",
+    ]
+    with forked(lambda: sys.exit(main(["-m", *keys])), here) as program:
         _wait_for(lambda: "epoch" in _text(here / "sweep/1.log") or (here / "sweep/1/workers.jsonl").exists())
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, err
+        os.kill(program.pid, number)
+        code, out = program.ended()
+    assert code == 128 + number, out
     assert [row["status"] for row in rows(here / "sweep")] == ["done", "not finished"]
     assert "1 of 2 jobs done" in out
     assert _processes_that_name(here) == []
@@ -336,6 +354,7 @@ def test_an_experiment_reaches_the_published_accuracy(data_folder: Path) -> None
         f"dataset.root='{data_folder / 'cora.npz'}'",
         "workers=1",
         "trainer.checkpoint=false",
+        *PLAIN,
     ]
     assert main(["-m", *keys, "seed=0", "trainer.check_val_every_n_epoch=50", "hydra.sweep.dir=sweep"]) == 0
     assert rows(Path("sweep"))[0]["figures"]["test_accuracy"] == pytest.approx(0.815, abs=0.02)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -25,6 +27,10 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency
 from gnnkit.graph import CSC, Graph
 from gnnkit.training import checkpoint
+from tests.forked import Forked, forked
+from tests.runs import BARE
+
+QUICK = {"max_epochs": 2}
 
 KEYS = [
     "strategy",
@@ -62,13 +68,14 @@ def small_graph(num_nodes: int = 60) -> Graph:
 
 def train(tmp_path: Path, name: str = "run", **keys: Any) -> tuple[dict[str, Any], Path]:
     trainer = {"max_epochs": 8, "precision": 64, **keys.pop("trainer", {})}
+    keys = {**BARE, **keys}
     result = gnnkit.train(small_graph(), strategy="vertex_centric", trainer=trainer, folder=tmp_path / name, **keys)
     return result, tmp_path / name
 
 
 @pytest.mark.slow
 def test_a_run_leaves_result_predictions_checkpoint_and_states(tmp_path: Path) -> None:
-    result, folder = train(tmp_path, partition="2d", workers=4)
+    result, folder = train(tmp_path, partition="2d", workers=4, logger=["csv", "tensorboard"], report=True)
     assert json.loads((folder / "result.json").read_text()) == result
     assert [key for key in KEYS if key not in result] == []
     assert result["grid"] == [2, 2, 1]
@@ -140,6 +147,7 @@ def test_sampled_batches_in_bfloat16_converge_the_same_on_one_and_two_ranks(tmp_
             sampler={"name": "neighbor", "fanouts": [5, 5]},
             trainer=chosen,
             folder=tmp_path / f"run{precision}-{workers}",
+            **BARE,
             **keys,
         )
 
@@ -157,7 +165,13 @@ def test_more_workers_than_nodes_is_no_special_case(tmp_path: Path) -> None:
         CSC.from_edges(rows, (rows + 1) % 3, 3), np.eye(3, dtype=np.float32), rows, np.array([1, 2, 3], np.int8)
     )
     result = gnnkit.train(
-        graph, strategy="vertex_centric", partition="1d", workers=4, trainer={"max_epochs": 2}, folder=tmp_path / "run"
+        graph,
+        strategy="vertex_centric",
+        partition="1d",
+        workers=4,
+        trainer={"max_epochs": 2},
+        folder=tmp_path / "run",
+        **BARE,
     )
     assert np.isfinite(result["train_loss"])
 
@@ -182,14 +196,12 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path, broken: str) -> None:
         checkpoint.load(path)
 
 
-def command(tmp_path: Path, *overrides: str) -> tuple[list[str], dict[str, Any]]:
-    small_graph(400).save(tmp_path / "graph")
-    code = (
-        "import sys, gnnkit, numpy as np; from pathlib import Path; from gnnkit.graph import Graph;"
-        f"gnnkit.train(Graph.load(Path({str(tmp_path / 'graph')!r})), strategy='vertex_centric', workers=3,"
-        f"folder={str(tmp_path / 'run')!r}, overrides=sys.argv[1:])"
+def long(tmp_path: Path, **trainer: Any) -> dict[str, Any]:
+    """Trains three ranks until somebody ends the run."""
+    trainer = {"max_epochs": 1_000_000, **trainer}
+    return gnnkit.train(
+        small_graph(400), strategy="vertex_centric", workers=3, folder=tmp_path / "run", trainer=trainer, **BARE
     )
-    return [sys.executable, "-c", code, *overrides], {"cwd": tmp_path, "text": True, "stderr": subprocess.PIPE}
 
 
 def ranks_of(pid: int) -> list[int]:
@@ -197,31 +209,33 @@ def ranks_of(pid: int) -> list[int]:
     return [int(text) for text in found.stdout.split()]
 
 
-def started(process: subprocess.Popen[str], folder: Path) -> list[int]:
+def started(program: Forked, folder: Path) -> list[int]:
     """Waits until all ranks train, and returns the process ids."""
     deadline = time.monotonic() + 120
     while not (folder / "workers.jsonl").exists() or not (folder / "workers.jsonl").read_text():
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert program.poll() is None, program.text()
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    return ranks_of(process.pid)
+    return ranks_of(program.pid)
 
 
 @pytest.mark.slow
 def test_ranks_listen_on_loopback_only_never_unpickle_and_when_one_is_killed_it_is_named(tmp_path: Path) -> None:
-    argv, options = command(tmp_path, "trainer.max_epochs=1000000")
-    argv[2] = "import pickle; pickle.loads = pickle.load = None;" + argv[2]
-    with subprocess.Popen(argv, **options) as process:
-        ranks = started(process, tmp_path / "run")
+    def without_pickle() -> None:
+        pickle.loads = pickle.load = None  # type: ignore[assignment]
+        long(tmp_path)
+
+    with forked(without_pickle, tmp_path) as program:
+        ranks = started(program, tmp_path / "run")
         assert len(ranks) == 3
         addresses = listening(ranks)
         os.kill(ranks[1], signal.SIGKILL)
-        _, errors = process.communicate(timeout=30)
+        code, errors = program.ended()
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
     assert addresses
     assert addresses <= loopback
-    assert process.returncode == 1
-    assert "SIGKILL" in errors
+    assert code == 1
+    assert "rank 1 was ended by SIGKILL" in errors
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
@@ -236,12 +250,11 @@ def listening(pids: Sequence[int]) -> set[str]:
 
 @pytest.mark.slow
 def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> None:
-    argv, options = command(tmp_path, "trainer.max_epochs=1000000", "trainer.checkpoint_every=1")
-    with subprocess.Popen(argv, **options) as process:
-        ranks = started(process, tmp_path / "run")
-        process.terminate()
-        process.communicate(timeout=30)
-    assert process.returncode == 143
+    with forked(lambda: long(tmp_path, checkpoint_every=1), tmp_path) as program:
+        ranks = started(program, tmp_path / "run")
+        program.process.terminate()
+        code, _ = program.ended()
+    assert code == 143
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
     if (tmp_path / "run/checkpoints/last.json").exists():
         checkpoint.load(tmp_path / "run/checkpoints/last.json")
@@ -250,26 +263,21 @@ def test_sigterm_leaves_no_process_and_no_half_written_file(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_ranks_that_torchrun_started_join(tmp_path: Path) -> None:
-    argv, options = command(tmp_path, "trainer.max_epochs=2")
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    argv[2] = argv[2].replace("workers=3,", "")
-    environments = [
-        os.environ
-        | {
-            "RANK": str(r),
-            "WORLD_SIZE": "2",
-            "LOCAL_RANK": str(r),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        | {"GLOO_SOCKET_IFNAME": "lo"}
-        for r in range(2)
-    ]
-    processes = [subprocess.Popen(argv, **options, env=environment) for environment in environments]
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+
+    def join(rank: int) -> None:
+        os.environ.update(place | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"})
+        gnnkit.train(small_graph(), strategy="vertex_centric", folder=tmp_path / "run", trainer=QUICK, **BARE)
+
+    with contextlib.ExitStack() as stack:
+        for rank in range(2):
+            (tmp_path / str(rank)).mkdir()
+        work = [functools.partial(join, rank) for rank in range(2)]
+        programs = [stack.enter_context(forked(work[rank], tmp_path / str(rank))) for rank in range(2)]
+        for program in programs:
+            code, errors = program.ended()
+            assert code == 0, errors
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
 
 
@@ -305,6 +313,7 @@ def test_threads_begin_with_equal_parameters_however_long_a_model_takes_to_make(
         trainer={"max_epochs": 1, "checkpoint": False},
         overrides=["sampler=neighbor", "sampler.fanouts=[3]"],
         folder=tmp_path / "run",
+        **BARE,
     )
     assert result["drift"] == 0
 
@@ -324,6 +333,7 @@ class Counting(Threads):
         return [{**result, "run_by": cls.__name__} for result in super().run(function, world_size, timeout=timeout)]
 
 
+@pytest.mark.slow
 def test_threads_of_others_start_their_ranks_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = plugins.load
     monkeypatch.setattr(plugins, "load", lambda kind, name: Counting if kind == "comm" else find(kind, name))

@@ -71,6 +71,7 @@ class TorchDropout(nn.Module):
         return adjacencies[0].aggregate(self.linear(self.noise(x)))
 
 
+@pytest.mark.slow
 def test_noise_that_is_not_keyed_is_found_and_explained(tmp_path: Path) -> None:
     result = verify(tmp_path, model=TorchDropout)
     assert not result["verified"]

@@ -57,6 +57,7 @@ def faults_of_a_rank(**environment: str) -> dict[str, float]:
     return {name: statistics.median(rounds) for name, rounds in counts.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 @pytest.mark.parametrize("name", ["main", "thread"])
 def test_a_rank_uses_freed_memory_again_in_each_thread(name: str) -> None:
@@ -64,6 +65,7 @@ def test_a_rank_uses_freed_memory_again_in_each_thread(name: str) -> None:
     assert faults_of_a_rank()[name] < PAGES / 2
 
 
+@pytest.mark.slow
 def test_an_allocator_that_the_user_has_set_up_stays() -> None:
     set_up = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
     assert faults_of_a_rank(**set_up)["main"] > PAGES / 2

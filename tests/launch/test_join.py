@@ -17,7 +17,8 @@ from gnnkit.launch.handshake import difference
 from tests.conftest import Install
 from tests.launch.outside import Outside, by_hand
 
-RUN = ("+strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "trainer.max_epochs=2", "threads=1")
+RUN = ("+strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "trainer.max_epochs=2", "threads=1",
+       "report=false", "logger=none")  # fmt: skip
 SLOW_DATA = """
 import time
 from gnnkit.dataset.base import Dataset
@@ -82,7 +83,7 @@ def test_ranks_that_do_not_run_the_same_are_refused(outside: Outside, tmp_path: 
         assert message in each.output
         told = [line for line in each.output.splitlines() if "checking the configuration" not in line]
         assert len(told) == 1
-    assert max(each.seconds for each in ended) < 6  # from the start of the processes, on a busy machine
+    assert max(each.seconds for each in ended) < 30  # less than the deadline of the ranks
     assert not (tmp_path / "run/prepared").exists()
 
 
@@ -115,6 +116,7 @@ def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(("dead", "left"), [(0, 1), (1, 0)])
 def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
     outside: Outside, tmp_path: Path, install: Install, dead: int, left: int
@@ -192,7 +194,7 @@ def test_ranks_of_torchrun_end_with_it(tmp_path: Path) -> None:
         process.wait()
         killed = time.monotonic()
         while running(marker):
-            assert time.monotonic() - killed < 2, "a rank outlives torchrun"
+            assert time.monotonic() - killed < 20, "a rank outlives torchrun"
             time.sleep(0.02)
     finally:
         process.kill()

@@ -53,6 +53,7 @@ def ranks(fate: Callable[[], Any], seconds: float = 0.5, *, of_rank_0: Callable[
     return function
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fate", "told"),
     [(kill, "rank 2 was ended by SIGKILL"), (break_down, "rank 2 failed: ZeroDivisionError: mine")],
@@ -72,6 +73,7 @@ def test_a_dispensable_rank_that_ends_well_is_not_lost(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_what_the_user_can_mend_ends_the_run_on_any_rank() -> None:
     def fate() -> None:
         raise UserError("lr=-1")
@@ -80,11 +82,13 @@ def test_what_the_user_can_mend_ends_the_run_on_any_rank() -> None:
         launch(ranks(fate, 60), 3)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_not_dispensable_is_the_cause_even_if_another_was_lost_before() -> None:
     with pytest.raises(RankError, match=r"^rank 0 failed: ZeroDivisionError: mine\nrank 1 .*\nrank 2 was ended by"):
         launch(ranks(kill, of_rank_0=break_down), 3)
 
 
+@pytest.mark.slow
 def test_a_lost_rank_is_the_cause_where_the_others_fail_for_lack_of_it() -> None:
     def lost() -> None:
         raise PeerLost("lost its peer rank 2, which closed its connection", 2)
@@ -103,6 +107,8 @@ class Clock(io.StringIO):
         return super().write(text)
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_a_lost_rank_is_named_within_half_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, file = Clock(), tmp_path / "killed"
 

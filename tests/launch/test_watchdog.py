@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import resource
 import signal
 import socket
@@ -22,6 +23,7 @@ from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience, cpu_seconds
 from gnnkit.model.gcn import GCN
+from tests.runs import BARE
 
 NEVER = 1e6  # seconds
 
@@ -70,18 +72,20 @@ def test_a_child_that_does_not_go_on_is_ended_with_its_stack(
     start = time.monotonic()
     with pytest.raises(RankError, match=message) as caught:
         run_in_child(function, patience=patience)
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 30  # of the 60 that the child would take
     assert "stacks of " in str(caught.value)
     assert shows(str(caught.value), function)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(("function", "result"), [(work_in_steps, "done"), (loop, None), (run_a_program, 31744)])
 def test_a_child_that_reports_or_computes_is_left_alone(function: Callable[[float], Any], result: Any) -> None:
     assert run_in_child(function, 1.5, patience=Patience(0.3, 0.5, NEVER)) == result
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_bound_grows_with_the_time_between_two_signs() -> None:
     def slow_at_last() -> str:
         for step in range(8):
@@ -161,7 +165,7 @@ def test_a_stopped_rank_is_named_before_the_others_give_up() -> None:
 @pytest.mark.slow
 def test_ranks_that_all_wait_for_ever_are_ended() -> None:
     message = rank_that(lambda: time.sleep(60), Patience(NEVER, 1.0, NEVER), timeout=60)
-    assert message.startswith("no progress for 1 s, and nothing computes: rank 0 in step 3, rank 1 in step 3")
+    assert re.match(r"no progress for \d s, and nothing computes: rank 0 in step 3, rank 1 in step 3", message)
 
 
 @pytest.mark.slow
@@ -226,6 +230,7 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
             comm={"name": "gloo", "timeout": 2.0},
             trainer={"max_epochs": 8, "checkpoint": False},
             folder=tmp_path / "run",
+            **BARE,
         )
     message = str(caught.value)
     assert message.startswith("the others have waited for this until their deadline, comm.timeout: rank 1 in step 3")

@@ -86,6 +86,7 @@ def test_candidates_fit_the_workers_and_no_grid_comes_twice(workers: int) -> Non
     assert {each.nodes.name for each in found.values()} <= set(INSTALLED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 4])
 def test_overrides_of_a_candidate_give_the_candidate(workers: int) -> None:
     for each in candidates(workers, INSTALLED, grids=True).values():

@@ -21,6 +21,7 @@ from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import Shard, cut_all
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 WIDTH = 6
 
@@ -64,7 +65,7 @@ def test_the_table_of_pairs_is_what_ranks_exchange(shape: tuple[int, int, int]) 
 
 def train(folder: Path, graph: Graph, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 1, "checkpoint": False}
-    chosen = {"workers": 6, "threads": 1, "comm": "threads", "trainer": trainer, **keys}
+    chosen = {"workers": 6, "threads": 1, "comm": "threads", "trainer": trainer, **BARE, **keys}
     return gnnkit.train(graph, strategy="vertex_centric", folder=folder, **chosen)
 
 

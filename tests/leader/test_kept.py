@@ -27,6 +27,7 @@ from gnnkit.leader.kept import Kept, content, kept_partition
 from gnnkit.settings import Settings, settle
 from gnnkit.storage import save_arrays
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 OWNERS = Needs(trains=True, graph=False, reference=False)
 NEEDS = {
@@ -57,12 +58,13 @@ def prepared(tmp_path: Path) -> Prepare:
 
 
 def chosen(folder: Path, *keys: str) -> Settings:
-    return _settled(folder, keys)
+    found = _settled(keys)
+    return found if found.cache is None else replace(found, cache=folder / "cache")
 
 
 @functools.cache
-def _settled(folder: Path, keys: tuple[str, ...]) -> Settings:
-    defaults = {"strategy": "vertex_centric", "workers": "4", "partition": "2d", "cache": str(folder / "cache")}
+def _settled(keys: tuple[str, ...]) -> Settings:
+    defaults = {"strategy": "vertex_centric", "workers": "4", "partition": "2d"}
     return settle(
         compose([f"{key}={value}" for key, value in (defaults | dict(k.split("=", 1) for k in keys)).items()])
     )
@@ -90,6 +92,7 @@ def changed(graph: Graph, name: str) -> Graph:
     return replace(graph, **values)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize("needs", NEEDS.values(), ids=NEEDS)
 def test_a_second_run_gets_the_same_files(prepared: Prepare, needs: Needs, tmp_path: Path) -> None:
@@ -116,6 +119,7 @@ def test_a_second_run_makes_nothing(prepared: Prepare, monkeypatch: pytest.Monke
     assert "shards: made by an earlier run" in prepared(graph)[0]["summary"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize("needs", NEEDS.values(), ids=NEEDS)
 def test_kept_shards_get_the_reason_of_this_run(needs: Needs, tmp_path: Path) -> None:
@@ -135,6 +139,7 @@ def test_kept_shards_get_the_reason_of_this_run(needs: Needs, tmp_path: Path) ->
     assert decisions[1] == decisions[2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize("name", ["features", "labels", "split", "weight"])
 def test_another_graph_is_cut_anew(prepared: Prepare, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +153,7 @@ def test_another_graph_is_cut_anew(prepared: Prepare, name: str, monkeypatch: py
     assert warm[1] == prepared(other, "cache=false")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize(
     ("keys", "again"),
@@ -179,6 +185,7 @@ def test_another_version_of_gnnkit_or_of_the_partitioner_starts_anew(
     assert "partition: made" not in prepared(graph)[0]["summary"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_a_partition_of_a_folder_is_read_anew_when_the_folder_changes(prepared: Prepare, tmp_path: Path) -> None:
     graph, stored = small_graph(), tmp_path / "stored"
@@ -190,6 +197,7 @@ def test_a_partition_of_a_folder_is_read_anew_when_the_folder_changes(prepared: 
         assert len(files[f"{PREPARED}/{owner}/owned.npy"]) > len(files[f"{PREPARED}/1/owned.npy"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 @pytest.mark.parametrize("damage", ["cut", "other numbers", "lost", "more", "no meta", "other meta"])
 def test_a_damaged_entry_is_noticed_and_made_anew(prepared: Prepare, damage: str, tmp_path: Path) -> None:
@@ -232,6 +240,7 @@ def test_what_takes_no_time_is_not_kept(prepared: Prepare, tmp_path: Path) -> No
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_runs_at_once_leave_one_whole_entry(tmp_path: Path) -> None:
     graph, settings = small_graph(), chosen(tmp_path)
@@ -270,6 +279,7 @@ def test_only_the_user_reads_the_entries(prepared: Prepare, tmp_path: Path) -> N
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", *entries(tmp_path))] == [0o700] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worthwhile")
 def test_the_entry_used_longest_ago_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = small_graph()
@@ -299,6 +309,7 @@ def test_an_entry_that_is_too_large_is_not_kept(
 @pytest.mark.usefixtures("worthwhile")
 def test_a_run_with_kept_shards_trains_the_same_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keys: dict[str, Any] = {"workers": 2, "threads": 1, "cache": str(tmp_path / "cache"), "trainer": {"max_epochs": 2}}
+    keys |= {"comm": "threads", **BARE}
     for name in ("cold", "warm"):
         gnnkit.train(small_graph(), strategy="vertex_centric", folder=tmp_path / name, **keys)
         assert ("shards: made by an earlier run" in capfd.readouterr().out) == (name == "warm")

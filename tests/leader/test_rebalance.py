@@ -38,6 +38,7 @@ def request_of(tmp_path: Path) -> Callable[..., Request]:
     return lambda **keys: replace(Request(str(tmp_path), "again-1", SECONDS, 1000, 1.0), **keys)
 
 
+@pytest.mark.slow
 def test_new_shards_hold_every_edge_once_and_the_slow_rank_fewest(
     tmp_path: Path, request_of: Callable[..., Request]
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_gain_must_exceed_its_cost_twice() -> None:
     assert not pays(1.0, 0.9, 10**6, 0.0)
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     request = Request(str(tmp_path / "nowhere"), "again-1", SECONDS, 100, 1.0)
     with pytest.raises(RuntimeError, match="the process that cuts the graph anew ended with exit code 1"):
@@ -85,6 +87,7 @@ def test_a_program_that_is_given_up_is_ended(request_of: Callable[..., Request])
         run_recut(request_of(), Patience(), give_up)
 
 
+@pytest.mark.slow
 def test_a_later_run_finds_the_partition_unless_it_names_another(
     tmp_path: Path, request_of: Callable[..., Request]
 ) -> None:

@@ -56,11 +56,12 @@ class Sleeps(GCN):
 
 def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 30, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
-    chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, **keys}
+    chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, "report": False, **keys}
     return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **chosen)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("sync", ["all_reduce", "leader"])
 def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     tmp_path: Path, sync: str, capfd: pytest.CaptureFixture[str]
@@ -270,7 +271,15 @@ SAMPLED = ("strategy.batch_size=6", "sampler.fanouts=[20,5]")
 
 def train_skewed(folder: Path, strategy: str, *overrides: str, **trainer: Any) -> dict[str, Any]:
     trainer = {"max_epochs": EPOCHS, "precision": 64, "checkpoint": False, **trainer}
-    keys = {"workers": WORKERS, "threads": 1, "comm": "threads", "model": "sage", "trainer": trainer}
+    keys = {
+        "workers": WORKERS,
+        "threads": 1,
+        "comm": "threads",
+        "model": "sage",
+        "trainer": trainer,
+        "report": False,
+        "logger": "csv",
+    }
     return gnnkit.train(skewed_graph(), strategy=strategy, overrides=overrides, folder=folder, **keys)
 
 

@@ -198,6 +198,7 @@ def test_predictions_are_those_of_networkx() -> None:
     assert [int(values[v].argmax()) for v in reached] == [expected[v] for v in reached]
 
 
+@pytest.mark.slow
 def test_the_residual_is_the_relative_change_and_ends_the_run() -> None:
     graph = fixed_graph()
     grid = Grid(2, 2, 1)
@@ -221,6 +222,18 @@ def test_values_that_are_not_finite_end_the_run_on_all_ranks() -> None:
     graph = fixed_graph()
     with pytest.raises(ValueError, match=r"model=Doubling diverges: residual=nan in iteration \d+"):
         ran(Doubling(), graph, spread(graph, Grid(2, 1, 1), 0))
+
+
+class InPlace(Doubling):
+    def step(self, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        return x.mul_(0.5)
+
+
+def test_a_step_that_writes_into_the_values_before_is_refused() -> None:
+    """The residual would be 0, and the run would end as if it had converged."""
+    graph = fixed_graph()
+    with pytest.raises(ValueError, match=r"model=InPlace: x was changed in place"):
+        ran(InPlace(), graph, spread(graph, Grid(2, 1, 1), 0))
 
 
 def test_label_propagation_needs_a_labelled_training_node() -> None:

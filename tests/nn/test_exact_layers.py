@@ -108,11 +108,13 @@ def check(
     assert_close(by_node([part[2:] for part in found]), by_node([expected[2:]]), f"evaluation on {grid}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_full_graph_training_on_a_grid_is_that_of_one_rank(grid: Grid) -> None:
     check(grid, VertexCentric, Deep(("cat", "max", "lstm")[grid.world_size % 3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [GCN, GraphSAGE], ids=["gcn", "sage"])
 @pytest.mark.parametrize("norm", ["batch", "layer"])
 def test_models_with_a_norm_are_exact(make: Callable[..., nn.Module], norm: str) -> None:
@@ -137,12 +139,14 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_sampled_step_is_that_of_one_rank_with_all_seeds(name: str, sampler: str) -> None:
     check(Grid(3, 1, 1), SAMPLED[name], Deep("cat"), SAMPLERS[sampler]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["two seeds", "no edges", "all seeds isolated"])
 @pytest.mark.parametrize("name", SAMPLED)
 def test_ranks_without_rows_take_part(name: str, graph: str) -> None:

@@ -79,6 +79,7 @@ def test_processes_train_and_evaluate_as_one_does(tmp_path: Path, keys: dict[str
     assert sum(int(value) for name, value in buffers(many).items() if name.endswith("tracked")) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [FULL, SAMPLED], ids=["full", "sampled"])
 def test_a_resumed_run_has_the_running_statistics_of_an_unbroken_one(tmp_path: Path, keys: dict[str, Any]) -> None:
     whole = run(tmp_path / "whole", **keys)
@@ -99,11 +100,13 @@ def test_evaluation_by_layers_is_that_by_neighbourhoods(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits[1], logits[0], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_statistics_of_all_ranks_need_all_ranks(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sync.on_lost=continue: batch normalisation reads rows of all workers"):
         run(tmp_path / "run", **SAMPLED, comm="gloo", sync={"name": "leader", "on_lost": "continue"})
 
 
+@pytest.mark.slow
 def test_layers_of_gnnkit_stand_between_those_of_pyg(tmp_path: Path) -> None:
     def make(in_features: int, num_classes: int) -> nn.Module:
         torch.manual_seed(0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import GRIDS, destinations, graphs, partitions, random_graph
 
@@ -13,6 +13,8 @@ from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.ldg import Ldg
 
 
+@pytest.mark.slow
+@settings(max_examples=30)
 @given(graphs(), st.data(), st.sampled_from([1.0, 1.1, 1.5]))
 def test_the_total_of_words_never_rises_and_balance_stays_within_the_bound(
     graph: Graph, data: st.DataObject, bound: float
@@ -59,6 +61,7 @@ def test_border_is_none_or_min_words() -> None:
         improve_border(graph, vertex_cut, "min_words")
 
 
+@pytest.mark.slow
 @given(graphs(), st.data(), st.sampled_from([1.0, 1.5]))
 def test_a_cover_holds_edges_at_an_end_and_words_never_rise(graph: Graph, data: st.DataObject, bound: float) -> None:
     drawn = data.draw(partitions(graph))

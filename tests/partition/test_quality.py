@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from partition_cases import cases, destinations, random_graph
 
 from gnnkit.graph import Graph, Split
@@ -13,6 +14,7 @@ from gnnkit.partition.random import Random
 from gnnkit.storage import load_arrays
 
 
+@pytest.mark.slow
 @given(cases())
 def test_cut_boundary_and_copies_are_those_of_a_count(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -32,6 +34,7 @@ def test_cut_boundary_and_copies_are_those_of_a_count(case: tuple[Graph, Partiti
         assert set(quality.boundary_nodes(rank)) == {node for node in boundary if partition.node_rank[node] == rank}
 
 
+@settings(max_examples=30)
 @given(cases())
 def test_shares_and_words_are_those_of_the_shards(case: tuple[Graph, Partition]) -> None:
     graph, partition = case

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from partition_cases import cases, destinations, make_graph
 
 from gnnkit.graph import CSC, Graph
@@ -65,6 +65,7 @@ def test_every_node_is_owned_once_with_its_rows(case: tuple[Graph, Partition]) -
         assert shard.num_classes == graph.labels.max(initial=-1) + 1
 
 
+@pytest.mark.slow
 @given(cases())
 def test_halo_and_partial_sums_are_distinct_and_ordered_by_cell_and_id(case: tuple[Graph, Partition]) -> None:
     graph, partition = case
@@ -87,6 +88,7 @@ def test_in_edges_stand_in_ascending_order_with_their_weights_and_features(case:
             np.testing.assert_array_equal(shard.edge_features, graph.edge_features[shard.edge_ids])
 
 
+@settings(max_examples=30)
 @given(cases())
 def test_one_rank_cut_alone_is_the_same_shard(case: tuple[Graph, Partition]) -> None:
     graph, partition = case

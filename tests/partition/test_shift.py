@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition_cases import graphs, partitions
 
@@ -44,6 +44,7 @@ def graph(request: pytest.FixtureRequest) -> Graph:
     return loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_seconds_come_out_even_and_words_stay(graph: Graph, name: str) -> None:
     before = laid_out(graph, name)
@@ -67,6 +68,8 @@ def test_even_speeds_move_next_to_nothing(graph: Graph) -> None:
     assert np.array_equal(after.node_rank, before.node_rank)
 
 
+@pytest.mark.slow
+@settings(max_examples=30)
 @given(graphs(), st.data())
 def test_any_partition_keeps_its_edges_and_no_slow_rank_gets_slower(graph: Graph, data: st.DataObject) -> None:
     before = data.draw(partitions(graph))
@@ -79,6 +82,7 @@ def test_any_partition_keeps_its_edges_and_no_slow_rank_gets_slower(graph: Graph
     assert np.array_equal(np.sort(np.concatenate([np.zeros(0, np.int64), *held])), np.arange(graph.num_edges))
 
 
+@pytest.mark.slow
 def test_every_installed_partitioner_of_nodes_is_shifted() -> None:
     graph = Synthetic(kind="sbm", num_nodes=400, num_edges=2000, width=4).load()
     for nodes in plugins.names("partition"):

@@ -127,7 +127,7 @@ def test_bad_options_name_their_key(key: str, value: object) -> None:
 def test_a_run_equals_one_process(chosen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = ["dataset=synthetic", "dataset.kind=rmat", "dataset.num_nodes=300", "dataset.num_edges=1500"]
-    common = ["strategy=vertex_centric", "job=verify", "workers=4", "threads=1", "trainer.max_epochs=2"]
+    common = ["strategy=vertex_centric", "job=verify", "workers=4", "comm=threads", "threads=1", "trainer.max_epochs=2"]
     assert main([*common, *data, f"partition={chosen[0]}", *chosen[1:]]) == 0
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     assert json.loads(result.read_text())["verified"] is True

@@ -51,6 +51,7 @@ def assert_steps(actual: Steps, expected: list[dict[str, int]]) -> None:
     assert actual.total.tolist() == [sum(steps.values()) for steps in expected]
 
 
+@pytest.mark.slow
 @given(cases(), st.integers(0, 9))
 def test_words_and_messages_are_those_of_the_definition(case: tuple[Graph, Partition], width: int) -> None:
     expected, traffic = received(*case, width), traffic_of(*case)
@@ -58,6 +59,7 @@ def test_words_and_messages_are_those_of_the_definition(case: tuple[Graph, Parti
     assert_steps(traffic.messages(width), [{k: int(np.count_nonzero(v)) for k, v in s.items()} for s in expected])
 
 
+@pytest.mark.slow
 @given(cases())
 def test_the_backward_pass_is_the_reversed_graph_on_the_same_ranks(case: tuple[Graph, Partition]) -> None:
     graph, partition = case

@@ -53,7 +53,7 @@ def test_a_bad_weight_names_its_key(weight: object) -> None:
         Hdrf(balance_weight=weight)  # type: ignore[arg-type]
 
 
-DATA = ["dataset=synthetic", "dataset.num_nodes=200", "dataset.num_edges=800", "workers=2", "threads=1"]
+DATA = ["dataset=synthetic", "dataset.num_nodes=200", "dataset.num_edges=800", "workers=2", "threads=1", "report=false"]
 
 
 @pytest.mark.slow

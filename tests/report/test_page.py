@@ -53,6 +53,7 @@ def test_a_page_is_one_file_without_scripts_and_addresses(tmp_path: Path) -> Non
     assert len(text) < 200_000
 
 
+@pytest.mark.slow
 def test_the_page_lists_classes_and_changes_of_the_shares(tmp_path: Path) -> None:
     text = write(read_run(run_folder(tmp_path / "run")), tmp_path).read_text(encoding="utf-8")
     assert "Test nodes by class" in text
@@ -63,6 +64,7 @@ def test_the_page_lists_classes_and_changes_of_the_shares(tmp_path: Path) -> Non
     assert "Changes by leader.rebalance" not in text
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_page_is_also_a_png(tmp_path: Path) -> None:
     page = write(read_run(run_folder(tmp_path / "run")), tmp_path)
     names = re.findall(r'<figure id="(\w+)"', page.read_text(encoding="utf-8"))
@@ -137,6 +139,7 @@ def test_no_figure_of_any_wrong_type_breaks_a_page(tmp_path: Path, wrong: Any) -
     assert compare([read_run(folder)] * 2, tmp_path).stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_long_run_of_many_ranks_makes_a_small_page_that_says_so(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", num_ranks=40, num_epochs=1500)
     run = read_run(folder)

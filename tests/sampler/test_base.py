@@ -42,6 +42,7 @@ SAMPLERS: dict[str, Sampler] = {
     "neighbor": NeighborSampler([15, 10, 5]),
     "neighbor, redrawn": NeighborSampler([4, 3, 2], redraw=True),
     "neighbor, replaced": NeighborSampler([4, 3], replace=True, importance="sum"),
+    "neighbor, filled": NeighborSampler([9, 3], fill=True, importance="sum"),
     "neighbor, all": NeighborSampler([-1, 2], importance="mean"),
     "neighbor, none": NeighborSampler([3, 0, 3]),
     "weighted": WeightedSampler([5, 4], importance="sum"),
@@ -224,6 +225,7 @@ def draws(batch: MiniBatch) -> dict[tuple[int, int], list[int]]:
     return drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "invariant"), INVARIANT.values(), ids=INVARIANT.keys())
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_ranks_draw_what_one_rank_draws_exactly_where_the_sampler_says_so(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import json
+import queue
 import signal
 import subprocess
 import sys
@@ -326,6 +327,7 @@ def test_a_plugin_that_hands_over_wrong_costs_or_groups_is_named() -> None:
         loader(sampler=WrongSeeds(delay=0.1))
 
 
+@pytest.mark.slow
 def test_a_batch_stays_as_it_is_while_it_is_held() -> None:
     batches = list(loader(threads=2, prefetch=2))
     views = [torch.from_dlpack(batch.x) for batch in batches]
@@ -408,6 +410,7 @@ def test_no_thread_is_left_of_an_iterator_that_ends_is_closed_or_dropped(sampler
     del never_begun
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says how a file is mapped")
 def test_files_are_not_read_ahead_once_they_are_sampled(tmp_path: Path) -> None:
     def is_read_at_random(name: str) -> bool:
@@ -426,13 +429,19 @@ def test_files_are_not_read_ahead_once_they_are_sampled(tmp_path: Path) -> None:
     assert all(map(is_read_at_random, arrays))
 
 
-@pytest.mark.slow
 def test_python_samplers_overlap_with_their_consumer() -> None:
-    own = loader(sampler=PythonSampler(delay=0.05), batch_size=100, threads=2, prefetch=2)
-    started = time.monotonic()
-    for _ in own:
-        time.sleep(0.1)
-    assert time.monotonic() - started < 3 * 0.2 + 0.15
+    """While the consumer has the first batch, the next ones are drawn."""
+    begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    class Telling(PythonSampler):
+        def sample(self, graph: CSC, seeds: np.ndarray, *, key: int) -> Any:
+            begun.put(key)
+            return super().sample(graph, seeds, key=key)
+
+    batches = iter(loader(sampler=Telling(), batch_size=32, threads=2, prefetch=2))
+    next(batches)
+    assert len({begun.get(timeout=20) for _ in range(3)}) == 3
+    assert len(list(batches)) > 0
 
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, MiniBatch
 from gnnkit.sampler import NeighborSampler
 
@@ -88,14 +89,63 @@ def test_replacement_fills_the_fanout_of_every_node_with_edges(graph: CSC) -> No
     np.testing.assert_array_equal(np.diff(hop.indptr), np.where(np.diff(graph.indptr) > 0, 9, 0))
 
 
-@pytest.mark.parametrize("replace", [False, True])
-def test_importance_weights_keep_sums_and_means_unbiased(graph: CSC, replace: bool) -> None:
+def test_filled_nodes_draw_equally_many_and_repeat_edges_only_where_there_are_fewer(graph: CSC) -> None:
+    nodes, degree = np.arange(graph.num_nodes), np.diff(graph.indptr)
+    hop = NeighborSampler([9], fill=True).draw(graph, nodes, 0, key=1)
+    np.testing.assert_array_equal(np.diff(hop.indptr), np.where(degree > 0, 9, 0))
+    edges, times = np.unique(hop.edge_ids, return_counts=True)
+    of_node = degree[np.searchsorted(graph.indptr, edges, side="right") - 1]
+    assert ((times == 9 // of_node) | (times == -(-9 // of_node))).all()
+    all_of_few = np.flatnonzero(np.repeat(degree, degree) <= 9)
+    assert np.isin(all_of_few, edges).all()
+
+
+def test_filled_batches_hold_equal_counts_in_every_hop_and_on_any_number_of_threads(graph: CSC) -> None:
+    seeds = np.arange(0, 2000, 10)
+    one, two = (NeighborSampler([7, 3], fill=True, threads=threads).sample(graph, seeds, key=1) for threads in (1, 2))
+    degree = np.diff(graph.indptr)
+    first, second = one.blocks[::-1]
+    np.testing.assert_array_equal(np.diff(first.indptr), np.where(degree[seeds] > 0, 7, 0))
+    found = second.src_nodes[first.num_dst : second.num_dst]
+    np.testing.assert_array_equal(np.diff(second.indptr)[first.num_dst :], np.where(degree[found] > 0, 3, 0))
+    np.testing.assert_array_equal(one.blocks[0].edge_ids, two.blocks[0].edge_ids)
+
+
+def test_filled_sums_vary_less_than_sums_with_replacement(graph: CSC) -> None:
+    nodes = np.flatnonzero(np.diff(graph.indptr) > 0)[:300]
+    value = np.random.default_rng(0).random(graph.num_nodes)
+
+    def spread(**options: bool) -> float:
+        sampler = NeighborSampler([6], importance="sum", **options)
+        hops = [sampler.draw(graph, nodes, 0, key=key) for key in range(60)]
+        row = np.repeat(np.arange(len(nodes)), 6)
+        sums = [np.bincount(row, hop.weight * value[hop.sources]) for hop in hops if hop.weight is not None]
+        return float(np.var(sums, axis=0).mean())
+
+    assert spread(fill=True) < 0.9 * spread(replace=True)
+
+
+def test_costs_of_filled_nodes_are_what_they_draw(graph: CSC) -> None:
+    sampler, nodes = NeighborSampler([9], fill=True), np.arange(graph.num_nodes)
+    drawn = np.diff(sampler.draw(graph, nodes, 0, key=1).indptr)
+    np.testing.assert_array_equal(sampler.costs(graph, nodes), drawn)
+
+
+def test_filling_twice_and_words_are_refused() -> None:
+    with pytest.raises(UserError, match=r"^sampler\.fill=no must be true or false"):
+        NeighborSampler([2], fill="no")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^sampler\.fill=true repeats edges of few, sampler\.replace=true of all"):
+        NeighborSampler([2], fill=True, replace=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"fill": True}], ids=["once", "replaced", "filled"])
+def test_importance_weights_keep_sums_and_means_unbiased(graph: CSC, options: dict[str, bool]) -> None:
     nodes = np.flatnonzero(np.diff(graph.indptr) > 0)[:200]
     value = np.random.default_rng(0).random(graph.num_nodes)
     exact = np.array([value[graph.indices[graph.indptr[node] : graph.indptr[node + 1]]].sum() for node in nodes])
     degree = np.diff(graph.indptr)[nodes]
     for importance, truth in (("sum", exact), ("mean", exact / degree)):
-        sampler = NeighborSampler([4], replace=replace, importance=importance)
+        sampler = NeighborSampler([4], importance=importance, **options)
         estimates = np.zeros((400, len(nodes)))
         for key, row in enumerate(estimates):
             hop = sampler.draw(graph, nodes, 0, key=key)

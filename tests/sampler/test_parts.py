@@ -31,6 +31,7 @@ SAMPLERS: dict[str, NativeSampler] = {
     "neighbor": NeighborSampler([40, 4], importance="mean"),
     "neighbor, redrawn": NeighborSampler([4, 3], redraw=True),
     "neighbor, replaced": NeighborSampler([4, 3], replace=True, importance="sum"),
+    "neighbor, filled": NeighborSampler([9, 3], fill=True, importance="sum"),
     "weighted": WeightedSampler([5, 4], importance="sum"),
     "weighted, replaced": WeightedSampler([5, 4], replace=True),
     "weighted, hubs less": WeightedSampler([5, 4], alpha=0.5),
@@ -131,7 +132,7 @@ def test_numbers_of_nodes_do_not_matter_where_ids_are_given(sampler: NativeSampl
     wanted = None if whole.wanted is None else whole.wanted[order]
     seeds = np.random.default_rng(5).permutation(graph.num_nodes)[:200]
     features = None if whole.features is None else whole.features[order]
-    reading = Reading(turned, wanted=wanted, features=features, floor=whole.floor, rows=order, sources=order)
+    reading = replace(whole, csc=turned, wanted=wanted, features=features, rows=order, sources=order)
     nodes, _, ends, sources, drawn, _ = sampler.native().sample(reading, number[seeds], KEY, 1)
     expected = sampler.native().sample(whole, seeds, KEY, 1)
     np.testing.assert_array_equal(order[nodes], expected[0])

@@ -15,7 +15,7 @@ from scipy.stats import chi2
 
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
-from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler
+from gnnkit.sampler import Loader, MetropolisHastingsSampler, NeighborSampler, Sampler
 from gnnkit.testing import check_sampler
 from gnnkit.testing.graphs import check_graph
 from tests.sampler.test_metropolis_hastings import EDGES, is_stationary, p_value, undirected
@@ -23,7 +23,8 @@ from tests.sampler.test_metropolis_hastings import EDGES, is_stationary, p_value
 # Rows of whole lengths, so that cosines are fractions: alike, opposite, orthogonal, of
 # other lengths, and zeros.
 ROWS = [(3, 4), (4, 3), (0, 0), (-30, -40), (5, 12)]
-FLOOR = Fraction(1, 8)
+FLOOR, SHARPNESS = Fraction(1, 4), 2
+APART = 800  # steps after which a chain on the lollipop has forgotten where it was
 Matrix = list[list[Fraction]]
 # Acceptance by the wanted weights of the two nodes, by the degrees, and by alpha.
 Law = Callable[[Fraction, Fraction, int, int, int], Fraction]
@@ -48,9 +49,13 @@ def cosine(x: Sequence[int], y: Sequence[int]) -> Fraction:
     return Fraction(sum(a * b for a, b in zip(x, y, strict=True)), lengths) if lengths else Fraction(0)
 
 
-def weights(start: int, num_nodes: int) -> list[Fraction]:
-    """By how much walks from `start` want each node."""
-    return [FLOOR + max(Fraction(0), cosine(ROWS[node], ROWS[start])) for node in range(num_nodes)]
+def weights(graph: CSC, start: int) -> list[Fraction]:
+    """By how much walks from `start` want each node. The start is as its neighbours."""
+    likeness = [FLOOR + max(Fraction(0), cosine(row, ROWS[start])) for row in ROWS[: graph.num_nodes]]
+    wanted = [sum_**SHARPNESS for sum_ in likeness]
+    near = [wanted[v] for v in graph.indices[graph.indptr[start] : graph.indptr[start + 1]] if v != start]
+    wanted[start] = sum(near, Fraction(0)) / len(near)
+    return wanted
 
 
 def transition(graph: CSC, wanted: list[Fraction], law: Law, alpha: int) -> Matrix:
@@ -72,7 +77,7 @@ def wanted_law(graph: CSC, wanted: list[Fraction], alpha: int) -> list[Fraction]
 
 
 def walks(alpha: float = 1, **options: Any) -> MetropolisHastingsSampler:
-    given = {"floor": float(FLOOR), "embeddings": np.array(ROWS, np.float32), **options}
+    given = {"floor": float(FLOOR), "sharpness": SHARPNESS, "embeddings": np.array(ROWS, np.float32), **options}
     return MetropolisHastingsSampler([3], target="similarity", alpha=alpha, **given)
 
 
@@ -95,7 +100,7 @@ def steps(alpha: int, graph: CSC, start: int, keys: int) -> npt.NDArray[np.int64
 def test_the_law_of_every_start_leaves_exactly_the_wanted_distribution_unchanged(name: str, alpha: int) -> None:
     graph = undirected(name)
     for start in range(graph.num_nodes):
-        wanted = weights(start, graph.num_nodes)
+        wanted = weights(graph, start)
         pi, P = wanted_law(graph, wanted, alpha), transition(graph, wanted, right, alpha)
         assert is_stationary(pi, P)
         for u in range(graph.num_nodes):
@@ -109,12 +114,12 @@ def test_the_law_of_every_start_leaves_exactly_the_wanted_distribution_unchanged
 @pytest.mark.parametrize("name", EDGES)
 def test_walks_step_by_the_law_of_their_start_and_by_no_other(name: str, alpha: int) -> None:
     graph = undirected(name)
-    for start in (0, graph.num_nodes - 1):
+    for start in (0, 1):  # all weights are alike from a start unlike every node
         counts = steps(alpha, graph, start, 100)
-        P = transition(graph, weights(start, graph.num_nodes), right, alpha)
+        P = transition(graph, weights(graph, start), right, alpha)
         assert p_value(counts, P) > 1e-3
-        others = [transition(graph, weights(start, graph.num_nodes), law, alpha) for law in WRONG.values()]
-        others += [transition(graph, weights(s, graph.num_nodes), right, alpha) for s in range(graph.num_nodes)]
+        others = [transition(graph, weights(graph, start), law, alpha) for law in WRONG.values()]
+        others += [transition(graph, weights(graph, s), right, alpha) for s in range(graph.num_nodes)]
         told_apart = [other for other in others if other != P]
         assert len(told_apart) >= 4
         assert max(p_value(counts, other) for other in told_apart) < 1e-9
@@ -124,9 +129,13 @@ def test_walks_step_by_the_law_of_their_start_and_by_no_other(name: str, alpha: 
 @pytest.mark.parametrize("start", range(5))
 def test_thinned_chains_have_the_distribution_of_their_start(alpha: int, start: int) -> None:
     graph = undirected("lollipop")
-    paths = walks(alpha, walk_length=4000, num_walks=20).walk(graph, np.array([start]), key=3)
-    nodes = paths[..., 80::80].ravel()  # steps so far apart are independent
-    expected = len(nodes) * np.array(wanted_law(graph, weights(start, 5), alpha), np.float64)
+    wanted = weights(graph, start)
+    pi = np.array(wanted_law(graph, wanted, alpha), np.float64)
+    P = np.array(transition(graph, wanted, right, alpha), np.float64)
+    assert abs(np.linalg.matrix_power(P, APART) - pi).max() < 1e-3, "steps so far apart are independent"
+    paths = walks(alpha, walk_length=10 * APART, num_walks=100).walk(graph, np.array([start]), key=3)
+    nodes = paths[..., APART::APART].ravel()
+    expected = len(nodes) * pi
     statistic = ((np.bincount(nodes, minlength=5) - expected) ** 2 / expected).sum()
     assert chi2.sf(statistic, 4) > 1e-3
 
@@ -136,7 +145,7 @@ def test_the_floor_keeps_nodes_of_similarity_0_reachable() -> None:
     rows = np.array([(1, 0), (0, 1), (0, 1), (1, 0)], np.float32)
     visits = {}
     for floor in (0.01, 0.5):
-        sampler = walks(embeddings=rows, floor=floor, walk_length=2000)
+        sampler = walks(embeddings=rows, floor=floor, sharpness=1, walk_length=2000)
         visits[floor] = np.bincount(sampler.walk(graph, np.array([0]), key=1).ravel(), minlength=4)
     assert (visits[0.01] > 0).all(), "the only way to node 3 leads through nodes unlike the start"
     assert visits[0.01][1:3].sum() < visits[0.5][1:3].sum()
@@ -166,6 +175,51 @@ def test_nodes_like_the_start_are_found_more_often_than_by_uniform_walks() -> No
         return float((unit[paths[:, 0, :1], None] * unit[paths]).sum(-1).mean())
 
     assert likeness(similar(embeddings=rows)) > likeness(MetropolisHastingsSampler([4, 4])) + 0.05
+
+
+def block_model() -> tuple[CSC, npt.NDArray[np.float64]]:
+    """Makes 400 nodes in 8 blocks, with 70 % of the edges inside, and rows by block."""
+    random = np.random.default_rng(0)
+    block = np.arange(400) % 8
+    src, near, far = random.integers(0, 400, 1200), random.integers(0, 50, 1200) * 8, random.integers(0, 400, 1200)
+    dst = np.where(random.random(1200) < 0.7, near + block[src], far)
+    rows = abs(random.standard_normal((8, 16)))[block] + random.standard_normal((400, 16)) / 2
+    return CSC.from_edges(src, dst, 400).symmetrize()[0], rows
+
+
+def likeness(sampler: Sampler, graph: CSC, features: npt.NDArray[Any]) -> float:
+    """Returns the mean cosine of a node and its draws, over 5 keys and all nodes."""
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-30)
+    nodes, means = np.flatnonzero(np.diff(graph.indptr)), []
+    for key in range(5):
+        hop = sampler.draw(graph, nodes, 0, key=key)
+        counts = np.diff(hop.indptr)
+        row = np.repeat(np.arange(len(nodes)), counts)
+        cosines = (unit[nodes[row]] * unit[hop.sources]).sum(axis=1)
+        means.append((np.bincount(row, cosines, len(nodes)) / np.maximum(counts, 1))[counts > 0].mean())
+    return float(np.mean(means))
+
+
+def test_by_default_the_nodes_drawn_are_more_like_the_start_than_its_neighbours() -> None:
+    graph, rows = block_model()
+    walks = MetropolisHastingsSampler([10], target="similarity", embeddings=rows)
+    assert likeness(walks, graph, rows) > likeness(NeighborSampler([10]), graph, rows) + 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cora", "pubmed", "amazon_photo"])
+def test_on_real_graphs_too_they_are_more_like_the_start(name: str, planetoid: Callable[[str], Graph]) -> None:
+    graph = planetoid(name)
+    rows = np.asarray(graph.features)
+    walks = MetropolisHastingsSampler([10], target="similarity").with_features(rows)
+    assert likeness(walks, graph.csc, rows) > 1.1 * likeness(NeighborSampler([10]), graph.csc, rows)
+
+
+def test_nodes_as_like_the_start_as_others_do_not_hold_the_walks() -> None:
+    graph = undirected("star")
+    rows = np.array([(1, 0), *[(0.3, 1)] * 4])
+    paths = walks(embeddings=rows, sharpness=32, walk_length=40).walk(graph, np.array([0]), key=1)
+    assert set(paths.ravel().tolist()) == {0, 1, 2, 3, 4}
 
 
 def test_batches_have_the_same_bits_on_any_number_of_threads_and_from_any_type_of_rows() -> None:
@@ -225,6 +279,10 @@ def test_embeddings_may_be_a_file(tmp_path: Path) -> None:
         ({"target": "similar"}, r"^sampler\.target=similar is not known: did you mean similarity\?"),
         ({"target": None, "floor": 0.5}, r"^sampler\.floor=0\.5 is of sampler\.target=similarity"),
         ({"target": np.ones(60), "embeddings": np.ones((60, 2))}, r"^sampler\.embeddings is of sampler\.target=sim"),
+        ({"target": None, "sharpness": 2}, r"^sampler\.sharpness=2 is of sampler\.target=similarity"),
+        ({"sharpness": 0}, r"^sampler\.sharpness=0 must be a whole number from 1 to 32"),
+        ({"sharpness": 33}, r"^sampler\.sharpness=33 must be a whole number from 1 to 32"),
+        ({"sharpness": 1.5}, r"^sampler\.sharpness=1\.5 must be a whole number"),
         ({"floor": 0}, r"^sampler\.floor=0 must be a number of at least 1e-09"),
         ({"floor": -1.0}, r"^sampler\.floor=-1\.0 must be a number of at least 1e-09"),
         ({"floor": math.nan}, r"^sampler\.floor=nan must be a number"),

@@ -90,12 +90,18 @@ def steps(strategy: ExecutionStrategy, model: nn.Module, own: Worker, epochs: in
 PAIRS = [(name, model) for name in SAMPLERS for model in MODELS if (name, model) != ("metropolis_hastings", "gine")]
 
 
+def numbers_of_ranks(name: str, model: str) -> tuple[int, int]:
+    """Every sampler meets every number from 1 to 8, and so does every model."""
+    place = list(SAMPLERS).index(name) + list(MODELS).index(model)
+    return 1 + place % 8, 1 + (place + 4) % 8
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), PAIRS)
 @pytest.mark.filterwarnings("ignore:metropolis_hastings walks")
 def test_one_to_eight_ranks_compute_together_what_one_computes(name: str, model: str) -> None:
     size, module = 4, make_model(model)
-    for ranks in range(1, 9):
+    for ranks in numbers_of_ranks(name, model):
         strategy = IndividualSample(batch_size=size)
         found = sum(steps(strategy, module, worker(Numbered(r, ranks), SAMPLERS[name]())) for r in range(ranks))
         alone = strategy.on_one_rank(ranks, SAMPLERS[name]())

@@ -81,6 +81,7 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
         assert torch.equal(one, two), "bits differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("mode", ["partitioned", "features"])
 def test_losses_and_gradients_have_the_bits_of_a_shared_graph(name: str, mode: str) -> None:
@@ -162,6 +163,7 @@ def test_words_fetched_are_the_distinct_rows_of_other_ranks(mode: str) -> None:
     assert alone["fetched"] == alone["remote"] == alone["bytes"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [name for name in CACHES if name != "none"])
 @pytest.mark.parametrize("mode", ["partitioned", "features"])
 def test_a_cache_changes_words_and_nothing_else(cache: str, mode: str) -> None:
@@ -183,6 +185,7 @@ def test_a_cache_of_all_rows_fetches_each_row_once() -> None:
         assert found["fetched"] <= GRAPH.num_nodes < found["remote"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["none", "lru", "exact"])
 def test_an_epoch_goes_on_from_any_step_to_the_bit(cache: str) -> None:
     def work(worker: Worker) -> None:
@@ -275,6 +278,8 @@ def test_whole_runs_are_those_of_a_shared_graph(tmp_path: Path, comm: str, keys:
             workers=3,
             trainer={"max_epochs": 3},
             overrides=["sampler.fanouts=[4,4]", f"partition={nodes}"],
+            report=False,
+            logger="none",
             folder=tmp_path / name,
         )
 

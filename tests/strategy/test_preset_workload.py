@@ -129,11 +129,13 @@ def without_cut_edges(owner: Ids) -> Graph:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*KEYS, *EXCHANGES])
 def test_every_mode_keeps_the_promises_of_strategies(name: str) -> None:
     check_strategy(lambda: PresetWorkload(**{**KEYS, **EXCHANGES}[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [
@@ -281,6 +283,7 @@ def test_degrees_say_how_often_the_edges_that_are_left_count(degrees: str) -> No
     Threads.run(check, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
 def test_no_word_of_a_row_moves(name: str) -> None:
     for _, strategy in Threads.run(functools.partial(trained, lambda: PresetWorkload(**KEYS[name]), epochs=2), 3):
@@ -288,6 +291,7 @@ def test_no_word_of_a_row_moves(name: str) -> None:
         assert strategy.tally.bytes_sent == 0
 
 
+@pytest.mark.slow
 def test_words_move_in_the_epochs_of_an_exchange_alone() -> None:
     def words(epochs: int) -> list[int]:
         make = lambda: PresetWorkload(exchange_every=3)  # noqa: E731
@@ -510,6 +514,7 @@ class Burns(GCN):
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # workers divide the graph by the seconds that they measure
 def test_a_run_with_a_slow_rank_comes_to_even_seconds(tmp_path: Path) -> None:
     graph = Synthetic(num_nodes=3000, num_edges=15_000, num_classes=3, width=4).load()
     gnnkit.train(
@@ -520,6 +525,8 @@ def test_a_run_with_a_slow_rank_comes_to_even_seconds(tmp_path: Path) -> None:
         threads=1,
         comm="gloo",
         trainer={"max_epochs": 10, "checkpoint": False, "check_val_every_n_epoch": 10},
+        report=False,
+        logger="none",
         folder=tmp_path / "run",
     )
     lines = [json.loads(line) for line in (tmp_path / "run/workers.jsonl").read_text().splitlines()]

@@ -92,6 +92,8 @@ def train(folder: Path, **sync: Any) -> dict[str, Any]:
             trainer={"max_epochs": 3},
             workers=3,
             threads=1,
+            report=False,
+            logger="none",
             folder=folder,
         )
     )
@@ -118,7 +120,7 @@ def check_whole(result: dict[str, Any], folder: Path) -> None:
         ("an evaluation", kill, {"name": "leader", "mode": "ssp", "staleness": 1}),
         ("the last figures", kill, {"name": "leader", "mode": "sync"}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),  # without an address, which differs between processes
 )
 def test_a_run_goes_on_without_a_lost_worker(
     tmp_path: Path,
@@ -169,6 +171,7 @@ def test_a_run_never_goes_on_without_a_server(tmp_path: Path, strike: Callable[[
         train(tmp_path / "run", on_lost="continue", servers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "told"),
     [

@@ -63,17 +63,18 @@ def trained(make_optimizer: Any, epochs: int, local_iterations: int, grid: Grid)
     return work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_optimizer", [sgd, adam], ids=["sgd", "adam"])
-@pytest.mark.parametrize("servers", [0, 2])
-def test_together_servers_step_as_an_all_reduce_and_as_one_process(servers: int, make_optimizer: Any) -> None:
+def test_together_servers_step_as_an_all_reduce_and_as_one_process(make_optimizer: Any) -> None:
     work = trained(make_optimizer, 8, 1, Grid(3, 1, 1))
     alone = run(AllReduce, trained(make_optimizer, 8, 1, Grid(1, 1, 1)), 1)[0]
     reduced = run(AllReduce, work, 3)[0]
-    found = run(functools.partial(ParameterServer, servers=servers), work, 3)
-    for each in found:
-        assert torch.equal(each, found[0]), "workers have the servers' parameters, to the bit"
-        assert float((each - reduced).abs().max()) <= 1e-12
-        assert float((each - alone).abs().max()) <= 1e-12
+    for servers in (0, 2):
+        found = run(functools.partial(ParameterServer, servers=servers), work, 3)
+        for each in found:
+            assert torch.equal(each, found[0]), f"workers have the parameters of {servers} servers, to the bit"
+            assert float((each - reduced).abs().max()) <= 1e-12, servers
+            assert float((each - alone).abs().max()) <= 1e-12, servers
 
 
 @pytest.mark.slow
@@ -92,6 +93,7 @@ def test_own_steps_between_lead_where_they_lead_under_the_leader() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [{"mode": "async"}, {"mode": "async", "servers": 2, "damping": "staleness"}, {"mode": "ssp", "staleness": 1}],
@@ -215,6 +217,7 @@ def test_a_worker_slower_than_the_deadline_does_not_end_the_run(keys: dict[str, 
     assert run(functools.partial(ParameterServer, **keys), work, 2, timeout=0.6) == [2.0, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", [0, 1])
 @pytest.mark.parametrize("mode", ["sync", "ssp"])
 def test_a_lost_worker_is_named_at_once_by_those_who_wait(mode: str, servers: int) -> None:
@@ -235,7 +238,7 @@ def test_a_lost_worker_is_named_at_once_by_those_who_wait(mode: str, servers: in
 
     start = time.monotonic()
     run(functools.partial(ParameterServer, mode=mode, servers=servers), work, 3, timeout=60)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert {rank: error.rank for rank, error in lost.items()} == {0: 2, 1: 2}
     assert "lost its peer rank 2, which has closed its mailbox" in str(lost[1])
 
@@ -269,6 +272,7 @@ def pushed_by(kind: type[Optimizer]) -> Work:
     return work
 
 
+@pytest.mark.slow
 def test_an_optimiser_of_ones_own_needs_the_server_beside_rank_0() -> None:
     assert run(ParameterServer, pushed_by(Own), 2) == [-1.0, -1.0]
     with pytest.raises(UserError, match=r"^sync.servers=1: a server makes optimisers of torch.optim only, .*Own needs"):

@@ -51,9 +51,7 @@ def test_only_the_leader_has_optimiser_state() -> None:
 
     def num_states(comm: Communicator) -> int:
         model = copy.deepcopy(MODEL)
-        _, _, optimizer = train(
-            shards, Leader, model, comm, local_iterations=2, epochs=4, make_optimizer=torch.optim.Adam
-        )
+        _, _, optimizer = train(shards, Leader, model, comm, epochs=4, make_optimizer=torch.optim.Adam)
         return len(optimizer.state)
 
     assert Threads.run(num_states, 3) == [len(list(MODEL.parameters())), 0, 0]
@@ -64,8 +62,8 @@ def test_workers_that_drifted_get_the_leaders_parameters() -> None:
 
     def drifts(comm: Communicator) -> list[float]:
         return [
-            drift(train(shards, Leader, copy.deepcopy(MODEL), comm, local_iterations=2, epochs=epochs)[0], comm)
-            for epochs in (1, 2)
+            drift(train(shards, Leader, copy.deepcopy(MODEL), comm, local_iterations=3, epochs=epochs)[0], comm)
+            for epochs in (1, 3)
         ]
 
     for first, second in Threads.run(drifts, 3):

@@ -22,6 +22,7 @@ from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.base import GradientSync
 from gnnkit.training.module import TrainingModule
+from gnnkit.training.updates import Updates
 
 WIDTH, CLASSES = 5, 3
 sgd = functools.partial(torch.optim.SGD, lr=0.5, momentum=0.9)
@@ -69,16 +70,21 @@ def train(
     module = TrainingModule(
         model, strategy, worker, Evaluation.of(worker, model, 1.0), optimizer="sgd", lr=0.1, weight_decay=0.0
     )
-    optimizer, chosen = make_optimizer(list(model.parameters())), sync()
+    optimizer, chosen, updates = make_optimizer(list(model.parameters())), sync(), Updates()
     chosen.setup(module, comm, mailbox)
     for epoch in range(epochs):
         for batch in strategy.batches(epoch):
             optimizer.zero_grad()
             module.training_step(batch, 0).backward()
-            if batch.synchronise:
+            if batch.update == "conclude":
+                with updates.concluding(optimizer):
+                    chosen.step(module, optimizer, batch.share)
+            elif batch.synchronise:
                 chosen.step(module, optimizer, batch.share)
             else:
                 optimizer.step()
+            if batch.update == "average":
+                chosen.average_models(module, batch.weight)
     chosen.settle(module, optimizer)
     chosen.close()
     return module, strategy, optimizer

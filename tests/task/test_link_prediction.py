@@ -52,6 +52,7 @@ def make_model(name: str) -> nn.Module:
     return MODELS[name](WIDTH, 6, hidden=4, dropout=0.3).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_full_graph_ranks_compute_together_what_one_process_computes(name: str) -> None:
     model = make_model(name)
@@ -65,8 +66,8 @@ def test_full_graph_ranks_compute_together_what_one_process_computes(name: str) 
 @pytest.mark.parametrize("name", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
 def test_sampling_ranks_compute_together_what_one_process_computes(name: str) -> None:
     model, sampler = make_model(name), NeighborSampler([3, 3], threads=1)
-    for ranks in (1, 2, 3):
-        strategy = IndividualSample(batch_size=12)
+    for ranks in (1, 3):
+        strategy = IndividualSample(batch_size=24)
         alone = strategy.on_one_rank(ranks, sampler)
         assert alone is not None
         many, one = (
@@ -154,6 +155,7 @@ def edges_read(batch: Batch) -> Ids:  # [num_edges, 2]
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 @pytest.mark.parametrize("kind", ["vertex_centric", "individual_sample"])
 def test_no_layer_reads_an_edge_that_its_step_predicts_or_one_held_out(name: str, kind: str) -> None:
@@ -370,6 +372,8 @@ def test_an_npz_file_names_edges_to_predict_and_the_result_says_so(tmp_path: Pat
             workers=2,
             comm="threads",
             trainer={"max_epochs": 1},
+            report=False,
+            logger="none",
             folder=folder,
         )
         assert result["edge_split"] == split
@@ -441,6 +445,17 @@ def test_figures_are_those_of_all_scores_by_hand() -> None:
             assert found[0][f"{split}_average_precision"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("negatives", [1, 4, 100])
+def test_scores_that_are_all_equal_are_doubted(negatives: int) -> None:
+    task = LinkPrediction(eval_negatives=negatives)
+    tied = {f"test_{name}": value for name, value in ranking(torch.zeros(7, 1 + negatives)).items()}
+    assert "the scores of all pairs are equal, with an edge or without (test_roc_auc=0.500)" in task.doubts(tied)[0]
+    scores = torch.zeros(7, 1 + negatives)
+    scores[0, 0], scores[1, 0] = 1, -1
+    assert task.doubts({f"test_{name}": value for name, value in ranking(scores).items()}) == []
+    assert task.doubts({}) == []
+
+
 def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
     found = ranking(torch.tensor([[1.0, 1.0, 0.0], [500.0, 400.0, 400.0]], dtype=torch.float64))
     assert found["mrr"] == pytest.approx((1 / 1.5 + 1) / 2)
@@ -507,7 +522,7 @@ def test_a_run_predicts_edges_and_equals_one_process(decoder: str, keys: dict[st
     keys = {"task": task, "comm": "threads", **keys}
     folder = tmp_path / "run"
     trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1, "checkpoint": True}
-    result = gnnkit.train(graph, trainer=trainer, folder=folder, **keys)
+    result = gnnkit.train(graph, trainer=trainer, folder=folder, report=False, logger="none", **keys)
     assert set(LinkPrediction(width=8).names) <= set(result)
     assert result["exact"]
     _, links = LinkPrediction(width=8, eval_negatives=5).prepare(graph)
@@ -549,6 +564,7 @@ def test_a_model_of_ones_own_reads_pairs(tmp_path: Path) -> None:
             return loss / batch.total
 
     keys: dict[str, Any] = {"strategy": "vertex_centric", "task": "link_prediction", "comm": "threads"}
+    keys |= {"report": False, "logger": "none"}
     runs = [
         gnnkit.train(
             check_graph(60), model=Own, workers=count, trainer={"max_epochs": 2}, folder=tmp_path / str(count), **keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,12 @@ def total(strategy: ExecutionStrategy, ranks: int, sampler: Sampler, model: nn.M
     return run_steps(strategy, TASK, model, workers_of(strategy, ranks, sampler), ranks)
 
 
+@functools.cache
+def of_a_shared_graph(size: int, ranks: int, sampler: str, model: str) -> Tensor:
+    """Returns what ranks compute that all read the whole graph."""
+    return total(STRATEGIES["shared"](size), ranks, SAMPLERS[sampler](), make_model(model))
+
+
 def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]]:
     """Returns the batches of one epoch, by rank."""
 
@@ -69,34 +76,35 @@ def made(kind: str, size: int, ranks: int, sampler: Sampler) -> list[list[Batch]
     return Threads.run(work, ranks, timeout=30.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("kind", ["features apart", "topology apart"])
 def test_batches_of_edges_have_the_bits_of_a_shared_graph(kind: str, name: str) -> None:
-    model = make_model("gat" if name == "neighbor" else "sage")
+    model = "gat" if name == "neighbor" else "sage"
     for ranks in (1, 3) if name == "neighbor" else (3,):
-        expected = total(STRATEGIES["shared"](18), ranks, SAMPLERS[name](), model)
-        assert torch.equal(total(STRATEGIES[kind](18), ranks, SAMPLERS[name](), model), expected), ranks
+        found = total(STRATEGIES[kind](18), ranks, SAMPLERS[name](), make_model(model))
+        assert torch.equal(found, of_a_shared_graph(18, ranks, name, model)), ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_edges_predicted_together_have_the_loss_and_gradient_of_one_rank(name: str) -> None:
-    model = make_model("gcn" if name == "neighbor" else "gin")
-    for ranks in (1, 2, 3, 4) if name == "neighbor" else (3,):
-        expected = total(STRATEGIES["shared"](16 * ranks), 1, SAMPLERS[name](), model)
-        found = total(STRATEGIES["cooperative"](16), ranks, SAMPLERS[name](), model)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    model = "gcn" if name == "neighbor" else "gin"
+    for ranks in (1, 2, 4) if name == "neighbor" else (3,):
+        found = total(STRATEGIES["cooperative"](16), ranks, SAMPLERS[name](), make_model(model))
+        torch.testing.assert_close(found, of_a_shared_graph(16 * ranks, 1, name, model), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["neighbor", "uneven", "labor"])
 def test_columns_of_the_first_layer_add_up_to_individual_batches_of_edges(name: str) -> None:
-    model = make_model("gcn")
-    for ranks in (1, 2, 3, 4) if name == "neighbor" else (3,):
-        expected = total(STRATEGIES["shared"](16), ranks, SAMPLERS[name](), model)
+    for ranks in (1, 2, 4) if name == "neighbor" else (3,):
         for kind in ("push_pull", "push_pull apart"):
-            found = total(STRATEGIES[kind](16), ranks, SAMPLERS[name](), model)
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+            found = total(STRATEGIES[kind](16), ranks, SAMPLERS[name](), make_model("gcn"))
+            torch.testing.assert_close(found, of_a_shared_graph(16, ranks, name, "gcn"), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
     sampler = SAMPLERS["uneven"]()
     for ranks in (1, 2, 3, 4):
@@ -111,6 +119,7 @@ def test_nodes_and_edges_of_all_ranks_are_the_serial_batch_of_edges() -> None:
             assert sum(len(part[step].rows) for part in parts) == one.total == parts[0][step].total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STRATEGIES)
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_no_rank_reads_an_edge_that_any_rank_predicts_in_the_step(kind: str, name: str) -> None:
@@ -169,12 +178,12 @@ def test_shards_deal_edges_out_as_the_whole_graph_does_and_no_rank_holds_all(ran
     assert max(counts) - min(counts) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_cache_changes_no_batch_of_edges(cache: str) -> None:
-    model, sampler = make_model("sage"), SAMPLERS["neighbor"]()
-    expected = total(STRATEGIES["shared"](12), 3, sampler, model)
     cached = IndividualSample(batch_size=12, topology="partitioned", cache=cache, cache_rows=None)
-    assert torch.equal(total(cached, 3, sampler, model), expected)
+    found = total(cached, 3, SAMPLERS["neighbor"](), make_model("sage"))
+    assert torch.equal(found, of_a_shared_graph(12, 3, "neighbor", "sage"))
 
 
 @pytest.mark.parametrize("kind", ["topology apart", "cooperative"])
@@ -207,6 +216,7 @@ def test_a_sampler_without_edge_ids_is_refused() -> None:
         total(strategy, 1, WithoutIds([3, 3], threads=1), make_model("gcn"))
 
 
+@pytest.mark.slow
 def test_epochs_go_on_from_any_step() -> None:
     def work(comm: Threads) -> None:
         for kind, make in STRATEGIES.items():

@@ -50,6 +50,7 @@ def mean_over_test(nodes: list[dict[str, str]], values: list[float]) -> float:
 def test_predictions_are_in_the_order_of_the_nodes_and_classes_have_their_names(name: str, tmp_path: Path) -> None:
     write(tmp_path, LABELS[name])
     keys: dict[str, Any] = {"workers": 3, "comm": "threads", "partition": {"name": "1d", "nodes": "hash"}}
+    keys |= {"report": False, "logger": "none"}
     dataset = {"name": "edges", "root": str(tmp_path)}
     run = tmp_path / "run"
     result = gnnkit.train(

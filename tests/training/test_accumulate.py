@@ -15,6 +15,7 @@ from gnnkit.jobs import dispatch
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 TRAINER = {"max_epochs": 3, "precision": 64, "optimizer": "sgd", "lr": 0.1}
 
@@ -24,7 +25,7 @@ def run(folder: Path, batch_size: int, workers: int = 1, **keys: Any) -> Any:
     trainer = {**TRAINER, **keys.pop("trainer", {})}
     strategy = {"name": "individual_sample", "batch_size": batch_size}
     chosen = {"sampler": {"name": "full", "num_hops": 2}, "model": {"name": "sage", "dropout": 0.0}, "threads": 1}
-    chosen |= {"report": False, **keys}
+    chosen |= BARE | keys
     return gnnkit.train(small_graph(), strategy=strategy, workers=workers, trainer=trainer, folder=folder, **chosen)
 
 
@@ -72,6 +73,7 @@ def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> Non
         run(tmp_path / "other", 4, trainer={"accumulate": 3, "resume": str(tmp_path / "first")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [

@@ -113,6 +113,7 @@ def test_the_rate_falls_on_a_plateau_on_all_ranks_and_in_resumed_runs(tmp_path: 
         run(tmp_path / "other", trainer={**keys, "plateau_factor": 0.1, "resume": str(tmp_path / "first")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("callback", "told"),
     [

@@ -39,6 +39,7 @@ from gnnkit.testing.ranks import ONE, assert_close, by_node, on_ranks, owned
 from gnnkit.training import checkpoint
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.module import TrainingModule
+from tests.runs import BARE
 
 WIDTH, STEPS = 5, 6
 GRAPH = replace(check_graph(40), features=np.empty((40, 0), np.float32))
@@ -124,6 +125,7 @@ def check_same(found: list[Trained], expected: list[Trained]) -> None:
         assert_close(each.numbers, expected[0].numbers, "losses and parameters")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [adam, functools.partial(SGD, lr=0.3)], ids=["adam", "sgd"])
 @pytest.mark.parametrize(
     ("name", "grid"),
@@ -145,6 +147,7 @@ def test_rows_of_a_shared_graph_are_also_evaluated_layer_by_layer(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shared", "partitioned", "joint"])
 def test_rows_that_no_batch_reads_keep_their_bits_and_moments(name: str) -> None:
     found = runs(name, Grid(3, 1, 1))
@@ -196,6 +199,7 @@ def test_the_first_rows_are_of_variance_1_over_width_and_follow_from_seed_and_no
     assert not torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_batches_made_ahead_read_the_rows_of_their_own_step() -> None:
     def strategy(prefetch: int) -> ExecutionStrategy:
         return IndividualSample(batch_size=4, topology="partitioned", prefetch=prefetch)
@@ -209,6 +213,7 @@ def test_batches_made_ahead_read_the_rows_of_their_own_step() -> None:
         assert torch.equal(one.rows, other.rows)
 
 
+@pytest.mark.slow
 def test_the_rule_of_the_rows_is_that_of_the_model_s_optimiser_or_refused() -> None:
     decoupled = runs("shared", Grid(2, 1, 1), make=functools.partial(AdamW, lr=0.1, weight_decay=0.0))
     check_same(decoupled, runs("shared", Grid(2, 1, 1)))
@@ -250,7 +255,7 @@ TINY = {"comm": "threads", "threads": 1, "model": {"name": "sage", "hidden": 4}}
 def job(folder: Path, *, strategy: Any, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
     options = {"max_epochs": 2, "precision": 64, "check_val_every_n_epoch": 2, **(trainer or {})}
     chosen = {"sampler": {"name": "neighbor", "fanouts": [3, 2]}} if strategy != "vertex_centric" else {}
-    return gnnkit.train(GRAPH, strategy=strategy, folder=folder, trainer=options, **{**TINY, **chosen, **keys})
+    return gnnkit.train(GRAPH, strategy=strategy, folder=folder, trainer=options, **{**BARE, **TINY, **chosen, **keys})
 
 
 @pytest.mark.slow
@@ -316,6 +321,7 @@ def _destinations(graph: Graph) -> Ids:
 SAMPLED = "strategy=individual_sample"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

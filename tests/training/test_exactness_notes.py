@@ -13,10 +13,19 @@ from torch_geometric import nn as pyg
 import gnnkit
 from gnnkit.model.pyg import PyG
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 
 def run(folder: Path, **keys: Any) -> Any:
-    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
+    given = {
+        "strategy": "vertex_centric",
+        "workers": 2,
+        "comm": "threads",
+        "threads": 1,
+        "partition": "1d",
+        **BARE,
+        **keys,
+    }
     return gnnkit.train(random_graph(), folder=folder, trainer={"max_epochs": 1}, **given)
 
 
@@ -24,6 +33,7 @@ def attention(in_features: int, num_classes: int) -> nn.Module:
     return PyG([pyg.GATConv(in_features, num_classes, dropout=0.5)])
 
 
+@pytest.mark.slow
 def test_what_is_not_exact_is_said_before_training_and_in_the_result(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,7 +46,11 @@ def test_what_is_not_exact_is_said_before_training_and_in_the_result(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"model": attention, "workers": 1}, {"model": "gcn"}, {"sync": "leader"}], ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [{"model": attention, "workers": 1}, {"model": "gcn"}, {"sync": "leader"}],
+    ids=["one worker", "gcn", "leader"],
+)
 def test_nothing_is_said_of_an_exact_run(
     tmp_path: Path, keys: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +59,7 @@ def test_nothing_is_said_of_an_exact_run(
     assert "not exact" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_strategy_that_drifts_is_not_exact(tmp_path: Path) -> None:
     result = run(tmp_path / "run", strategy={"name": "vertex_centric", "local_iterations": 2})
     assert result["inexact"] == ["strategy=vertex_centric: its steps depend on the number of workers"]

@@ -228,6 +228,7 @@ REFUSED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", REFUSED)
 def test_a_hook_that_would_not_be_called_is_refused_by_name(tmp_path: Path, hook: str) -> None:
     kind = type("Hooked", (Own,), {hook: REFUSED[hook]})
@@ -252,6 +253,7 @@ def test_manual_optimisation_and_two_optimisers_are_refused(tmp_path: Path) -> N
         train(seeded(Two), tmp_path / "two", 1)
 
 
+@pytest.mark.slow
 def test_a_step_of_an_evaluation_says_what_it_gets(tmp_path: Path) -> None:
     class Usual(Own):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -268,7 +270,7 @@ def test_the_hyperparameters_of_a_model_are_written(tmp_path: Path) -> None:
             super().__init__()
             self.save_hyperparameters()
 
-    train(seeded(Named), tmp_path / "run", 1)
+    train(seeded(Named), tmp_path / "run", 1, logger=["csv", "tensorboard"])
     for folder in ("csv", "tensorboard"):
         text = (tmp_path / "run" / folder / "hparams.yaml").read_text()
         assert "width: 7" in text

@@ -114,6 +114,7 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
         dispatch.check(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.model.gcn import GCN
 from gnnkit.strategy import Batch
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 
 class Own(L.LightningModule):
@@ -34,7 +36,7 @@ class Own(L.LightningModule):
         return logits
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        self.calls += self.training
+        self.calls += 1
         logits = self(batch.x, batch.adjacencies)[batch.rows]
         self.log("calls", float(self.calls))
         total = F.cross_entropy(logits, batch.labels, reduction="sum") / batch.total
@@ -50,7 +52,15 @@ class Own(L.LightningModule):
 
 
 def run(folder: Path, kind: str, **keys: Any) -> Any:
-    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
+    given = {
+        "strategy": "vertex_centric",
+        "workers": 2,
+        "comm": "threads",
+        "threads": 1,
+        "partition": "1d",
+        **BARE,
+        **keys,
+    }
     return gnnkit.train(random_graph(), folder=folder, model=Own(kind), trainer={"max_epochs": 2}, **given)
 
 
@@ -75,17 +85,27 @@ def test_a_loss_that_is_right_or_random_trains(tmp_path: Path, kind: str, keys: 
     assert run(tmp_path / "run", kind, **keys)["epochs"] == 2
 
 
+@pytest.mark.slow
 def test_one_worker_may_take_the_mean(tmp_path: Path) -> None:
     assert run(tmp_path / "run", "mean", workers=1)["epochs"] == 2
 
 
 @pytest.mark.slow
+def test_a_model_that_cannot_be_copied_trains_with_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Own, "on_train_start", lambda self: setattr(self, "lock", threading.Lock()))
+    assert run(tmp_path / "run", "sum")["epochs"] == 2
+    assert "model=Own: cannot be copied, so training_step was not checked" in capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_the_check_leaves_no_trace(tmp_path: Path) -> None:
     """Not in what was logged, nor in the words that were counted."""
-    own = run(tmp_path / "own", "sum")
+    own = run(tmp_path / "own", "sum", logger="csv")
     built_in = gnnkit.train(
         random_graph(), strategy="vertex_centric", workers=2, comm="threads", threads=1, partition="1d",
-        model=lambda a, b: GCN(a, b, hidden=4), trainer={"max_epochs": 2}, folder=tmp_path / "gcn",
+        model=lambda a, b: GCN(a, b, hidden=4), trainer={"max_epochs": 2}, folder=tmp_path / "gcn", **BARE,
     )  # fmt: skip
     assert own["words_gathered"] == built_in["words_gathered"] > 0
     metrics = (tmp_path / "own/csv/metrics.csv").read_text().splitlines()

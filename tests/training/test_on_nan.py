@@ -24,6 +24,7 @@ from gnnkit.graph import Split
 from gnnkit.training import checkpoint
 from gnnkit.training.ddp import SyncMeter
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 FILE = "checkpoints/last.json"
 
@@ -90,9 +91,17 @@ class Scheduled(L.LightningModule):
 
 
 def run(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
-    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, "partition": "1d", **keys}
+    given = {
+        "strategy": "vertex_centric",
+        "workers": 2,
+        "comm": "threads",
+        "threads": 1,
+        "partition": "1d",
+        **BARE,
+        **keys,
+    }
     settings = {"max_epochs": 6, "checkpoint_every": 1, **(trainer or {})}
-    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, report=False, **given)
+    return gnnkit.train(GRAPH, folder=folder, model=model, trainer=settings, **given)
 
 
 def stopped(folder: Path, model: nn.Module, trainer: dict[str, Any] | None = None, **keys: Any) -> str:
@@ -158,6 +167,7 @@ def test_sampled_steps_stop_too(tmp_path: Path, comm: str) -> None:
     assert "of step 5 " in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_nan", ["stop", "skip"])
 def test_ranks_that_exchange_rows_decide_on_each_accumulated_batch(tmp_path: Path, on_nan: str) -> None:
     """The gradients of the other rank are finite, yet all ranks must look again."""
@@ -194,6 +204,7 @@ def test_skipped_steps_are_taken_by_no_rank(tmp_path: Path, keys: dict[str, Any]
     assert [json.loads(line, parse_constant=pytest.fail)["loss"] for line in lines][-1] is None
 
 
+@pytest.mark.slow
 def test_a_local_iteration_is_skipped_by_its_rank_alone(tmp_path: Path) -> None:
     strategy = {"name": "vertex_centric", "local_iterations": 3}
     result = run(tmp_path / "run", Net([3]), {"on_nan": "skip"}, strategy=strategy)
@@ -216,11 +227,13 @@ def test_a_rollback_goes_on_from_the_last_checkpoint_at_half_the_learning_rate(
     assert {float(state["step"]) for state in optimizer["state"].values()} == {4.0}
 
 
+@pytest.mark.slow
 def test_a_rollback_of_the_first_step_goes_back_to_the_start(tmp_path: Path) -> None:
     result = run(tmp_path / "run", Net([0]), {"on_nan": "rollback", "checkpoint_every": 100})
     assert result["rollbacks"] == 1
 
 
+@pytest.mark.slow
 def test_the_fourth_rollback_ends_the_run(tmp_path: Path) -> None:
     message = stopped(tmp_path / "run", Net([1, 2, 3, 4]), {"on_nan": "rollback"})
     assert message.startswith("trainer.on_nan=rollback after 3 rollbacks: loss or gradient of step 5 (epoch 4)")
@@ -231,6 +244,7 @@ def test_rollbacks_need_checkpoints(tmp_path: Path) -> None:
     assert message == "trainer.on_nan=rollback goes back to checkpoints: leave out trainer.checkpoint=false"
 
 
+@pytest.mark.slow
 def test_parameters_that_overflow_are_not_saved(tmp_path: Path) -> None:
     """The gradient is finite, the step is not."""
     steep = replace(GRAPH, features=GRAPH.features * 1e4)
@@ -238,17 +252,19 @@ def test_parameters_that_overflow_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^trainer.checkpoint: parameters or .* are not finite, nothing was saved"):
         gnnkit.train(
             steep, strategy="vertex_centric", workers=2, comm="threads", threads=1, model=Net([]), trainer=keys,
-            folder=tmp_path / "run",
+            folder=tmp_path / "run", **BARE,
         )  # fmt: skip
     assert not (tmp_path / "run" / FILE).exists()
 
 
+@pytest.mark.slow
 def test_a_skipped_step_is_printed_a_few_times_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = run(tmp_path / "run", Net(range(8)), {"on_nan": "skip", "max_epochs": 8})
     assert result["skipped_steps"] == 8
     assert capfd.readouterr().err.count("trainer.on_nan=skip: step ") == 5
 
 
+@pytest.mark.slow
 def test_a_schedule_goes_on_from_half_the_learning_rate(tmp_path: Path) -> None:
     run(tmp_path / "run", Scheduled([2]), {"on_nan": "rollback"})
     group = checkpoint.load(tmp_path / "run" / FILE)["optimizer_states"][0]["param_groups"][0]

@@ -102,6 +102,8 @@ def train(model: Any, folder: Path, workers: int, **keys: Any) -> dict[str, Any]
         "workers": workers,
         "threads": 1,
         "trainer": trainer,
+        "report": False,
+        "logger": "csv",
     } | keys
     return gnnkit.train(make_graph(), model=model, folder=folder, **keys)
 
@@ -120,6 +122,7 @@ def test_a_users_model_gives_the_same_loss_on_any_number_of_ranks(model: Any, tm
     assert many["world_size"] == 3
 
 
+@pytest.mark.slow
 def test_the_optimiser_schedule_and_loss_of_a_lightning_module_count(tmp_path: Path) -> None:
     graph, model = make_graph(), seeded(Own).double()
     dst = torch.from_numpy(np.repeat(np.arange(30), np.diff(graph.csc.indptr)))

@@ -166,10 +166,10 @@ FULL = {
 def test_a_run_resumed_from_any_epoch_ends_where_an_unbroken_one_does(
     tmp_path: Path, name: str, interval: str, workers: int, check_val: int
 ) -> None:
-    case = Case(FULL[name], interval, check_val)
+    case = Case(FULL[name], interval, check_val, epochs=6)
     expected = Threads.run(functools.partial(train, case, folder=tmp_path), workers)
-    assert [steps for _, steps, _ in expected] == [EPOCHS] * workers
-    for epoch in range(1, EPOCHS):
+    assert [steps for _, steps, _ in expected] == [6] * workers
+    for epoch in range(1, 6):
         resumed = functools.partial(train, case, resumed=tmp_path / f"{epoch}.json")
         assert_same(Threads.run(resumed, workers), expected, epoch)
 

@@ -15,12 +15,13 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.training import checkpoint
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 FILE = "checkpoints/last.json"
 
 
 def run(folder: Path, graph: Graph | None = None, trainer: dict[str, Any] | None = None, **keys: Any) -> Any:
-    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, **keys}
+    given = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", "threads": 1, **BARE, **keys}
     return gnnkit.train(graph or random_graph(), folder=folder, trainer={"max_epochs": 2, **(trainer or {})}, **given)
 
 
@@ -109,5 +110,6 @@ def test_a_run_says_how_long_it_took_and_when_it_was_accurate(tmp_path: Path) ->
     assert json.loads((tmp_path / "run/result.json").read_text())["seconds_total"] == result["seconds_total"]
 
 
+@pytest.mark.slow
 def test_without_a_validation_no_time_to_accuracy_is_known(tmp_path: Path) -> None:
     assert run(tmp_path / "run")["time_to_accuracy"] is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,41 @@ from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from gnnkit.training.schedule import Schedule, clip
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 from tests.training.test_resume import Scheduled
+
+OfOne = Callable[..., dict[str, Any]]
 
 
 def run(folder: Path, **keys: Any) -> Any:
     trainer = {"max_epochs": 6, "precision": 64, "lr": 0.1, "optimizer": "sgd", **keys.pop("trainer", {})}
-    chosen = {"strategy": "vertex_centric", "workers": 3, "threads": 1, "comm": "threads", "model": "gcn", **keys}
+    chosen = {
+        "strategy": "vertex_centric",
+        "workers": 3,
+        "threads": 1,
+        "comm": "threads",
+        "model": "gcn",
+        **BARE,
+        **keys,
+    }
     return gnnkit.train(small_graph(), folder=folder, trainer=trainer, **chosen)
 
 
 def state(folder: Path) -> dict[str, Any]:
     return checkpoint.load(folder / "checkpoints/last.json")  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def of_one(tmp_path_factory: pytest.TempPathFactory) -> OfOne:
+    """The state after a run on one worker, made once for each choice of keys."""
+
+    @functools.cache
+    def of_one(**trainer: Any) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("one") / "run"
+        run(folder, workers=1, trainer=trainer)
+        return state(folder)
+
+    return of_one
 
 
 def test_rates_rise_and_fall_as_the_formula_says() -> None:
@@ -53,32 +79,28 @@ def test_a_gradient_of_a_large_norm_is_scaled_down_before_the_step() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["all_reduce", "leader", "parameter_server"])
-def test_a_schedule_reaches_every_step(tmp_path: Path, sync: str) -> None:
+def test_a_schedule_reaches_every_step(tmp_path: Path, of_one: OfOne, sync: str) -> None:
     """Also where a server steps."""
-    keys = {"schedule": "linear", "warmup_epochs": 1}
+    keys: dict[str, Any] = {"schedule": "linear", "warmup_epochs": 1}
     run(tmp_path / "run", sync=sync, trainer=keys)
-    run(tmp_path / "one", workers=1, trainer=keys)
-    found, alone = state(tmp_path / "run"), state(tmp_path / "one")
+    found, alone = state(tmp_path / "run"), of_one(**keys)
     assert found["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0)
     for name, value in alone["state_dict"].items():
         torch.testing.assert_close(found["state_dict"][name], value, rtol=1e-10, atol=1e-12)
-    run(tmp_path / "same", sync=sync)
-    assert not torch.equal(state(tmp_path / "same")["state_dict"][name], value)
+    assert not torch.equal(of_one()["state_dict"][name], value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comm", ["threads", "gloo"])
 @pytest.mark.parametrize("sync", ["all_reduce", "leader"])
-def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, sync: str, comm: str) -> None:
+def test_the_norm_is_that_of_the_whole_gradient(tmp_path: Path, of_one: OfOne, sync: str, comm: str) -> None:
     """So that several ranks step as one does. With Lightning's DDP too."""
-    keys = {"clip_norm": 0.05, "max_epochs": 3}
+    keys: dict[str, Any] = {"clip_norm": 0.05, "max_epochs": 3}
     run(tmp_path / "run", sync=sync, comm=comm, trainer=keys)
-    run(tmp_path / "one", workers=1, trainer=keys)
-    run(tmp_path / "free", workers=1, trainer={"max_epochs": 3})
-    found, alone = (state(tmp_path / name)["state_dict"] for name in ("run", "one"))
+    found, alone = (each["state_dict"] for each in (state(tmp_path / "run"), of_one(**keys)))
     for name, value in alone.items():
         torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
-    assert not torch.allclose(state(tmp_path / "free")["state_dict"][name], value)
+    assert not torch.allclose(of_one(max_epochs=3)["state_dict"][name], value)
 
 
 @pytest.mark.slow

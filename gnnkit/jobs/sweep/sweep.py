@@ -12,6 +12,7 @@ from gnnkit.config import HydraSettings, fill, spaces
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch, start
 from gnnkit.jobs.folder import check_free, new_folder
+from gnnkit.jobs.lock import locked
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
@@ -21,7 +22,7 @@ from gnnkit.jobs.sweep.local import Local
 from gnnkit.jobs.sweep.plans import Grid, Overrides, Plan, Search
 from gnnkit.launch.environment import started_rank
 from gnnkit.launch.phases import say
-from gnnkit.ranges import num_cores, whole
+from gnnkit.ranges import local_path, num_cores, whole
 from gnnkit.settings import Settings, settle
 from gnnkit.task import Task
 
@@ -66,6 +67,10 @@ class _Sweep:
 
     def run(self) -> int:
         begun = time.perf_counter()
+        with locked(self.folder):
+            return self._run(begun)
+
+    def _run(self, begun: float) -> int:
         try:
             for batch in self.plan.batches():
                 self._run_batch(self._jobs(batch))
@@ -135,7 +140,7 @@ class _Sweep:
         named = self.hydra["sweep.dir"]
         if named is None:
             return new_folder(Path("multirun"))
-        folder = Path(fill(str(named), self.settings.composed)).absolute()
+        folder = local_path("hydra.sweep.dir", fill(str(named), self.settings.composed)).absolute()
         if (folder / "results.json").exists() and self.settings.on_exists == "refuse":
             raise UserError(
                 f"hydra.sweep.dir={folder} holds a sweep: choose another folder, on_exists=resume to run what is "

@@ -110,6 +110,7 @@ def test_bad_options_are_refused(key: str, value: float) -> None:
         Metis(**{key: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_both_spellings_are_one_configuration() -> None:
     chosen = compose(["strategy=vertex_centric", "partition=metis", "partition.grid=2d"])["partition"]
     assert chosen["options"] == {
@@ -124,11 +125,7 @@ def test_both_spellings_are_one_configuration() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "chosen",
-    [["partition=metis"], ["partition=metis", "partition.grid=2d"], ["partition=2d", "partition.nodes=metis"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("chosen", [["partition=metis"], ["partition=metis", "partition.grid=2d"]], ids=" ".join)
 def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> None:
     graph = lattice(12)
     np.savez(
@@ -141,7 +138,7 @@ def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen:
     )
     monkeypatch.chdir(tmp_path)
     common = ["strategy=vertex_centric", "dataset=npz", "dataset.root=graph.npz", "workers=4", "threads=1"]
-    assert main([*common, "comm=threads", "trainer.max_epochs=2", *chosen]) == 0
+    assert main([*common, "comm=threads", "trainer.max_epochs=2", "report=false", "logger=none", *chosen]) == 0
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     run = json.loads(result.read_text())
     assert (run["nodes"], run["world_size"]) == ("metis", 4)

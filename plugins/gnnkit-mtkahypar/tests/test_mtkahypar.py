@@ -16,6 +16,8 @@ from gnnkit.partition import Grid, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.testing import check_partitioner
 
+pytestmark = pytest.mark.slow
+
 
 def lattice(side: int) -> Graph:
     """A directed lattice whose numbers say nothing about places."""
@@ -27,7 +29,6 @@ def lattice(side: int) -> Graph:
     return Graph.from_edges(src, dst, features=np.ones((side * side, 2)), labels=split.astype(np.int64), split=split)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("balance", ["nodes", "edges", "train"])
 def test_mtkahypar_keeps_the_promises_of_partitioners(balance: Balance) -> None:
     check_partitioner(MtKaHyPar(balance=balance))
@@ -76,7 +77,6 @@ def test_both_spellings_are_one_configuration() -> None:
     assert {**other, "options": chosen["options"]} == chosen
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen", [["partition=mtkahypar"], ["partition=mtkahypar", "partition.border=cover"]], ids=" ".join
 )
@@ -92,7 +92,7 @@ def test_jobs_run_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen:
     )
     monkeypatch.chdir(tmp_path)
     common = ["strategy=vertex_centric", "dataset=npz", "dataset.root=graph.npz", "workers=4", "threads=1"]
-    assert main([*common, "comm=threads", "trainer.max_epochs=2", *chosen]) == 0
+    assert main([*common, "comm=threads", "trainer.max_epochs=2", "report=false", "logger=none", *chosen]) == 0
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     run = json.loads(result.read_text())
     assert (run["nodes"], run["world_size"], run["grid"]) == ("mtkahypar", 4, [4, 1, 1])

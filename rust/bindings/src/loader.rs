@@ -13,7 +13,7 @@ use gnnkit_core::loader::{Pipeline, Taken};
 use gnnkit_core::pool::MOST_THREADS;
 use gnnkit_core::rng;
 use gnnkit_core::sample::{Batch, Sampler, Scratch};
-use gnnkit_core::similarity::Similarity;
+use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
 use numpy::{Element, PyArray1};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -121,8 +121,8 @@ struct Reading {
     num_sources: usize,
     weight: Option<Floats>,
     wanted: Option<Held<f64>>,
-    /// Rows that walks compare, their width, and the weight of a node unlike the start.
-    features: Option<(Floats, usize, f64)>,
+    /// Rows that walks compare, their width, and what walks prefer.
+    features: Option<(Floats, usize, Preference)>,
     cluster: Option<Held<i64>>,
     rows: Option<Held<i64>>,
     sources: Option<Held<i64>>,
@@ -159,7 +159,7 @@ impl Reading {
             num_sources: reading.num_sources,
             weight: reading.weight.as_ref().map(Floats::new),
             wanted: reading.wanted.as_ref().map(Held::new),
-            features: features.map(|(table, floor)| (Floats::new(&table.values), table.width, *floor)),
+            features: features.map(|(table, like)| (Floats::new(&table.values), table.width, *like)),
             cluster: reading.cluster.as_ref().map(Held::new),
             rows: reading.rows.as_ref().map(Held::new),
             sources: reading.sources.as_ref().map(Held::new),
@@ -167,18 +167,17 @@ impl Reading {
         }
     }
 
-    fn extra(&self) -> Result<Extra<'_>, Error> {
-        let similarity = self.features.as_ref();
-        let similarity = similarity.map(|(rows, width, floor)| Similarity::new(rows.view(), *width, *floor));
-        Ok(Extra {
+    fn extra(&self) -> Extra<'_> {
+        let compared = self.features.as_ref();
+        Extra {
             weight: self.weight.as_ref().map(Floats::view),
             wanted: self.wanted.as_ref().map(Held::as_slice),
-            similarity: similarity.transpose()?,
+            similarity: compared.map(|(rows, width, like)| Similarity::new(rows.view(), *width, *like)),
             cluster: self.cluster.as_ref().map(Held::as_slice),
             rows: self.rows.as_ref().map(Held::as_slice),
             sources: self.sources.as_ref().map(Held::as_slice),
             counts: self.counts.as_ref().map(Held::as_slice),
-        })
+        }
     }
 
     fn sample(&self, sampler: &Sampler, seeds: &[i64], key: u64, scratch: &mut Scratch) -> Result<Drawn, Error> {
@@ -196,7 +195,7 @@ impl Reading {
         key: u64,
         scratch: &mut Scratch,
     ) -> Result<Batch<I>, Error> {
-        let view = View::new(self.indptr.as_slice(), edges.as_slice(), self.num_sources)?.with(self.extra()?)?;
+        let view = View::new(self.indptr.as_slice(), edges.as_slice(), self.num_sources)?.with(self.extra())?;
         let seeds = narrow("seeds", seeds, view.num_nodes())?;
         sampler.sample(&view, &seeds, key, scratch)
     }

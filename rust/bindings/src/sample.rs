@@ -7,7 +7,7 @@ use gnnkit_core::Error;
 use gnnkit_core::csc::{Id, check_ids};
 use gnnkit_core::memory::{Kept, List};
 use gnnkit_core::sample::{Batch, Hop, Importance, Kind, Limits, MAX_HOPS, Numbering, Sampler, Scratch, water_fill};
-use gnnkit_core::similarity::Similarity;
+use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
 use gnnkit_core::walk::Walks;
 use numpy::ndarray::ArrayView1;
@@ -33,8 +33,8 @@ pub(crate) struct PyReading<'py> {
     pub(crate) num_sources: usize,
     pub(crate) weight: Option<Floats<'py>>,
     pub(crate) wanted: Option<Slice<'py, f64>>,
-    /// Rows that walks compare, and the weight of a node unlike the start.
-    pub(crate) features: Option<(Table<'py>, f64)>,
+    /// Rows that walks compare, and what they prefer.
+    pub(crate) features: Option<(Table<'py>, Preference)>,
     pub(crate) cluster: Option<Slice<'py, i64>>,
     pub(crate) rows: Option<Slice<'py, i64>>,
     pub(crate) sources: Option<Slice<'py, i64>>,
@@ -58,8 +58,11 @@ impl<'py> PyReading<'py> {
                 Slice::new("wanted", wanted)
             })?,
             features: optional(&attribute("reading", reading, "features")?, |features| {
-                let floor = real("floor", &attribute("reading", reading, "floor")?)?;
-                Ok((Table::new("features", features)?, floor))
+                let of_reading = |name| attribute("reading", reading, name);
+                let floor = real("floor", &of_reading("floor")?)?;
+                let sharpness = count("sharpness", &of_reading("sharpness")?)?;
+                let preference = Preference::new(floor, sharpness).map_err(user_error)?;
+                Ok((Table::new("features", features)?, preference))
             })?,
             cluster: ids("cluster")?,
             rows: ids("rows")?,
@@ -68,18 +71,17 @@ impl<'py> PyReading<'py> {
         })
     }
 
-    fn extra(&self) -> Result<Extra<'_>, Error> {
-        let similarity = self.features.as_ref();
-        let similarity = similarity.map(|(table, floor)| Similarity::new(table.values.view(), table.width, *floor));
-        Ok(Extra {
+    fn extra(&self) -> Extra<'_> {
+        let compared = self.features.as_ref();
+        Extra {
             weight: self.weight.as_ref().map(Floats::view),
             wanted: self.wanted.as_ref().map(Slice::as_slice),
-            similarity: similarity.transpose()?,
+            similarity: compared.map(|(rows, like)| Similarity::new(rows.values.view(), rows.width, *like)),
             cluster: self.cluster.as_ref().map(Slice::as_slice),
             rows: self.rows.as_ref().map(Slice::as_slice),
             sources: self.sources.as_ref().map(Slice::as_slice),
             counts: self.counts.as_ref().map(Slice::as_slice),
-        })
+        }
     }
 }
 
@@ -88,7 +90,7 @@ macro_rules! with_view {
     ($reading:expr, $view:ident => $body:expr) => {
         with_ids!($reading.indices, indices => {
             let csc = View::new($reading.indptr.as_slice(), indices, $reading.num_sources);
-            let $view = csc.and_then(|csc| csc.with($reading.extra()?)).map_err(user_error)?;
+            let $view = csc.and_then(|csc| csc.with($reading.extra())).map_err(user_error)?;
             $body
         })
     };
@@ -135,6 +137,12 @@ impl PySampler {
     ) -> PyResult<Self> {
         let replace = flag("replace", replace)?;
         Self::new(Kind::Neighbor { replace }, fanouts, redraw, importance)
+    }
+
+    /// Uniform neighbours, equally many for all nodes that have any.
+    #[staticmethod]
+    fn equal(fanouts: Arg<'_, '_>, redraw: Arg<'_, '_>, importance: Arg<'_, '_>) -> PyResult<Self> {
+        Self::new(Kind::Equal, fanouts, redraw, importance)
     }
 
     /// In proportion to weights.

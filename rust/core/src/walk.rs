@@ -15,7 +15,8 @@ use crate::view::View;
 /// graph in which every edge has its reverse, each component is visited in proportion
 /// to w d^(1 - alpha): uniformly with alpha = 1 and w = 1, as a plain walk does with
 /// alpha = 0. The weight w is [`Extra::wanted`](crate::view::Extra::wanted), or the
-/// [similarity](crate::similarity::Similarity) to the start.
+/// [similarity](crate::similarity::Similarity) to the start. Then the start itself
+/// weighs as much as its mean neighbour, of up to 32 evenly spaced ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Walks {
     /// Steps of each walk.
@@ -49,9 +50,19 @@ struct Aim<'a, I> {
 }
 
 impl<'a, I: Id> Aim<'a, I> {
-    fn new(graph: &'a View<'a, I>, start: usize) -> Self {
-        let like = graph.extra().similarity.map(|similarity| similarity.to(start));
-        Self { graph, like }
+    fn new(graph: &'a View<'a, I>, start: usize) -> Result<Self, Error> {
+        let Some(similarity) = graph.extra().similarity else {
+            return Ok(Self { graph, like: None });
+        };
+        let mut like = similarity.to(start)?;
+        let edges = graph.edges(start)?;
+        let apart = edges.len().div_ceil(MAX_ASKED).max(1);
+        let neighbours = edges.step_by(apart).map(|edge| graph.source(edge));
+        let neighbours = neighbours.collect::<Result<Vec<_>, _>>()?;
+        neighbours.iter().for_each(|&node| like.prefetch(node));
+        like.weigh_start(neighbours.into_iter())?;
+        let like = Some(like);
+        Ok(Self { graph, like })
     }
 
     #[inline(always)]
@@ -76,6 +87,9 @@ impl<'a, I: Id> Aim<'a, I> {
         }
     }
 }
+
+/// About how many neighbours say what the start weighs. A hub would read all others.
+const MAX_ASKED: usize = 32;
 
 /// The most steps that the walks of one start take together.
 const MAX_STEPS: usize = 1 << 24;
@@ -118,7 +132,7 @@ impl Walks {
         walkers: &mut Vec<Walker>,
         mut visit: impl FnMut(usize),
     ) -> Result<(), Error> {
-        let aim = Aim::new(graph, start);
+        let aim = Aim::new(graph, start)?;
         let at = aim.place(start)?;
         let key = derive(key, graph.row_id(start));
         let walker = |walk: usize| Walker {

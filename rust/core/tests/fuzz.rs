@@ -19,7 +19,7 @@ use gnnkit_core::float::Floats;
 use gnnkit_core::gather::Rows;
 use gnnkit_core::rng::{Stream, derive};
 use gnnkit_core::sample::{Batch, Fanout, Hop, Importance, Kind, Limits, Sampler, Scratch};
-use gnnkit_core::similarity::Similarity;
+use gnnkit_core::similarity::{Preference, Similarity};
 use gnnkit_core::view::{Extra, View};
 use gnnkit_core::walk::Walks;
 use gnnkit_core::{Csc, Error};
@@ -104,6 +104,7 @@ impl Dice {
         };
         let kinds = [
             Kind::Neighbor { replace },
+            Kind::Equal,
             Kind::Weighted { replace },
             Kind::Balanced(limits),
             Kind::Labor,
@@ -171,7 +172,8 @@ fn run<I: Id>(input: &Input<I>, scratch: &mut Scratch) -> Result<(), Error> {
     gather(input)?;
     plan(input)?;
     let similarity = input.similarity.as_ref();
-    let similarity = similarity.map(|(rows, width, floor)| Similarity::new(Floats::F32(rows), *width, *floor));
+    let similarity = similarity
+        .map(|(rows, width, floor)| Ok(Similarity::new(Floats::F32(rows), *width, Preference::new(*floor, 8)?)));
     let extra = Extra {
         weight: Some(Floats::F32(&input.weight)),
         wanted: Some(&input.wanted),

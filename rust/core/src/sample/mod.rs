@@ -45,7 +45,7 @@ pub use numbering::Numbering;
 use numbering::number_seeds;
 pub use table::DENSE_NODES;
 use table::{Dense, Hashed, Table};
-use uniform::{Uniform, UniformWithReplacement};
+use uniform::{Equal, Uniform, UniformWithReplacement};
 use visits::MostVisited;
 use weighted::{Weighted, WeightedWithReplacement};
 
@@ -102,6 +102,9 @@ pub enum Kind {
         /// in-edges always draws the whole fanout.
         replace: bool,
     },
+    /// Every in-edge equally likely, and exactly the fanout for every node with
+    /// in-edges: an edge comes again only where a node has fewer than the fanout.
+    Equal,
     /// In proportion to [`Extra::weight`] times [`Extra::wanted`] of the source.
     Weighted {
         /// As for `Neighbor`.
@@ -168,7 +171,7 @@ impl Sampler {
         }
         let replace = matches!(
             kind,
-            Kind::Neighbor { replace: true } | Kind::Weighted { replace: true }
+            Kind::Neighbor { replace: true } | Kind::Weighted { replace: true } | Kind::Equal
         );
         let most = if replace { MAX_REPLACED } else { i64::MAX };
         if let Some(hop) = fanouts.iter().position(|&fanout| fanout > most) {
@@ -308,7 +311,8 @@ impl Sampler {
         let once = fanout == usize::MAX;
         match self.kind {
             Kind::Neighbor { replace } if replace && !once => task.run(&UniformWithReplacement { key, fanout }),
-            Kind::Neighbor { .. } => task.run(&Uniform { key, fanout }),
+            Kind::Equal if !once => task.run(&Equal { key, fanout }),
+            Kind::Neighbor { .. } | Kind::Equal => task.run(&Uniform { key, fanout }),
             Kind::Weighted { replace } if replace && !once => task.run(&WeightedWithReplacement { graph, key, fanout }),
             Kind::Weighted { .. } => task.run(&Weighted { graph, key, fanout }),
             Kind::Balanced(limits) => {

@@ -6,7 +6,7 @@ use super::{Batch, Fanout, Importance, Kind, Limits, Sampler, Scratch};
 use crate::csc::Id;
 use crate::float::Floats;
 use crate::rng::{Stream, derive};
-use crate::similarity::Similarity;
+use crate::similarity::{Preference, Similarity};
 use crate::view::{Extra, View};
 use crate::walk::Walks;
 
@@ -18,9 +18,10 @@ const WALKS: Kind = Kind::MetropolisHastings(Walks {
     alpha: 1.0,
 });
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Neighbor { replace: false },
     Kind::Neighbor { replace: true },
+    Kind::Equal,
     Kind::Weighted { replace: false },
     Kind::Weighted { replace: true },
     Kind::Balanced(Limits { least: 1, most: 30 }),
@@ -62,7 +63,8 @@ fn each_batch<I: Id>(mut check: impl FnMut(&Sampler, &View<'_, I>, &[I])) {
         ..Extra::default()
     };
     let graph = View::new(&indptr, &indices, NUM_NODES).unwrap().with(extra).unwrap();
-    let similarity = Similarity::new(Floats::F32(&rows), 11, 0.1).ok();
+    let preference = Preference::new(0.1, 8).unwrap();
+    let similarity = Some(Similarity::new(Floats::F32(&rows), 11, preference));
     let compared = graph.with(Extra { similarity, ..extra }).unwrap();
     let cases = KINDS.iter().map(|kind| (*kind, graph));
     for (kind, graph) in cases.chain([(WALKS, compared)]) {

@@ -35,6 +35,30 @@ pub(crate) fn draw_distinct(key: u64, count: usize, row: &Row, bits: &mut Bits, 
     }
 }
 
+/// Exactly `fanout` draws of every row that has edges, with equal expectations. A row
+/// of fewer edges takes all of them as often as the fanout allows, and draws the rest
+/// without repetition.
+pub(crate) struct Equal {
+    pub key: u64,
+    pub fanout: usize,
+}
+
+impl Law for Equal {
+    type Room = Bits;
+
+    #[inline(always)]
+    fn draw(&self, row: &Row, bits: &mut Bits, out: &mut Vec<i64>) -> Result<(), Error> {
+        if row.degree == 0 {
+            return Ok(());
+        }
+        reserve(out, Some(self.fanout), "fanout", self.fanout)?;
+        let edges = row.start as i64..(row.start + row.degree) as i64;
+        (0..self.fanout / row.degree).for_each(|_| out.extend(edges.clone()));
+        draw_distinct(self.key, self.fanout % row.degree, row, bits, out);
+        Ok(())
+    }
+}
+
 /// `fanout` independent draws, each in-edge equally likely. A row without edges draws
 /// none.
 pub(crate) struct UniformWithReplacement {

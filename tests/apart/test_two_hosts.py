@@ -32,6 +32,7 @@ from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from tests.launch.outside import FOREIGN
 
+pytestmark = pytest.mark.slow
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RUN = ("dataset=synthetic", "dataset.num_nodes=300", "model.hidden=8", "threads=1", "comm=gloo", "seed=3")
 TRAINED = ("strategy.batch_size=32", "sampler.fanouts=[4,3]", "trainer.max_epochs=3", "comm.timeout=60")
@@ -135,7 +136,6 @@ def losses(run: Path) -> list[tuple[int, int, float]]:
     return sorted((state["rank"], state["step"], state["loss"]) for state in states)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [("strategy=individual_sample", "strategy.topology=partitioned"), ("strategy=joint_sample",)],

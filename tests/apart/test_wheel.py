@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by number of the ELF header
 MAX_MIB = 8  # of a wheel
 
@@ -48,7 +49,6 @@ def expected() -> set[str]:
     return {path.as_posix() for path in code | yaml}
 
 
-@pytest.mark.slow
 def test_wheels_hold_code_configuration_stubs_and_native_module(built: Path) -> None:
     wheels = list(built.glob("*.whl"))
     assert wheels
@@ -73,7 +73,6 @@ def test_there_is_a_wheel_for_both_machines_on_an_old_system(built: Path) -> Non
     assert all("manylinux" in name for name in names)
 
 
-@pytest.mark.slow
 def test_the_sdist_holds_code_configuration_and_rust(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -94,7 +93,6 @@ def test_a_build_without_rust_ends_in_one_line(hook: str) -> None:
     assert found.returncode == 0
 
 
-@pytest.mark.slow
 def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     python = environment / "bin" / "python"

@@ -16,7 +16,8 @@ from gnnkit import config, keys, plugins
 from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, cut_all
 
-ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 OFFLINE = """
 import socket, sys
 def refuse(*_, **__):
@@ -37,7 +38,6 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.slow
 def test_the_site_is_built_strictly_and_asks_for_nothing_from_the_network(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="needs the dependency group docs")
     pytest.importorskip("mkdocstrings", reason="needs the dependency group docs")

@@ -1,0 +1,150 @@
+"""What a trained model knows of its data, and new data as the model reads it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.dataset.base import both_ways
+from gnnkit.errors import UserError
+from gnnkit.graph import Features, Graph, SparseFeatures
+from gnnkit.leader.folder import INPUTS
+from gnnkit.leader.rebalanced import resumed_folder
+from gnnkit.ranges import shown
+from gnnkit.settings import Settings
+from gnnkit.storage import write_atomically
+
+_LOOKED_AT = 1000  # rows of features
+_FAR = 0.5  # difference of two shares of edges that is told
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The facts of a graph that a model trained on this graph relies on."""
+
+    features: list[str] | None  # names of columns in order. None: by place
+    edge_features: list[str] | None
+    both_ways: float  # share of edges that have a reverse edge
+    unit_rows: bool  # whether each row of features adds up to 1
+
+    @classmethod
+    def of(cls, graph: Graph, inputs: str) -> Inputs:
+        """Looks at a graph. `inputs` is the configuration key."""
+        reads = inputs == "features"
+        return cls(
+            list(graph.feature_names) if reads and graph.feature_names else None,
+            list(graph.edge_feature_names) if graph.edge_feature_names else None,
+            both_ways(graph.csc),
+            reads and _adds_up(graph.features),
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Inputs | None:
+        """Reads what `save` wrote, None where nothing was written.
+
+        Raises `UserError` for another file of this name.
+        """
+        path = folder / INPUTS
+        try:
+            found = cls(**json.loads(path.read_bytes())) if path.exists() else None
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
+        if found is not None and not (_are_names(found.features) and _are_names(found.edge_features)):
+            raise UserError(f"{path} holds no names of columns")
+        return found
+
+    def save(self, folder: Path) -> None:
+        write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
+
+
+def as_trained(settings: Settings, graph: Graph) -> Graph:
+    """Returns the graph with the columns in the order of the trained model.
+
+    Prints a line for each difference that only the user can judge. Does nothing for a
+    run that begins anew.
+    """
+    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
+    known = None if folder is None else Inputs.load(folder)
+    if folder is None or known is None:
+        return graph
+    own = Inputs.of(graph, settings.inputs)
+    named = settings.read_otherwise if settings.dataset.origin != "Python" else ()
+    for line in [*(named or _differences(known, own, folder)), *_unnamed(known, own, folder)]:
+        print(f"gnnkit: warning: {line}", file=sys.stderr)
+    order = _order("features", known.features, own.features, folder)
+    edge_order = _order("edge features", known.edge_features, own.edge_features, folder)
+    if order is not None:
+        graph = replace(graph, features=_ordered(graph.features, order), feature_names=tuple(known.features or ()))
+    if edge_order is not None and graph.edge_features is not None:
+        names = tuple(known.edge_features or ())
+        graph = replace(graph, edge_features=graph.edge_features[:, edge_order], edge_feature_names=names)
+    return graph
+
+
+def _order(what: str, known: Sequence[str] | None, own: Sequence[str] | None, folder: Path) -> list[int] | None:
+    """Finds the model's columns in the data. None: as they are.
+
+    Raises `UserError` that names columns which are missing, and further ones.
+    """
+    if known is None or own is None or known == own:
+        return None
+    missing, further = ([name for name in a if name not in b] for a, b in ((known, own), (own, known)))
+    if missing or further:
+        parts = [
+            f"{verb} {shown(', '.join(names))}" for verb, names in (("lacks", missing), ("also has", further)) if names
+        ]
+        raise UserError(
+            f"dataset {' and '.join(parts)}: the model of {folder} reads the columns {shown(', '.join(known))} as {what}"
+        )
+    place = {name: number for number, name in enumerate(own)}
+    return [place[name] for name in known]
+
+
+def _ordered(features: Features, order: Sequence[int]) -> Features:
+    return features.columns(order) if isinstance(features, SparseFeatures) else features[:, order]
+
+
+def _unnamed(known: Inputs, own: Inputs, folder: Path) -> list[str]:
+    """Says where the model knows names and the data has none."""
+    pairs = (("features", known.features, own.features), ("edge features", known.edge_features, own.edge_features))
+    return [
+        f"columns of {what} have no names here, and are taken in the order of {folder}: {shown(', '.join(names))}"
+        for what, names, here in pairs
+        if names is not None and here is None
+    ]
+
+
+def _differences(known: Inputs, own: Inputs, folder: Path) -> list[str]:
+    """Says where the graph was read in another way than the graph that trained."""
+    lines = []
+    if abs(known.both_ways - own.both_ways) > _FAR:
+        way = "symmetrize it" if known.both_ways > own.both_ways else "read it without reverse edges"
+        lines.append(
+            f"{own.both_ways:.0%} of the edges have a reverse edge, and {known.both_ways:.0%} of those that trained "
+            f"the model of {folder}: {way}, unless this is meant"
+        )
+    if known.unit_rows != own.unit_rows:
+        here, there = ("do", "did not") if own.unit_rows else ("do not", "did")
+        lines.append(
+            f"rows of features {here} add up to 1, and those that trained the model of {folder} {there}: set "
+            "row_normalize alike, unless this is meant"
+        )
+    return lines
+
+
+def _adds_up(features: Features) -> bool:
+    """Says whether rows add up to 1 in magnitude, by a look at some that are not 0."""
+    if len(features) == 0 or features.shape[1] < 2:
+        return False
+    sums = np.abs(np.asarray(features[:_LOOKED_AT], np.float64)).sum(1)
+    return bool(sums.any() and np.allclose(sums[sums > 0], 1, atol=1e-3))
+
+
+def _are_names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))

@@ -1,0 +1,11 @@
+"""A witness that shares no code with the engine: plain torch on dense matrices.
+
+The ranks train by the trainer of every run. The witness trains the same model, whose
+layers read the graph through `DenseAdjacency`. `python -m gnnkit.testing.witness` draws
+graphs, models and configurations at random, and compares both sides.
+"""
+
+from gnnkit.testing.witness.check import check_plan as check_plan
+from gnnkit.testing.witness.check import check_witness as check_witness
+from gnnkit.testing.witness.dense import DenseAdjacency as DenseAdjacency
+from gnnkit.testing.witness.plan import Plan as Plan

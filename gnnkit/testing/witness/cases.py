@@ -1,0 +1,216 @@
+"""Graphs, models and configurations at random, with every nuisance.
+
+All draws come from a `random.Random`. Hypothesis brings one whose draws shrink.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnkit.graph import Graph, Split
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.sage import GraphSAGE
+from gnnkit.partition import Grid, Partition
+from gnnkit.sampler import FullSampler, NeighborSampler, Sampler
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
+from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.sync.leader import Leader
+from gnnkit.sync.neighbour import Neighbour
+from gnnkit.sync.parameter_server import ParameterServer
+from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH
+from gnnkit.testing.witness.models import BEFORE, HIDDEN, READS, WRITES, Cooked, Recipe
+from gnnkit.testing.witness.plan import Plan
+
+_GRIDS = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 1, 2), (2, 1, 2)]
+_NOT_LINEAR = ("max", "messages", "attend")  # ways to read rows
+_MODELS: dict[str, Callable[..., nn.Module]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "sage-max": functools.partial(GraphSAGE, aggregator="max"),
+    "gat": functools.partial(GAT, heads=2, edge_width=EDGE_WIDTH),
+    "gin": GIN,
+    "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One random plan, and what it is in words."""
+
+    words: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A strategy with an exact meaning, and what goes with it."""
+
+    strategy: Callable[[], Any]
+    along_nodes: bool = True  # whether each node's in-edges must be with its owner
+    samples: bool = False
+    learns: bool = True  # whether input rows may be learned
+    columns: bool = False  # whether layer 0 gets a part of its input's columns, and is not the last
+    averages: bool = False  # whether parameters meet instead of gradients
+    linear: bool = False  # whether rows of others are read in sums and means only
+    most_layers: int = 3
+
+
+def _way(rng: Random) -> tuple[str, _Way]:
+    size, later = rng.randint(1, 4), functools.partial(VertexCentric, exchange="exact")
+    ways: dict[str, _Way] = {
+        "exact": _Way(later, along_nodes=False),
+        "quantized": _Way(functools.partial(VertexCentric, exchange="quantized", bits=32), along_nodes=False),
+        "pipelined": _Way(functools.partial(VertexCentric, exchange="pipelined", staleness=0)),
+        "sampled": _Way(functools.partial(VertexCentric, exchange="sampled", keep=1.0), linear=True),
+        "adaptive": _Way(functools.partial(VertexCentric, exchange="adaptive", variation=0.0)),
+        "individual": _Way(functools.partial(IndividualSample, batch_size=size), samples=True),
+        "features": _Way(functools.partial(IndividualSample, batch_size=size, features="partitioned"), samples=True),
+        "partitioned": _Way(functools.partial(IndividualSample, batch_size=size, topology="partitioned"), samples=True),
+        "cooperative": _Way(functools.partial(JointSample, batch_size=size), samples=True),
+        "push_pull": _Way(
+            functools.partial(JointSample, "push_pull", batch_size=size), samples=True, learns=False, columns=True
+        ),
+        "push_pull of shards": _Way(
+            functools.partial(JointSample, "push_pull", batch_size=size, topology="partitioned"),
+            samples=True,
+            learns=False,
+            columns=True,
+        ),
+        "exchanged": _Way(functools.partial(PresetWorkload, exchange_every=1), learns=False),
+        "one hop": _Way(PresetWorkload, learns=False, most_layers=1),
+        "averages": _Way(
+            functools.partial(PresetWorkload, average="parameters"), learns=False, averages=True, most_layers=1
+        ),
+    }
+    name = rng.choice(["exact"] * 8 + list(ways))
+    return name, ways[name]
+
+
+def draw(rng: Random) -> Case:
+    """Draws a case."""
+    name, way = _way(rng)
+    graph = _graph(rng)
+    embedding = HIDDEN if way.learns and rng.random() < 0.15 else None
+    described, model = _model(rng, way)
+    shape = rng.choice([grid for grid in _GRIDS if not way.along_nodes or grid[1] == grid[2] == 1])
+    partition = _partition(rng, graph, Grid(*shape), cut=not way.along_nodes)
+    sync_name, sync = _sync(rng, partition.grid.world_size, way)
+    exact_optimizer = way.averages or embedding is not None
+    keys: dict[str, Any] = {
+        "optimizer": rng.choice(["sgd"] if exact_optimizer else ["sgd", "sgd", "adam", "adamw"]),
+        "lr": rng.choice([0.02, 0.1]),
+        "weight_decay": rng.choice([0.0, 0.0, 0.1]),
+        "clip_norm": rng.choice([None, None, 0.5]) if sync().steps_here and not exact_optimizer else None,
+        "accumulate": rng.randint(1, 3) if way.samples and embedding is None else 1,
+        "embedding": embedding,
+        "sparse": bool(getattr(model, "reads_sparse", False)) and not way.samples and embedding is None
+        and name in ("exact", "quantized") and rng.random() < 0.5,
+        "epochs": rng.randint(2, 3),
+        "seed": rng.randint(0, 99),
+    }  # fmt: skip
+    sampler = _sampler(rng, int(model.num_layers)) if way.samples else None  # type: ignore[arg-type]
+    plan = Plan(graph, partition, model, way.strategy, sync, sampler, **keys)
+    edges = f"{graph.num_nodes} nodes, {graph.num_edges} edges"
+    chosen = ", ".join(f"{key}={value}" for key, value in keys.items() if value)
+    return Case(f"{name} of {described} on {partition.grid} with {sync_name}: {edges}, {chosen}", plan)
+
+
+def _graph(rng: Random) -> Graph:
+    n, m = rng.randint(1, 9), rng.randint(0, 24)
+    src, dst = ([rng.randrange(n) for _ in range(m)] for _ in range(2))
+    if m and rng.random() < 0.5:  # repeated edges
+        src, dst = src + src[: m // 2], dst + dst[: m // 2]
+    numbers = np.random.default_rng(rng.randrange(1000))
+    split = [rng.choice([Split.TRAIN, Split.TRAIN, Split.VAL, Split.NONE]) for _ in range(n)]
+    split[rng.randrange(n)] = Split.TRAIN
+    features = numbers.normal(size=(n, HIDDEN)) * numbers.integers(0, 2, (n, HIDDEN))  # with zeros
+    return Graph.from_edges(
+        np.array(src, np.int64),
+        np.array(dst, np.int64),
+        n,
+        features=features,
+        labels=numbers.integers(0, CLASSES, n),
+        split=np.array(split, np.int8),
+        weight=numbers.choice([0.0, 0.5, 1.0, 2.0], len(src)) if rng.random() < 0.5 else None,
+        edge_features=numbers.normal(size=(len(src), EDGE_WIDTH)),
+    )
+
+
+def _partition(rng: Random, graph: Graph, grid: Grid, *, cut: bool) -> Partition:
+    ranks = rng.sample(range(grid.world_size), rng.randint(1, grid.world_size))  # the others own nothing
+    owners = np.array([rng.choice(ranks) for _ in range(graph.num_nodes)], np.int32)
+    if not cut or (grid.cols, grid.slices) != (1, 1) or rng.random() < 0.5:
+        return Partition(owners, None, grid)
+    cells = np.array([rng.randrange(grid.num_cells) for _ in range(graph.num_edges)], np.int32)
+    return Partition(owners, cells, grid)
+
+
+def _model(rng: Random, way: _Way) -> tuple[str, nn.Module]:
+    layers = rng.randint(2 if way.columns else 1, way.most_layers)
+    if not way.columns and rng.random() < 0.6:
+        recipe = _recipe(rng, layers, [read for read in READS if not way.linear or read not in _NOT_LINEAR])
+        return str(recipe), _filled(rng, Cooked(recipe, HIDDEN, CLASSES))
+    few = ("gcn", "sage", "gin") if way.columns or way.linear else tuple(_MODELS)
+    name = rng.choice(few)
+    options = {"hidden": rng.choice([3, 4, 5]), "num_layers": layers, "norm": rng.choice(["none", "batch", "layer"])}
+    options["dropout"] = rng.choice([0.0, 0.4])
+    return f"{name} {options}", _filled(rng, _MODELS[name](HIDDEN, CLASSES, **options))
+
+
+@torch.no_grad()
+def _filled(rng: Random, model: nn.Module) -> nn.Module:
+    """Draws the parameters.
+
+    A bias of 0 would put rows where a ReLU bends, so rounding would decide.
+    """
+    generator = torch.Generator().manual_seed(rng.randrange(1000))
+    for parameter in model.double().parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype) / 2)
+    return model
+
+
+def _recipe(rng: Random, layers: int, reads: list[str]) -> Recipe:
+    def each(names: list[str]) -> tuple[str, ...]:
+        return tuple(rng.choice(names) for _ in range(layers))
+
+    return Recipe(
+        each(["sum", "mean", "normalized"] * 3 + reads),
+        each(["add", *WRITES]),
+        each(["nothing"] * 6 + list(BEFORE)),
+        norm=rng.random() < 0.2,
+        tied=rng.random() < 0.3,
+        jumps=rng.random() < 0.3,
+        self_loops=rng.random() < 0.3,
+    )
+
+
+def _sampler(rng: Random, num_layers: int) -> Sampler:
+    if rng.random() < 0.5:
+        return FullSampler(num_hops=num_layers, threads=1)
+    return NeighborSampler([-1] * num_layers, redraw=rng.random() < 0.5, threads=1)
+
+
+def _sync(rng: Random, num_workers: int, way: _Way) -> tuple[str, Callable[[], Any]]:
+    syncs: dict[str, Callable[[], Any]] = {
+        "all_reduce": AllReduce,
+        "leader": Leader,
+        "a server": ParameterServer,
+        "two servers": functools.partial(ParameterServer, servers=2),
+    }
+    if num_workers <= 2:  # all are neighbours
+        syncs["neighbour"] = Neighbour
+    name = "all_reduce" if way.averages else rng.choice(["all_reduce"] * 3 + list(syncs))
+    return name, syncs[name]

@@ -1,0 +1,259 @@
+"""The graph as a layer sees it, in dense matrices of plain torch.
+
+Has the methods of `gnnkit.engine.Adjacency`, whose docstrings say what each computes,
+and none of its code. Meant for graphs of some dozens of nodes, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gnnkit.graph import Graph
+from gnnkit.testing.witness.noise import derived, factors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """All edges of a graph, with the loops that a model asks for."""
+
+    num_nodes: int
+    src: Tensor  # [num_edges] int64
+    dst: Tensor  # [num_edges] int64
+    ids: Tensor  # [num_edges] int64. The added loop of v has the graph's number of edges + v
+    weight: Tensor | None  # [num_edges] float64. None: 1 each
+    features: Tensor | None  # [num_edges, edge_width] float64
+
+    @classmethod
+    def of(cls, graph: Graph, *, self_loops: bool) -> Edges:
+        """Lists the edges of a graph. Adds a loop at each node that has none.
+
+        An added loop has weight 1, and the mean of the node's in-edges as features.
+        """
+        csc = graph.csc
+        src = torch.tensor(csc.indices.astype(np.int64))
+        dst = torch.tensor([node for node in range(csc.num_nodes) for _ in range(*csc.indptr[node : node + 2])]).long()
+        weight, features = (_doubles(values) for values in (csc.weight, graph.edge_features))
+        edges = cls(csc.num_nodes, src, dst, torch.arange(len(src)), weight, features)
+        return edges._with_loops() if self_loops else edges
+
+    def _with_loops(self) -> Edges:
+        looped = set(self.src[self.src == self.dst].tolist())
+        added = torch.tensor([node for node in range(self.num_nodes) if node not in looped]).long()
+        return Edges(
+            self.num_nodes,
+            torch.cat([self.src, added]),
+            torch.cat([self.dst, added]),
+            torch.cat([self.ids, len(self.src) + added]),
+            None if self.weight is None else torch.cat([self.weight, torch.ones(len(added)).double()]),
+            None if self.features is None else torch.cat([self.features, self._means(self.features)[added]]),
+        )
+
+    def _means(self, values: Tensor) -> Tensor:  # [num_edges, k] -> [num_nodes, k]
+        at = self.dst == torch.arange(self.num_nodes)[:, None]
+        return at.double() @ values / at.sum(1, keepdim=True).clamp(min=1)
+
+    @property
+    def weights(self) -> Tensor:  # [num_edges]
+        return torch.ones(len(self.src)).double() if self.weight is None else self.weight
+
+    def degree(self, ends: Tensor) -> Tensor:  # [num_edges] -> [num_nodes]
+        """Sums the weights of the edges with an end at each node."""
+        return (ends == torch.arange(self.num_nodes)[:, None]).double() @ self.weights
+
+
+class HeldGraph(NamedTuple):
+    """The edges between rows, as layers written for one process read them."""
+
+    edge_index: Tensor  # [2, held edges] source row, destination row
+    weight: Tensor | None  # [held edges]
+
+
+class RowPool:
+    """The rows of a layer, for batch statistics."""
+
+    lasts = True
+
+    def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:  # [num_rows, f] -> [f], scalar
+        count = torch.tensor(float(max(len(x), 1))).double()
+        return x.sum(0) / count, count
+
+
+class DenseAdjacency:
+    """All in-edges of some nodes, as one layer reads these."""
+
+    columns = slice(None)
+
+    def __init__(self, edges: Edges, dst: Tensor, key: int) -> None:
+        """Takes the edges into some nodes out of all edges.
+
+        Args:
+            edges: All edges.
+            dst: [num_dst] nodes that the layer computes.
+            key: Key of the layer and step.
+        """
+        held = torch.isin(edges.dst, dst).nonzero()[:, 0]
+        others = set(edges.src[held].tolist()) - set(dst.tolist())
+        self.src_nodes = torch.cat([dst, torch.tensor(sorted(others)).long()])
+        row = torch.zeros(edges.num_nodes).long()
+        row[self.src_nodes] = torch.arange(len(self.src_nodes))
+        self.num_dst, self.key, self._edges, self._held = len(dst), key, edges, held
+        self._src, self._dst = row[edges.src[held]], row[edges.dst[held]]
+        self._into = self._dst == torch.arange(self.num_dst)[:, None]  # [num_dst, held edges]
+        self._from = self._src == torch.arange(len(self.src_nodes))[:, None]  # [num_src, held edges]
+
+    @property
+    def in_degree(self) -> Tensor:  # [num_dst]
+        return self._edges.degree(self._edges.dst)[self.src_nodes[: self.num_dst]]
+
+    @property
+    def out_degree(self) -> Tensor:  # [num_src]
+        return self._edges.degree(self._edges.src)[self.src_nodes]
+
+    @property
+    def edge_ids(self) -> Tensor:  # [held edges]
+        return self._edges.ids[self._held]
+
+    @property
+    def num_edges(self) -> int:
+        return len(self._held)
+
+    @property
+    def edge_features(self) -> Tensor | None:  # [held edges, edge_width]
+        return None if self._edges.features is None else self._edges.features[self._held]
+
+    def _matrix(self, weight: Tensor) -> Tensor:  # [held edges] -> [num_dst, num_src]
+        return (self._into * weight) @ self._from.double().T
+
+    def aggregate(self, x: Tensor, *, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
+        if weight is not None:
+            heads = [self._matrix(weight[:, head]) @ x[:, head] for head in range(x.shape[1])]
+            return torch.stack(heads, 1)
+        if reduce == "max":
+            return self._max(x)
+        z: Tensor = torch.tensordot(self._matrix(self._edges.weights[self._held]), x, 1)
+        degree = self.in_degree.view(-1, *[1] * (x.dim() - 1))
+        return z if reduce == "sum" else z / torch.where(degree == 0, 1, degree)
+
+    def _max(self, x: Tensor) -> Tensor:
+        """Takes the first of the largest, in the order of source ids and edge ids."""
+        source, ids = self.src_nodes[self._src].tolist(), self.edge_ids.tolist()
+        order = torch.tensor(sorted(range(len(ids)), key=lambda edge: (source[edge], ids[edge]))).long()
+        into = self._into[:, order].view(self.num_dst, -1, *[1] * (x.dim() - 1))
+        rows = torch.where(into, x[self._src[order]], -torch.inf)
+        if not len(ids):
+            return rows.sum(1)
+        largest = into & (rows == rows.amax(1, keepdim=True))
+        return torch.where(largest & (largest.cumsum(1) == 1), x[self._src[order]], 0).sum(1)
+
+    def aggregate_normalized(self, x: Tensor) -> Tensor:
+        into, out = (torch.where(d > 0, d, torch.inf) ** -0.5 for d in (self.in_degree, self.out_degree))
+        return into[:, None] * self._matrix(self._edges.weights[self._held]) * out @ x
+
+    def aggregate_with_own(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.aggregate(x) + scale * x[: self.num_dst]
+
+    def mean_beside(self, x: Tensor, p: float = 0) -> Tensor:
+        x = self.dropout(x, p, training=True)
+        return torch.cat([self.aggregate(x, reduce="mean"), x[: self.num_dst]], 1)
+
+    def aggregate_messages(self, x: Tensor, message: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        return self._into.double() @ message(x[self._src], slice(0, x.shape[1]))
+
+    def add_columns(self, z: Tensor) -> Tensor:
+        return z
+
+    def product(self, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return z @ weight + bias
+
+    def project_first(self, in_features: int, out_features: int) -> bool:
+        return False  # the engine says so by widths. The result is the same
+
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        return src[self._src] + dst[self._dst] + (0 if edge is None else edge)
+
+    def softmax(self, scores: Tensor) -> Tensor:  # [held edges, H] -> [held edges, H]
+        result = torch.zeros_like(scores)
+        for row in range(self.num_dst):
+            result = result.index_put((self._into[row],), scores[self._into[row]].softmax(0))
+        return result
+
+    def attend(
+        self,
+        h: Tensor,
+        source: Tensor,
+        destination: Tensor,
+        edge: Tensor | None = None,
+        *,
+        slope: float,
+        p: float,
+        training: bool,
+    ) -> Tensor:
+        scores = self.scores(source, destination, edge)
+        weight = self.softmax(torch.where(scores > 0, scores, slope * scores))
+        return self.aggregate(h, weight=self.edge_dropout(weight, p, training=training))
+
+    def dropout(self, x: Tensor, p: float, *, training: bool, draw: int = 0) -> Tensor:
+        key = derived(self.key, 2, draw) if draw else self.key
+        return _dropped(x, self.src_nodes[: len(x)], p, key) if training else x
+
+    def relu_dropout(self, x: Tensor, p: float, *, training: bool) -> Tensor:
+        return self.dropout(F.relu(x), p, training=training)
+
+    def edge_dropout(self, values: Tensor, p: float, *, training: bool) -> Tensor:
+        return _dropped(values, self.edge_ids, p, derived(self.key, 1)) if training else values
+
+    def pool(self, num_rows: int) -> RowPool:
+        return RowPool()
+
+    def again(self) -> DenseAdjacency:
+        return self
+
+    @property
+    def rank_graph(self) -> HeldGraph:
+        weight = self._edges.weight
+        return HeldGraph(torch.stack([self._src, self._dst]), None if weight is None else weight[self._held])
+
+    def with_halo(self, x: Tensor) -> Tensor:
+        return x
+
+    def degree_with_halo(self, loop: float) -> Tensor:  # [num_src]
+        edges = self._edges
+        looped = torch.isin(self.src_nodes, edges.src[edges.src == edges.dst])
+        return edges.degree(edges.dst)[self.src_nodes] + torch.where(looped, 0, loop)
+
+    @property
+    def lacks_loop(self) -> Tensor:  # [num_dst]
+        loops = self._dst[self._src == self._dst]
+        return ~torch.isin(torch.arange(self.num_dst), loops)
+
+
+def layers_of(edges: Edges, num_layers: int, key: int, seeds: Tensor | None = None) -> list[DenseAdjacency]:
+    """Returns what each layer reads.
+
+    Args:
+        edges: All edges.
+        num_layers: Layers of the model.
+        key: Key of the step.
+        seeds: [k] nodes that the last layer computes. A layer before computes the nodes
+            that the next layer reads. None: every layer computes all nodes.
+    """
+    layers: list[DenseAdjacency] = []
+    for layer in reversed(range(num_layers)):
+        dst = torch.arange(edges.num_nodes) if seeds is None else layers[0].src_nodes if layers else seeds
+        layers.insert(0, DenseAdjacency(edges, dst, derived(key, layer)))
+    return layers
+
+
+def _dropped(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+    return x * factors(ids.tolist(), x[:1].numel() if len(x) else 0, p, key).view(x.shape) if p > 0 and len(x) else x
+
+
+def _doubles(values: object) -> Tensor | None:
+    return None if values is None else torch.tensor(np.asarray(values), dtype=torch.float64)

@@ -1,0 +1,151 @@
+"""The training of a plan on ranks that are threads, by the trainer of every run."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import LearnedRows
+from gnnkit.evaluation import Evaluation
+from gnnkit.graph import Graph, SparseFeatures, Split
+from gnnkit.partition import cut_all
+from gnnkit.partition.neighbours import neighbours
+from gnnkit.partition.shard import Shard
+from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.testing.ranks import TIMEOUT, by_node, owned
+from gnnkit.testing.witness.plan import Epoch, Plan, Trained
+from gnnkit.training.ddp import SyncMeter
+from gnnkit.training.embedding import Embedding
+from gnnkit.training.module import TrainingModule
+from gnnkit.training.trainer import make_trainer
+
+MEMORY = 1.0  # MiB of a chunk in evaluation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """What one rank remembers."""
+
+    nodes: Tensor  # [num_owned]
+    epochs: list[Epoch]  # with this rank's losses, logits and rows
+    seeds: list[list[Tensor]]  # by epoch and batch, of this rank
+    first_rows: Tensor | None  # [num_owned, embedding]
+
+
+def train(plan: Plan) -> Trained:
+    """Trains a plan on the ranks of its partition, and on the servers of its sync."""
+    graph = replace(plan.graph, features=SparseFeatures.of(plan.graph.features)) if plan.sparse else plan.graph
+    if plan.embedding is not None:
+        graph = replace(graph, features=np.empty((graph.num_nodes, 0)))
+    shards, peers = list(cut_all(graph, plan.partition)), neighbours(graph, plan.partition)
+
+    def on_rank(world: Communicator) -> _Part | None:
+        with world.mailbox() as mailbox:
+            if world.rank >= len(shards):
+                plan.sync().serve(mailbox, len(shards))
+                return None
+            comm = world.split(range(len(shards)))
+            return _train(plan, _worker(plan, graph, shards, tuple(peers[comm.rank]), comm), mailbox)
+
+    found = Threads.run(on_rank, len(shards) + plan.sync().servers, timeout=TIMEOUT)
+    return _joined([part for part in found if part is not None])
+
+
+def _worker(plan: Plan, graph: Graph, shards: list[Shard], peers: tuple[int, ...], comm: Communicator) -> Worker:
+    strategy = plan.strategy()
+    if strategy.fetches:  # owners send features
+        graph = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
+    whole = graph if strategy.reads_graph else None
+    return Worker(comm, shards[comm.rank], torch.float64, plan.seed, whole, copy.deepcopy(plan.sampler), peers=peers)
+
+
+def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _Part:
+    strategy, sync, model = plan.strategy(), plan.sync(), copy.deepcopy(plan.model)
+    strategy.check(worker.sampler, int(model.num_layers))  # type: ignore[arg-type]
+    strategy.setup(worker, model)
+    embedding = _embedding(plan, worker, strategy)
+    module = TrainingModule(
+        model,
+        strategy,
+        worker,
+        Evaluation.of(worker, model, MEMORY, learned=None if embedding is None else embedding.rows),
+        embedding=embedding,
+        optimizer=plan.optimizer,
+        lr=plan.lr,
+        weight_decay=plan.weight_decay,
+        clip_norm=plan.clip_norm,
+        accumulate=plan.accumulate,
+    )
+    recorder = _Recorder(int(np.count_nonzero(plan.graph.split == Split.TRAIN)), _rows(module))
+    options: dict[str, Any] = {"max_epochs": plan.epochs, "limit_val_batches": 0, "logger": False}
+    make_trainer(module, sync, SyncMeter(), mailbox=mailbox, callbacks=[recorder], **options).fit(module)
+    sync.close()
+    strategy.close()
+    return _Part(owned(worker), recorder.epochs, recorder.seeds, recorder.first_rows)
+
+
+def _embedding(plan: Plan, worker: Worker, strategy: ExecutionStrategy) -> Embedding | None:
+    if plan.embedding is None:
+        return None
+    return Embedding(LearnedRows(worker.shard, plan.embedding, worker.comm, worker.dtype, worker.seed), strategy.tally)
+
+
+class _Recorder(Callback):
+    def __init__(self, num_train: int, first_rows: Tensor | None) -> None:
+        self._num_train, self.first_rows = num_train, first_rows
+        self.epochs: list[Epoch] = []
+        self.seeds: list[list[Tensor]] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        self._losses: list[float] = []
+        self.seeds.append([])
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        last = batch.adjacencies[-1]
+        self.seeds[-1].append(last.src_nodes[: last.num_dst][batch.rows])
+        share = 1.0 if batch.synchronise or batch.update == "accumulate" else batch.total / self._num_train
+        self._losses.append(share * float(module.local_loss))
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        module.settle()
+        state = {name: value.clone() for name, value in module.model.state_dict().items()}
+        logits = module.evaluation.logits(module.model)
+        self.epochs.append(Epoch(self._losses, state, logits, _rows(module)))
+
+
+def _rows(module: TrainingModule) -> Tensor | None:
+    return None if module.learned is None else module.learned.owned.detach().clone()
+
+
+def _joined(parts: list[_Part]) -> Trained:
+    """Joins losses, seeds and rows of all ranks. States stay those of each rank."""
+    epochs: list[list[Epoch]] = [[] for _ in parts]
+    for number in range(len(parts[0].epochs)):
+        here = [part.epochs[number] for part in parts]
+        losses = [sum(each) for each in zip(*(epoch.losses for epoch in here), strict=True)]
+        logits, rows = (_all(parts, [getattr(epoch, name) for epoch in here]) for name in ("logits", "rows"))
+        assert logits is not None
+        for rank, epoch in enumerate(here):
+            epochs[rank].append(Epoch(losses, epoch.state, logits, rows))
+    seeds = [
+        [torch.cat(batch) for batch in zip(*epoch, strict=True)]
+        for epoch in zip(*(part.seeds for part in parts), strict=True)
+    ]
+    return Trained(epochs, seeds, _all(parts, [part.first_rows for part in parts]))
+
+
+def _all(parts: list[_Part], rows: list[Tensor | None]) -> Tensor | None:  # [num_nodes, ...]
+    return (
+        by_node([(part.nodes, own) for part, own in zip(parts, rows, strict=True) if own is not None])
+        if rows[0] is not None
+        else None
+    )

@@ -1,0 +1,115 @@
+"""The training of a plan in plain torch, on one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from gnnkit.testing.witness.dense import Edges, layers_of
+from gnnkit.testing.witness.noise import derived
+from gnnkit.testing.witness.plan import Epoch, Plan
+
+_DENSE = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+_SPARSE = {"sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam, "adamw": torch.optim.SparseAdam}
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """The one process: a model, its input rows, and the optimisers of both."""
+
+    plan: Plan
+    edges: Edges
+    model: nn.Module
+    features: Tensor  # [num_nodes, width]
+    embedding: nn.Embedding | None  # learned rows, which take the place of features
+    labels: Tensor  # [num_nodes]
+    steps: int = 0  # batches so far
+
+    @property
+    def rows(self) -> Tensor:  # [num_nodes, width]
+        return self.features if self.embedding is None else self.embedding.weight.detach()
+
+    def loss(self, seeds: Tensor) -> Tensor:
+        """Sums the loss of some nodes."""
+        key, num_layers = derived(self.plan.seed, self.steps), int(self.model.num_layers)  # type: ignore[arg-type]
+        self.steps += 1
+        layers = layers_of(self.edges, num_layers, key, seeds if self.plan.samples else None)
+        nodes = layers[0].src_nodes
+        out = self.model(self.features[nodes] if self.embedding is None else self.embedding(nodes), layers)
+        return F.cross_entropy(out if self.plan.samples else out[seeds], self.labels[seeds], reduction="sum")
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:  # [num_nodes, num_classes]
+        self.model.eval()
+        layers = layers_of(self.edges, int(self.model.num_layers), 0)  # type: ignore[arg-type]
+        logits: Tensor = self.model(self.rows.clone(), layers)
+        self.model.train()
+        return logits
+
+
+def train(plan: Plan, seeds: Sequence[Sequence[Tensor]], first_rows: Tensor | None) -> list[Epoch]:
+    """Trains a plan on one process.
+
+    Args:
+        plan: The plan.
+        seeds: By epoch and batch: the nodes whose loss a batch reads.
+        first_rows: [num_nodes, embedding] learned rows before the first step, if input
+            rows are learned.
+    """
+    process = _process(plan, first_rows)
+    optimizers = _optimizers(plan, process)
+    epochs = []
+    for batches in seeds:
+        losses: list[float] = []
+        for first in range(0, len(batches), plan.accumulate):
+            losses += _step(process, optimizers, batches[first : first + plan.accumulate])
+        state = {name: value.clone() for name, value in process.model.state_dict().items()}
+        rows = None if process.embedding is None else process.rows.clone()
+        epochs.append(Epoch(losses, state, process.logits(), rows))
+    return epochs
+
+
+def _process(plan: Plan, first_rows: Tensor | None) -> _Process:
+    graph, model = plan.graph, copy.deepcopy(plan.model).train()
+    edges = Edges.of(graph, self_loops=bool(getattr(model, "self_loops", False)))
+    embedding = None
+    if first_rows is not None:
+        embedding = nn.Embedding(first_rows.shape[0], first_rows.shape[1], sparse=True, _weight=first_rows.clone())
+    features = torch.tensor(np.asarray(graph.features), dtype=torch.float64)
+    return _Process(plan, edges, model, features, embedding, torch.tensor(np.array(graph.labels)))
+
+
+def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[Tensor]) -> list[float]:
+    """Takes one step with the mean over the rows of some batches."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    total, losses = max(sum(map(len, batches)), 1), []
+    for seeds in batches:
+        loss = process.loss(seeds) / total
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(float(loss.detach()))
+    for parameter in process.model.parameters():
+        if parameter.grad is None and parameter.requires_grad:  # as README says of models
+            parameter.grad = torch.zeros_like(parameter)
+    if process.plan.clip_norm is not None:
+        nn.utils.clip_grad_norm_(process.model.parameters(), process.plan.clip_norm)
+    for optimizer in optimizers:
+        optimizer.step()
+    return losses
+
+
+def _optimizers(plan: Plan, process: _Process) -> list[Optimizer]:
+    decayed = list(getattr(process.model, "decayed_parameters", process.model.parameters)())
+    others = [p for p in process.model.parameters() if all(p is not other for other in decayed)]
+    groups = [{"params": decayed, "weight_decay": plan.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizers: list[Optimizer] = [_DENSE[plan.optimizer]([g for g in groups if g["params"]], lr=plan.lr)]
+    if process.embedding is not None:
+        optimizers.append(_SPARSE[plan.optimizer](process.embedding.parameters(), lr=plan.lr))
+    return optimizers

@@ -1,0 +1,122 @@
+"""What a run reports is what its saved model does, whatever the workers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Adjacency
+from gnnkit.graph import Split
+from gnnkit.partition.base import Grid
+from gnnkit.sync.all_reduce import AllReduce
+from tests.jobs.test_train import small_graph
+from tests.sync.training import make_model, shards_on, train
+
+STEPS: dict[str, Any] = {
+    "exact": {"name": "vertex_centric"},
+    "superstep": {"name": "vertex_centric", "local_iterations": 3},
+    "preset": {"name": "preset_workload", "average": "parameters", "sync_every": 3},
+    "sampled": {"name": "individual_sample", "batch_size": 4},
+}
+SYNCS: dict[str, Any] = {
+    "all_reduce": "all_reduce",
+    "leader": "leader",
+    "server": "parameter_server",
+    "async": {"name": "parameter_server", "mode": "async"},
+    "gradients": "neighbour",
+    "parameters": {"name": "neighbour", "exchange": "parameters"},
+}
+RUNS = [
+    ("superstep", "all_reduce", True),
+    ("superstep", "all_reduce", False),
+    ("superstep", "leader", False),
+    ("superstep", "server", True),
+    ("superstep", "parameters", True),
+    ("preset", "all_reduce", False),
+    ("preset", "leader", True),
+    ("exact", "gradients", False),
+    ("exact", "parameters", True),
+    ("exact", "all_reduce", True),
+    ("sampled", "async", True),
+    ("sampled", "parameters", False),
+]
+
+
+class Normed(nn.Module):
+    """Has running statistics, which torch takes over the rows of each rank."""
+
+    num_layers = 1
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(in_features), nn.Linear(in_features, num_classes)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        return adjacencies[0].aggregate(self.out(self.norm(x)), reduce="mean")
+
+
+def run(folder: Path, steps: str, sync: str, final_average: bool, **keys: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": 4, "lr": 0.1, "check_val_every_n_epoch": 1, "final_average": final_average}
+    trainer |= keys.pop("trainer", {})
+    chosen = {"strategy": STEPS[steps], "sync": SYNCS[sync], "workers": 3, "threads": 1, "comm": "threads", **keys}
+    if steps == "sampled":
+        chosen["sampler"] = {"name": "neighbor", "fanouts": [3]}
+    result = gnnkit.train(
+        small_graph(), folder=folder, model=Normed, trainer=trainer, write=["logits"], report=False, **chosen
+    )
+    return dict(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "sync", "final_average"), RUNS)
+def test_reported_figures_are_those_of_the_saved_model(
+    tmp_path: Path, steps: str, sync: str, final_average: bool
+) -> None:
+    trainer = {"monitor": "val_loss"} if final_average else {}
+    found = run(tmp_path / "run", steps, sync, final_average, trainer=trainer)
+    assert found["final_drift"] == 0
+    again = gnnkit.predict(
+        tmp_path / "run",
+        small_graph(),
+        folder=tmp_path / "again",
+        job="test",
+        model=Normed,
+        workers=3,
+        threads=1,
+        comm="threads",
+        write=["logits"],
+    )
+    figures = [name for name in again if name.endswith(("accuracy", "f1", "loss"))]
+    assert "test_loss" in figures
+    assert {name: again[name] for name in figures} == {name: found[name] for name in figures}
+    logits = [np.load(tmp_path / name / "logits.npy") for name in ("run", "again")]
+    np.testing.assert_array_equal(*logits)
+    if trainer:
+        assert found["best_value"] == pytest.approx(again["val_loss"], rel=1e-6)  # logged in float32
+
+
+@pytest.mark.parametrize("final_average", [True, False])
+def test_an_evaluation_borrows_the_model_that_would_be_saved(final_average: bool) -> None:
+    shards = shards_on(Grid(3, 1, 1))
+    counts = [int((shard.split == Split.TRAIN).sum()) for shard in shards]
+    expected = sum(rank * count for rank, count in enumerate(counts)) / sum(counts) if final_average else 0.0
+
+    def work(comm: Communicator) -> tuple[float, float]:
+        module: Any = train(shards, AllReduce, make_model(), comm, epochs=0, local_iterations=2)[0]
+        module.sync, module.final_average = AllReduce(), final_average
+        bias = nn.init.constant_(module.model.convs[1].bias, float(comm.rank))
+        with module.joint():
+            inside = bias[0].item()
+        return inside, bias[0].item()
+
+    inside, after = zip(*Threads.run(work, 3), strict=True)
+    assert inside == pytest.approx([expected] * 3)
+    assert after == (0.0, 1.0, 2.0)

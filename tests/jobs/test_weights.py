@@ -1,0 +1,105 @@
+"""A model's file is what the run wrote, and a model that says nothing is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs import weights
+from gnnkit.jobs.models import Widths
+from gnnkit.model.gcn import GCN
+from tests.jobs.test_train import small_graph
+
+WIDTHS = Widths(in_features=3, num_classes=2, edge_width=0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run, as far as a model is concerned."""
+    weights.save(GCN(3, 2, hidden=4), WIDTHS, tmp_path)
+    model = {"name": "gcn", "hidden": 4}
+    (tmp_path / "config.yaml").write_text(json.dumps({"model": model, "task": {"name": "node_classification"}}))
+    return tmp_path
+
+
+def test_what_was_saved_is_loaded(run: Path) -> None:
+    kept = load_file(run / weights.FILE)
+    assert all(torch.equal(value, kept[name]) for name, value in gnnkit.load(run).state_dict().items())
+
+
+def test_no_byte_of_the_file_changes_the_model_without_a_word(run: Path) -> None:
+    whole, kept = (run / weights.FILE).read_bytes(), load_file(run / weights.FILE)
+    rng, told = np.random.default_rng(0), list[str]()
+    for place in rng.integers(0, len(whole), 100):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << int(rng.integers(8))
+        (run / weights.FILE).write_bytes(changed)
+        try:
+            found = gnnkit.load(run).state_dict()
+            assert found.keys() == kept.keys()
+            assert all(torch.equal(found[name], kept[name]) for name in kept)  # the change says nothing
+        except UserError as error:
+            told.append(str(error))
+    assert len(told) > 80
+    assert all("was changed after the run wrote it" in text or "is not the model of a run" in text for text in told)
+
+
+@pytest.mark.parametrize("width", [-1, 2**40, 1.5, "3", None, [3]])
+def test_forged_widths_are_refused(run: Path, width: object) -> None:
+    facts = json.dumps({"in_features": width, "num_classes": 2, "edge_width": 0, "sha256": ""})
+    save_file(load_file(run / weights.FILE), run / weights.FILE, metadata={"gnnkit": facts})
+    with pytest.raises(UserError, match=r"model.safetensors is not the model of a run: in_features="):
+        gnnkit.load(run)
+
+
+def test_another_width_with_a_digest_of_its_own_is_the_model_of_another_run(run: Path) -> None:
+    weights.save(GCN(3, 2, hidden=4), Widths(9, 2, 0), run)
+    with pytest.raises(UserError, match=r"model: convs.0.weight has shape .*, but .* in .*model.safetensors"):
+        gnnkit.load(run)
+
+
+def test_parameters_that_are_not_finite_are_named(run: Path) -> None:
+    model = GCN(3, 2, hidden=4)
+    name, parameter = next(iter(model.named_parameters()))
+    with torch.no_grad():
+        parameter.view(-1)[:2] = torch.nan
+    weights.save(model, WIDTHS, run)
+    with pytest.raises(UserError, match=rf"{name} has 2 of \d+ numbers that are not finite, so the model says nothing"):
+        gnnkit.load(run)
+
+
+class Shifted(GCN):
+    """A model whose buffer makes some outputs infinite."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes, hidden=4)
+        self.register_buffer("shift", torch.zeros(1))
+
+    def forward(self, x, adjacencies):  # type: ignore[no-untyped-def]
+        out = super().forward(x, adjacencies)
+        return out + self.shift * (out[:, :1] > out[:, :1].median())
+
+
+@pytest.mark.slow
+def test_outputs_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    graph: Graph = small_graph()
+    keys = {"workers": 2, "comm": "threads"}
+    trainer = {"max_epochs": 1}
+    gnnkit.train(graph, strategy="vertex_centric", model=Shifted, folder=tmp_path / "run", trainer=trainer, **keys)
+    tensors, widths = weights.read(tmp_path / "run")
+    model = Shifted(widths.in_features, widths.num_classes)
+    model.load_state_dict(tensors)
+    model.shift.fill_(torch.inf)  # type: ignore[operator]
+    weights.save(model, widths, tmp_path / "run")
+    for job in ("predict", "test"):
+        with pytest.raises(UserError, match=r"outputs of \d+ of 60 nodes are not finite"):
+            gnnkit.predict(tmp_path / "run", graph, model=Shifted, folder=tmp_path / "no", job=job, **keys)
+        assert not (tmp_path / "no").exists()

@@ -1,0 +1,201 @@
+"""The witness: noise, operations, and what it does not share with the engine."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gnnkit import engine
+from gnnkit.engine import Adjacency
+from gnnkit.nn import BatchNorm
+from gnnkit.partition import Partition
+from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit.testing.witness import DenseAdjacency, Plan, dense, noise, serial
+from gnnkit.testing.witness.dense import Edges, layers_of
+from tests.models import MODELS
+
+GRAPH = check_graph(14)
+FOR_THE_HOUSE = {"weighing", "again", "lent"}  # parts of the interface that no layer reads
+
+
+def test_a_stream_is_splitmix64() -> None:
+    """The first numbers of seed 1234567, as the author's program prints them."""
+    golden, bits = 0x9E3779B97F4A7C15, 2**64
+    found = [noise.mix((1234567 + i * golden) % bits) for i in (1, 2, 3)]
+    assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_noise_keeps_the_mean() -> None:
+    factors = noise.factors(range(2000), 6, 0.3, key=5)
+    assert set(factors.unique().tolist()) == {0.0, 65536 / (65536 - 19661)}
+    assert float(factors.mean()) == pytest.approx(1, abs=0.03)
+
+
+def test_the_witness_has_all_that_a_layer_may_ask_for() -> None:
+    asked = {name for name in {*vars(Adjacency), *Adjacency.__annotations__} if not name.startswith("_")}
+    adjacency = layers_of(Edges.of(GRAPH, self_loops=False), 1, 0)[0]
+    missing = sorted(name for name in asked - FOR_THE_HOUSE if not hasattr(adjacency, name))
+    assert not missing
+    for name in asked - FOR_THE_HOUSE:
+        if inspect.isfunction(getattr(Adjacency, name, None)):
+            assert _takes(getattr(DenseAdjacency, name)) == _takes(getattr(Adjacency, name)), name
+
+
+def _takes(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    return [(each.name, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("module", [dense, noise, serial])
+def test_the_witness_imports_no_room_that_computes(module: Any) -> None:
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    rooms = {name for name in named if name and name.startswith("gnnkit")}
+    assert rooms <= {"gnnkit.graph", *(f"gnnkit.testing.witness.{name}" for name in ("dense", "noise", "plan"))}
+
+
+def test_the_witness_runs_no_code_of_the_engine() -> None:
+    """The layers of `gnnkit.nn` ask the engine for the type of a sum only."""
+    model = MODELS["gat"](WIDTH, CLASSES, hidden=2, norm="batch").double()
+    plan = Plan(GRAPH, Partition.__new__(Partition), model, epochs=1)
+    folder, ran = Path(engine.__file__).parent, set()
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.parent == folder:
+            ran.add(frame.f_code.co_name)
+
+    sys.setprofile(look)
+    try:
+        serial.train(plan, [[torch.tensor([3, 5])]], None)
+    finally:
+        sys.setprofile(None)
+    assert ran <= {"wide"}
+
+
+def matrices(*, self_loops: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns weights by destination and source [n, n], and degrees [n] by both."""
+    n, csc = GRAPH.num_nodes, GRAPH.csc
+    weight = torch.zeros(n, n, dtype=torch.float64)
+    for dst in range(n):
+        for edge in range(csc.indptr[dst], csc.indptr[dst + 1]):
+            weight[dst, csc.indices[edge]] += float(csc.weight[edge])
+    if self_loops:
+        weight += torch.diag((weight.diagonal() == 0).double())
+    return weight, weight.sum(1), weight.sum(0)
+
+
+def gcn(model: Any, x: Tensor) -> Tensor:
+    weight, into, out = matrices(self_loops=True)
+    normal = weight / (into[:, None] * out).sqrt()
+    first, second = model.convs
+    return normal @ (normal @ x @ first.weight + first.bias).relu() @ second.weight + second.bias
+
+
+def sage(model: Any, x: Tensor) -> Tensor:
+    weight, into, _ = matrices(self_loops=False)
+    mean = weight / torch.where(into == 0, 1, into)[:, None]
+    for conv in model.convs:
+        x = (
+            conv.own(x.relu() if conv is not model.convs[0] else x)
+            + (mean @ (x.relu() if conv is not model.convs[0] else x)) @ conv.neighbor.weight.T
+        )
+    return x
+
+
+def sage_max(model: Any, x: Tensor) -> Tensor:
+    weight, into, _ = matrices(self_loops=False)
+    for number, conv in enumerate(model.convs):
+        x = x.relu() if number else x
+        rows = torch.where((weight > 0)[:, :, None], x[None], -torch.inf).amax(1)
+        x = conv.own(x) + torch.where(into[:, None] > 0, rows, 0) @ conv.neighbor.weight.T
+    return x
+
+
+def gin(model: Any, x: Tensor) -> Tensor:
+    weight, _, _ = matrices(self_loops=False)
+    for number, conv in enumerate(model.convs):
+        x = x.relu() if number else x
+        x = conv.second((((1 + conv.eps) * x + weight @ x) @ conv.first.weight.T + conv.bias).relu())
+    return x
+
+
+def gine(model: Any, x: Tensor) -> Tensor:
+    for number, conv in enumerate(model.convs):
+        x = x.relu() if number else x
+        sums = [(1 + conv.eps) * row for row in x]
+        for dst in range(GRAPH.num_nodes):
+            for edge in range(GRAPH.csc.indptr[dst], GRAPH.csc.indptr[dst + 1]):
+                features = torch.tensor(GRAPH.edge_features[edge])
+                sums[dst] = sums[dst] + (x[GRAPH.csc.indices[edge]] + conv.edge(features)).relu()
+        x = conv.second(conv.first(torch.stack(sums)).relu())
+    return x
+
+
+def gat(model: Any, x: Tensor) -> Tensor:
+    """Each row by itself, from the equations of the paper."""
+    csc, n = GRAPH.csc, GRAPH.num_nodes
+    for number, conv in enumerate(model.convs):
+        x = F.elu(x) if number else x
+        heads, width = conv.source.shape
+        h, rows = (x @ conv.weight).view(n, heads, width), []
+        for dst in range(n):
+            sources = [int(u) for u in csc.indices[csc.indptr[dst] : csc.indptr[dst + 1]]]
+            features = torch.tensor(GRAPH.edge_features[csc.indptr[dst] : csc.indptr[dst + 1]])
+            if dst not in sources:
+                mean = features.mean(0, keepdim=True) if sources else torch.zeros(1, features.shape[1]).double()
+                sources, features = [*sources, dst], torch.cat([features, mean])
+            score = (h[sources] * conv.source).sum(-1) + (h[dst] * conv.destination).sum(-1) + conv.edge(features)
+            rows.append((F.leaky_relu(score, conv.negative_slope).softmax(0)[:, :, None] * h[sources]).sum(0))
+        z = torch.stack(rows)
+        x = (z.flatten(1) if conv.concat else z.mean(1)) + conv.bias
+    return x
+
+
+FORMULAS = {"gcn": gcn, "sage": sage, "sage-max": sage_max, "gin": gin, "gine": gine, "gat": gat}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_models_are_what_the_papers_say(name: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name](WIDTH, CLASSES, hidden=3, dropout=0.0).double()
+    edges = Edges.of(GRAPH, self_loops=getattr(model, "self_loops", False))
+    x = torch.tensor(GRAPH.features)
+    torch.testing.assert_close(model(x, layers_of(edges, 2, 0)), FORMULAS[name](model, x), rtol=1e-12, atol=1e-12)
+
+
+def test_batch_normalisation_is_torchs() -> None:
+    ours, torchs = BatchNorm(WIDTH).double(), nn.BatchNorm1d(WIDTH).double()
+    adjacency, x = layers_of(Edges.of(GRAPH, self_loops=False), 1, 0)[0], torch.tensor(GRAPH.features)
+    for _ in range(2):
+        torch.testing.assert_close(ours(x, adjacency), torchs(x), rtol=1e-12, atol=1e-12)  # type: ignore[arg-type]
+    for name, value in torchs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_of_equal_maxima_the_lowest_source_gets_the_gradient() -> None:
+    adjacency = layers_of(Edges.of(GRAPH, self_loops=False), 1, 0)[0]
+    x = torch.ones(GRAPH.num_nodes, 1, dtype=torch.float64, requires_grad=True)
+    adjacency.aggregate(x, reduce="max").sum().backward()
+    csc = GRAPH.csc
+    first = [int(csc.indices[a:b].min()) for a, b in zip(csc.indptr, csc.indptr[1:], strict=False) if b > a]
+    assert x.grad is not None
+    assert x.grad[:, 0].tolist() == [float(first.count(node)) for node in range(GRAPH.num_nodes)]
+
+
+def test_a_block_of_seeds_gives_the_rows_of_the_whole_graph() -> None:
+    torch.manual_seed(0)
+    model = functools.partial(MODELS["gat"], hidden=2)(WIDTH, CLASSES).double()
+    edges, x, seeds = Edges.of(GRAPH, self_loops=True), torch.tensor(GRAPH.features), torch.tensor([9, 2])
+    part = layers_of(edges, 2, 7, seeds)
+    found, whole = model(x[part[0].src_nodes], part), model(x, layers_of(edges, 2, 7))
+    torch.testing.assert_close(found, whole[seeds], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,260 @@
+"""Awkward models and every way to train exactly, beside plain torch."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.graph import Graph, Split
+from gnnkit.model.pyg import PyG
+from gnnkit.nn import BatchNorm, Dropout
+from gnnkit.partition import Grid, Partition
+from gnnkit.sampler import FullSampler, NeighborSampler
+from gnnkit.strategy.individual_sample import IndividualSample
+from gnnkit.strategy.joint_sample import JointSample
+from gnnkit.strategy.preset_workload import PresetWorkload
+from gnnkit.strategy.vertex_centric import VertexCentric
+from gnnkit.sync.leader import Leader
+from gnnkit.sync.neighbour import Neighbour
+from gnnkit.sync.parameter_server import ParameterServer
+from gnnkit.testing import check_witness
+from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
+from gnnkit.testing.witness import Plan, check_plan, serial
+from gnnkit.testing.witness.models import HIDDEN, READS, Cooked, Recipe
+from tests.models import MODELS
+
+GRAPH = replace(check_graph(14), features=check_graph(14).features[:, :HIDDEN])
+TWO, THREE, ACROSS = Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1)
+PARTIAL = functools.partial
+
+
+def cooked(*reads: str, write: str = "none", **keys: Any) -> Callable[..., nn.Module]:
+    return PARTIAL(Cooked, Recipe(reads, (write,) * len(reads), ("nothing",) * len(reads), **keys))
+
+
+def check(make: Callable[..., nn.Module], grid: Grid = TWO, **keys: Any) -> None:
+    check_witness(make, [grid], GRAPH, **{"epochs": 2, **keys})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", READS)
+def test_layers_read_rows_as_matrices_do(read: str) -> None:
+    check(cooked(read, read), ACROSS)
+
+
+IN_PLACE = [*(("add", read) for read in ("sum", "mean", "normalized", "beside all")), ("one column", "mean")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("write", "read"), IN_PLACE)
+def test_a_layer_may_write_into_what_it_was_given(write: str, read: str) -> None:
+    """Sums over input rows are kept from epoch to epoch."""
+    check(cooked(read, "sum", write=write))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_as_matrices_do(name: str) -> None:
+    check(PARTIAL(MODELS[name], hidden=4, norm="batch"), ACROSS)
+
+
+class TiedWeights(Cooked):
+    """Two layers share a weight, not the module."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(Recipe(("mean", "mean"), ("none",) * 2, ("nothing",) * 2), in_features, num_classes)
+        self.layers[1].first.weight = self.layers[0].first.weight  # type: ignore[union-attr]
+
+
+class UsedInSomeRanks(Cooked):
+    """A parameter that rows alone reach: a rank without rows has no gradient."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(Recipe(("mean",), ("none",), ("nothing",)), in_features, num_classes)
+        self.shift = nn.Parameter(torch.ones(HIDDEN).double())
+
+    def hidden(self, index: int, x: Tensor, adjacency: Any) -> Tensor:
+        out = super().hidden(index, x, adjacency)
+        return out + self.shift if len(out) else out
+
+
+class Decayed(Cooked):
+    """Weight decay on all parameters, of which one layer has unused ones."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(Recipe(("mean",), ("none",), ("nothing",)), in_features, num_classes)
+
+    def decayed_parameters(self) -> Any:
+        return self.parameters()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        cooked("mean", "mean", tied=True),
+        TiedWeights,
+        UsedInSomeRanks,
+        cooked("sum", "attend", jumps=True),
+        cooked("mean", "max", norm=True, tied=True),
+        cooked("two", "two", self_loops=True),
+    ],
+    ids=["one module", "tied", "used in some ranks", "jumps", "normed", "two sums"],
+)
+def test_awkward_models_train_as_matrices_do(make: Callable[..., nn.Module]) -> None:
+    check(make, THREE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grid", [Grid(1, 1, 1), TWO], ids=str)
+def test_a_parameter_that_nothing_uses_has_a_gradient_of_zeros(grid: Grid) -> None:
+    """So a parameter decays on any number of ranks, whoever uses it in a step."""
+    check(Decayed, grid, weight_decay=0.1)
+
+
+FULL = FullSampler(num_hops=2, threads=1)
+WAYS: dict[str, dict[str, Any]] = {
+    "quantized": {"strategy": PARTIAL(VertexCentric, exchange="quantized", bits=32)},
+    "pipelined": {"strategy": PARTIAL(VertexCentric, exchange="pipelined", staleness=0)},
+    "sampled": {"strategy": PARTIAL(VertexCentric, exchange="sampled", keep=1.0)},
+    "adaptive": {"strategy": PARTIAL(VertexCentric, exchange="adaptive", variation=0.0)},
+    "individual": {"strategy": PARTIAL(IndividualSample, batch_size=2), "sampler": FULL},
+    "all neighbours": {
+        "strategy": PARTIAL(IndividualSample, batch_size=2),
+        "sampler": NeighborSampler([-1, -1], redraw=True, threads=1),
+    },
+    "features at owners": {
+        "strategy": PARTIAL(IndividualSample, batch_size=2, features="partitioned"),
+        "sampler": FULL,
+    },
+    "topology at owners": {
+        "strategy": PARTIAL(IndividualSample, batch_size=2, topology="partitioned"),
+        "sampler": FULL,
+    },
+    "cooperative": {"strategy": PARTIAL(JointSample, batch_size=2), "sampler": FULL},
+    "push_pull": {"strategy": PARTIAL(JointSample, "push_pull", batch_size=2), "sampler": FULL},
+    "push_pull at owners": {
+        "strategy": PARTIAL(JointSample, "push_pull", batch_size=2, topology="partitioned"),
+        "sampler": FULL,
+    },
+    "accumulated": {"strategy": PARTIAL(IndividualSample, batch_size=1), "sampler": FULL, "accumulate": 2},
+    "accumulated together": {"strategy": PARTIAL(JointSample, batch_size=1), "sampler": FULL, "accumulate": 3},
+    "exchanging shares": {"strategy": PARTIAL(PresetWorkload, exchange_every=1)},
+    "leader": {"sync": Leader},
+    "server": {"sync": ParameterServer},
+    "two servers": {"sync": PARTIAL(ParameterServer, servers=2)},
+    "neighbour": {"sync": Neighbour},
+    "adam": {"optimizer": "adam", "lr": 0.01},
+    "decay": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
+    "clipped": {"clip_norm": 0.1},
+    "sparse": {"sparse": True},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS)
+def test_every_exact_way_trains_as_matrices_do(name: str) -> None:
+    check(PARTIAL(MODELS["gcn"], hidden=3, norm="batch"), **WAYS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["exact", "individual", "topology at owners", "cooperative"])
+def test_learned_rows_are_an_embedding(name: str, optimizer: str) -> None:
+    check(cooked("mean", "sum"), embedding=HIDDEN, optimizer=optimizer, lr=0.05, **WAYS.get(name, {}))
+
+
+def parted() -> Graph:
+    """A graph without edges between the two halves."""
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 7, (2, 30)) + 7 * (np.arange(30) % 2)
+    return Graph.from_edges(
+        src, dst, 14, features=GRAPH.features, labels=np.arange(14) % CLASSES, split=np.full(14, Split.TRAIN)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average", ["gradients", "parameters"])
+@pytest.mark.parametrize("halo", ["none", "one_hop"])
+def test_shares_without_cut_edges_train_as_matrices_do(halo: str, average: str) -> None:
+    graph, torch_model = parted(), cooked("mean", "sum")
+    torch.manual_seed(0)
+    strategy = PARTIAL(PresetWorkload, halo=halo, average=average)
+    owners = (np.arange(14) >= 7).astype(np.int32)
+    check_plan(Plan(graph, Partition(owners, None, TWO), torch_model(HIDDEN, CLASSES).double(), strategy, epochs=2))
+
+
+CONVS: dict[str, Callable[[int, int], Any]] = {
+    "gcn": lambda a, b: pyg.GCNConv(a, b, normalize=False),
+    "tag": lambda a, b: pyg.TAGConv(a, b, K=2, normalize=False),
+    "sage": pyg.SAGEConv,
+    "gat": lambda a, b: pyg.GATConv(a, b, edge_dim=EDGE_WIDTH, add_self_loops=False),
+    "graph": pyg.GraphConv,
+    "gine": lambda a, b: pyg.GINEConv(nn.Linear(a, b), edge_dim=EDGE_WIDTH),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONVS)
+def test_layers_of_pyg_train_as_on_one_graph(name: str) -> None:
+    def make(in_features: int, num_classes: int) -> nn.Module:
+        conv = CONVS[name]
+        return PyG([conv(in_features, 4), BatchNorm(4), nn.ReLU(inplace=True), nn.Dropout(0.3), conv(4, num_classes)])
+
+    check(make, THREE)
+
+
+class InPlace(nn.Module):
+    """A model of a user: forward over adjacencies, rows written in place."""
+
+    num_layers = 2
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(in_features, 4), nn.Linear(4, num_classes)
+        self.noise = Dropout(0.3)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        h = adjacencies[0].aggregate(x)
+        h *= 0.5
+        h = self.noise(torch.relu_(self.first(h)), adjacencies[1])
+        return self.second(adjacencies[1].aggregate(h, reduce="mean"))
+
+
+@pytest.mark.slow
+def test_a_whole_run_trains_as_matrices_do(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = InPlace(HIDDEN, CLASSES).double()
+    trainer = {"precision": 64, "optimizer": "sgd", "lr": 0.5, "max_epochs": 3}
+    result = gnnkit.train(
+        GRAPH,
+        strategy="vertex_centric",
+        model=copy.deepcopy(model),
+        workers=3,
+        comm="threads",
+        trainer=trainer,
+        write=["logits"],
+        report=False,
+        folder=tmp_path / "run",
+    )
+    train = torch.from_numpy(np.flatnonzero(GRAPH.split == Split.TRAIN))
+    plan = Plan(GRAPH, Partition(np.zeros(14, np.int32), None, Grid(1, 1, 1)), model, seed=0)
+    last = serial.train(plan, [[train]] * 3, None)[-1]
+    assert result["train_loss"] == pytest.approx(last.losses[0], rel=1e-10)
+    np.testing.assert_allclose(np.load(tmp_path / "run/logits.npy"), last.logits.numpy(), rtol=1e-10, atol=1e-10)
+    saved = load_file(tmp_path / "run/model.safetensors")
+    for name, value in last.state.items():
+        torch.testing.assert_close(saved[name], value, rtol=1e-10, atol=1e-10)
