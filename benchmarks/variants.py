@@ -35,7 +35,7 @@ FULL = "strategy=vertex_centric"
 
 def exchange(name: str, **keys: float) -> list[str]:
     """Returns the overrides of an exchange of rows."""
-    return [FULL, f"strategy.exchange={name}", *(f"strategy.{key}={value}" for key, value in keys.items())]
+    return [FULL, f"exchange={name}", *(f"exchange.{key}={value}" for key, value in keys.items())]
 
 
 def preset(**keys: float | str) -> list[str]:

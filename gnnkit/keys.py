@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.plugins import KINDS, SEVERAL, conf_folders
+from gnnkit.plugins import KINDS, SEVERAL, conf_folders, parts
 
 _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z_]\w*):(?: +(?P<value>[^#\s].*?))??(?: +# *(?P<comment>.*))?")
 _NOT_KEYS = ("name", "defaults")
@@ -37,8 +37,13 @@ class Option:
 def read(section: str, name: str) -> Option:
     """Reads the first YAML file of `section=name`.
 
-    An option without a file has no keys.
+    An option without a file has no keys. Two options as one have the keys of both.
     """
+    if len(joined := parts(section, name)) > 1:
+        both = [read(section, part) for part in joined]
+        return Option(
+            section, name, " ".join(each.summary for each in both), tuple(k for each in both for k in each.keys)
+        )
     path = _file(section, name)
     lines = path.read_text(encoding="utf-8").splitlines() if path else []
     summary = next((line.lstrip("# ") for line in lines[:2] if re.match(r"# (?!@)", line)), "")

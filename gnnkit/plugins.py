@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import operator
 import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ KINDS = (
     "partition",
     "sampler",
     "strategy",
+    "exchange",
     "comm",
     "sync",
     "model",
@@ -37,6 +40,8 @@ KINDS = (
     "callback",
 )  # sections of the configuration
 SEVERAL = ("logger", "callback")  # kinds of which a run has any number, each under its name in the section
+OPTIONAL = ("sampler", "exchange")  # kinds of which a run may have none
+JOINED = ("exchange",)  # kinds of which two plugins act as one by the name A+B, with the keys of both
 CONF = Path(__file__).parent / "conf"
 GRID_KEYS = ("grid", "replication", "border")  # in the YAML of a partition, not the partitioner's arguments
 _NAMED_BY = {"partition": "partition.nodes", "aggregation": "sync.average"}  # other keys that name a plugin
@@ -98,6 +103,11 @@ def find(kind: str, name: str) -> EntryPoint:
     return found[0]
 
 
+def parts(kind: str, name: str) -> list[str]:
+    """Returns the names of the plugins that one name stands for."""
+    return name.split("+") if kind in JOINED else [name]
+
+
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     """Returns the name of a section's plugin: `name`, or `nodes` of a partition."""
     name = config.get("nodes", config.get("name"))
@@ -116,6 +126,8 @@ def create(choice: Choice, **extra: Any) -> Any:
     arguments that the constructor refuses with a `ValueError`.
     """
     check(choice, extra)
+    if len(joined := _parts(choice)) > 1:
+        return functools.reduce(operator.add, (create(part, **extra) for part in joined))
     try:
         return choice.load()(**choice.arguments, **extra)
     except ValueError as error:
@@ -124,7 +136,28 @@ def create(choice: Choice, **extra: Any) -> Any:
 
 def check(choice: Choice, extra: Iterable[str] = ()) -> None:
     """Raises `UserError` unless the arguments fit the constructor's signature."""
-    check_arguments(choice.load(), choice.arguments, _section(choice.kind, choice.name), extra)
+    for part in _parts(choice):
+        check_arguments(part.load(), part.arguments, _section(part.kind, part.name), extra)
+
+
+def _parts(choice: Choice) -> list[Choice]:
+    """Returns the plugins that act as one, each with the arguments that it takes.
+
+    Raises `UserError` for an argument that none takes.
+    """
+    found = parts(choice.kind, choice.name)
+    if len(found) == 1:
+        return [choice]
+    takes = {name: inspect.signature(load(choice.kind, name)).parameters for name in found}
+    for key in choice.arguments:
+        if not any(key in own for own in takes.values()):
+            raise unknown_key(
+                f"{choice.kind}.{key}", [f"{choice.kind}.{each}" for own in takes.values() for each in own]
+            )
+    return [
+        replace(choice, name=name, arguments={k: v for k, v in choice.arguments.items() if k in takes[name]})
+        for name in found
+    ]
 
 
 def check_arguments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -95,10 +96,14 @@ class Choice:
     @property
     def origin(self) -> str:
         """Where the plugin comes from, or Python for a given graph or model."""
-        if self.name not in plugins.names(self.kind):
+        names = plugins.parts(self.kind, self.name)
+        if not set(names) <= set(plugins.names(self.kind)):
             return "Python"
-        point = plugins.find(self.kind, self.name)
-        return f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value
+        points = [plugins.find(self.kind, name) for name in names]
+        return " and ".join(
+            f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value
+            for point in points
+        )
 
     def load(self) -> type[Any]:
         """Imports the plugin's class."""
@@ -274,6 +279,7 @@ class Settings:
     partition: PartitionSettings
     sampler: Choice | None  # None: nothing was chosen
     strategy: Choice
+    exchange: Choice | None  # None: nothing was chosen
     comm: Choice
     timeout: float  # seconds that a rank waits for another
     sync: Choice
@@ -312,6 +318,19 @@ class Settings:
         strategy = () if self.job == "partition" else (self.strategy.name,)
         return AUTO in (self.partition.nodes.name, *strategy)
 
+    def create_strategy(self) -> Any:
+        """Makes the strategy, with the chosen exchange.
+
+        Raises `UserError` for an exchange where the strategy takes none.
+        """
+        takes = "exchange" in inspect.signature(self.strategy.load()).parameters
+        exchange = None if self.exchange is None else self.exchange.create()
+        if exchange is not None and not takes:
+            raise UserError(
+                f"exchange={self.exchange.name}: strategy={self.strategy.name} has no exchange to choose, leave it out"  # type: ignore[union-attr]
+            )
+        return self.strategy.create(exchange=exchange) if takes else self.strategy.create()
+
     @property
     def servers(self) -> int:
         """Number of ranks beyond the workers, which serve the synchronisation."""
@@ -330,8 +349,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     ranges, and for a grid that does not fit the workers. Imports torch only on machines
     with GPUs.
     """
-    none: dict[str, Any] = {"sampler": None, "logger": {}, "callback": {}}  # Hydra leaves these out
-    config: dict[str, Any] = {**none, **copy.deepcopy(dict(composed))}
+    left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}  # by Hydra
+    config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
     _check_keys(config)
     notes = _replace_auto(config)
     workers = _count("workers", config, MAX_WORKERS)
@@ -357,6 +376,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         partition=_partition(config, workers),
         sampler=None if config["sampler"] is None else _choice("sampler", config),
         strategy=_choice("strategy", config),
+        exchange=_exchange(config),
         comm=replace(comm, arguments={}),
         timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
         sync=_choice("sync", config),
@@ -456,7 +476,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         if not isinstance(config[key], dict):
             raise UserError(f"{key}={shown(config[key])} is a section: set {example}")
     for key in SECTIONS:
-        if not isinstance(config[key], dict) and (key, config[key]) != ("sampler", None):
+        if not isinstance(config[key], dict) and (key not in plugins.OPTIONAL or config[key] is not None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
@@ -483,10 +503,21 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
     name = plugins.plugin_name(kind, section)
     arguments = plugins.arguments_of(kind, section)
     if name != AUTO or kind not in ("partition", "strategy"):
-        plugins.find(kind, name)
+        for part in plugins.parts(kind, name):
+            plugins.find(kind, part)
     elif kind == "strategy":
         _expect_keys("strategy", arguments, ())
     return Choice(kind, name, arguments)
+
+
+def _exchange(config: Mapping[str, Any]) -> Choice | None:
+    """Looks up the exchange. Raises `UserError` under strategy=auto."""
+    if config["exchange"] is None:
+        return None
+    choice = _choice("exchange", config)
+    if config["strategy"].get("name") == AUTO:
+        raise UserError(f"exchange={choice.name}: strategy=auto chooses the exchange too, leave it out")
+    return choice
 
 
 def _several(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:

@@ -115,6 +115,12 @@ def test_strategies(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [*plugins.names("exchange"), "quantized+adaptive"])
+def test_exchanges(name: str) -> None:
+    testing.check_exchange(configured("exchange", name))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("sync"))
 def test_synchronisations(name: str) -> None:
     testing.check_sync(configured("sync", name))

@@ -52,6 +52,7 @@ LAYERS = [
     "sampler",
     "comm",
     "engine",
+    "exchange",
     "nn",
     "model",
     "strategy",
@@ -76,6 +77,7 @@ LAYERS = [
 FROM_COMM_ON = {
     "comm",
     "engine",
+    "exchange",
     "nn",
     "model",
     "strategy",

@@ -15,12 +15,19 @@ from typing import Any
 from gnnkit.config.code import check_environment, check_folder, key_of, refuse_code, refuse_code_in, refuse_hydra
 from gnnkit.config.sweeps import space_of
 from gnnkit.errors import UserError
-from gnnkit.plugins import KINDS, SEVERAL, conf_folders, names, options
+from gnnkit.plugins import JOINED, KINDS, OPTIONAL, SEVERAL, conf_folders, names, options, parts
 from gnnkit.ranges import shown, unknown, unknown_key
 
 SECTIONS = (*KINDS, "trainer")  # keys that choose a YAML file
 MAIN = "config"  # name of the main configuration
 EXPERIMENT = "experiment"  # chooses a YAML file of several sections
+RENAMED = {
+    "strategy.exchange": "exchange",
+    **{
+        f"strategy.{key}": f"exchange.{key}"
+        for key in ("bits", "staleness", "smoothing", "keep", "variation", "max_age")
+    },
+}  # keys of earlier versions, which go on working
 _NO_NAME = re.compile(
     r"|null|true|false|nan|[-+]?(inf|[\d._]+(e[-+]?\d+)?)|\w*[(\[{].*", re.IGNORECASE
 )  # Hydra's values
@@ -118,11 +125,12 @@ class _Composer:
             raise UserError("strategy appears more than once: choose one")
         for folder in config_dirs:
             check_folder(folder)
-        self.overrides, self.name = [_spell(text) for text in overrides], name
         self.folders = [*conf_folders(), *(folder.resolve() for folder in config_dirs)]
+        self.overrides, self.name = [_spell(text) for text in _renamed(overrides, self.folders)], name
         if name != MAIN:  # Hydra looks for the main configuration in the first folder alone
             self.folders.sort(key=lambda folder: not (folder / f"{name}.yaml").is_file())
         _register_without_yaml(self.folders)
+        _register_joined(self.overrides, self.folders)
 
     def plain(self) -> dict[str, Any]:
         """Returns plain data, with every interpolation resolved."""
@@ -200,10 +208,10 @@ class _Composer:
         name = rest.partition(".")[0]
         if section in SEVERAL and name in names(section) and name not in composed.get(section, {}):
             return UserError(f"{key} needs {section}={name}, which is not chosen: choose it, or leave the key out")
-        if section in KINDS and section not in composed:  # only a sampler may be left out
+        if section in OPTIONAL and section not in composed:
             return UserError(
-                f"{key} needs a {section}, and none is chosen: leave the key out, or choose {section}=NAME "
-                "for a strategy that draws"
+                f"{key} needs {'an' if section[0] in 'aeiou' else 'a'} {section}, and none is chosen: leave the key out, or "
+                f"choose {section}=NAME for a strategy that reads one"
             )
         return unknown_key(key, known)
 
@@ -220,6 +228,47 @@ def _register_without_yaml(folders: Sequence[Path]) -> None:
                 node: dict[str, Any] = {key: name, **grid, "options": {}}
                 node = {name: node} if kind in SEVERAL else node
                 ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
+
+
+def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Makes `kind=A+B` work, with the keys of both."""
+    from hydra.core.config_store import ConfigStore
+
+    for text in overrides:
+        kind, _, name = text.lstrip("+").partition("=")
+        name = name.strip("'\"")
+        if kind not in JOINED or len(joined := parts(kind, name)) == 1:
+            continue
+        for part in joined:
+            if part not in options(kind, folders):
+                raise unknown(f"{kind}={name}", part, options(kind, folders))
+        node = {key: value for part in joined for key, value in _values(kind, part, folders).items()} | {"name": name}
+        ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
+
+
+def _values(kind: str, name: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """Reads the YAML file of `kind=name`. Returns no keys where there is none."""
+    import yaml
+
+    path = next((path for folder in folders if (path := folder / kind / f"{name}.yaml").is_file()), None)
+    values = {} if path is None else yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values if isinstance(values, dict) else {}
+
+
+def _renamed(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Replaces keys of earlier versions, unless the chosen strategy has such a key."""
+    if not any(key_of(text) in RENAMED for text in overrides):
+        return list(overrides)
+    chosen = next((text.partition("=")[2].strip("'\"") for text in overrides if key_of(text) == "strategy"), "")
+    own = {f"strategy.{key}" for key in _values("strategy", chosen, folders)}
+    spelt = []
+    for text in overrides:
+        key, value = key_of(text), text.partition("=")[2]
+        if key not in RENAMED or key in own:
+            spelt.append(text)
+        elif value not in ("", "null"):
+            spelt.append(f"{RENAMED[key]}={value}")
+    return spelt
 
 
 def _spell(text: str) -> str:

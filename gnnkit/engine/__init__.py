@@ -4,15 +4,12 @@ Models read the graph through an `Adjacency`, strategies make these from shards 
 sampled blocks.
 """
 
-from gnnkit.engine.adaptive import Adaptive as Adaptive
 from gnnkit.engine.adjacency import Adjacency as Adjacency
 from gnnkit.engine.adjacency import Reduce as Reduce
 from gnnkit.engine.adjacency import ShardAdjacency as ShardAdjacency
 from gnnkit.engine.block import BlockAdjacency as BlockAdjacency
 from gnnkit.engine.block import BlockLayers as BlockLayers
-from gnnkit.engine.codec import Bfloat16 as Bfloat16
 from gnnkit.engine.codec import Codec as Codec
-from gnnkit.engine.codec import Packed as Packed
 from gnnkit.engine.dropout import derive as derive
 from gnnkit.engine.engine import Engine as Engine
 from gnnkit.engine.engine import Message as Message
@@ -21,11 +18,8 @@ from gnnkit.engine.features import TableFeatures as TableFeatures
 from gnnkit.engine.learned import LearnedRows as LearnedRows
 from gnnkit.engine.lookup import Lookup as Lookup
 from gnnkit.engine.lookup import Reach as Reach
-from gnnkit.engine.pipelined import Pipelined as Pipelined
 from gnnkit.engine.pool import Pool as Pool
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
-from gnnkit.engine.received import LastReceived as LastReceived
-from gnnkit.engine.sampled import Sampled as Sampled
 from gnnkit.engine.schedule import ForwardPass as ForwardPass
 from gnnkit.engine.schedule import Operation as Operation
 from gnnkit.engine.schedule import Schedule as Schedule

@@ -111,6 +111,14 @@ class Transfer:
         """Exchanges the rows, and waits for them."""
         return self.start().wait()
 
+    def as_read(self) -> Tensor:  # [sum(send), ...]
+        """Returns the rows as the ranks read them that get them. Nothing travels."""
+        rows = self.rows if self.index is None else self.rows[self.index]
+        if not self._is_coded:
+            return rows
+        blocks = self._blocks(self.send, arriving=False)
+        return replace(self, rows=rows, index=None)._decoded(self._encoded(blocks), blocks).view_as(rows)
+
     def start(self) -> Pending:
         """Begins the exchange. The rows stay unchanged until the exchange has ended.
 

@@ -137,7 +137,7 @@ def _decide(
         meanwhile: Called a few times a second.
     """
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
-    strategy: ExecutionStrategy = full.strategy.create()
+    strategy: ExecutionStrategy = full.create_strategy()
     if not strategy.full_graph or (settings.job in TRAINED and settings.strategy.name != AUTO):
         return _fewest_words(settings, graph, given, folder, meanwhile)
     open_partition = settings.partition.nodes.name == AUTO

@@ -82,7 +82,7 @@ def _check_parts(settings: Settings, model: Given) -> Settings:
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
     _check_trainer(settings, sync, task)
-    strategy: ExecutionStrategy = settings.strategy.create()
+    strategy: ExecutionStrategy = settings.create_strategy()
     source = ModelSource(settings.model, model)
     tried = _try_model(source) if model is None else model
     num_layers = getattr(tried, "num_layers", None)
@@ -339,7 +339,7 @@ def _needs(model: Given, settings: Settings) -> Needs:
     from gnnkit.leader.cut import Needs
 
     source = ModelSource(settings.model, model)
-    strategy: ExecutionStrategy = settings.strategy.create()
+    strategy: ExecutionStrategy = settings.create_strategy()
     return Needs(
         trains=source.trains and settings.job != "predict",
         graph=strategy.reads_graph and source.trains,

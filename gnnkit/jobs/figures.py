@@ -34,6 +34,7 @@ def chosen(job: Job, worker: Worker) -> dict[str, Any]:
     return {
         "strategy": settings.strategy.name,
         "sampler": None if settings.sampler is None else settings.sampler.name,
+        "exchange": None if settings.exchange is None else settings.exchange.name,
         "partition": str(settings.partition.grid),
         "nodes": settings.partition.nodes.name,
         "grid": job.prepared.grid,

@@ -164,7 +164,7 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
     task: Task = settings.task.create()
     if source.trains:
         graph, links = read(settings, graph)
-    strategy: ExecutionStrategy = settings.strategy.create()
+    strategy: ExecutionStrategy = settings.create_strategy()
     graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, strategy))
     counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
     width, edge_width = graph_widths(counted_graph)

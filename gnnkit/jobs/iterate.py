@@ -66,7 +66,7 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
     if not strategy.full_graph or strategy.on_one_rank(settings.workers, None) is None:
         raise UserError(
             f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "
-            "needs strategy=vertex_centric, strategy.local_iterations=1 and strategy.exchange=exact"
+            "needs strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact"
         )
     if settings.task.name != DEFAULT_TASK:
         raise UserError(

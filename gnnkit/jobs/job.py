@@ -51,7 +51,7 @@ class Job:
 
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""
-        strategy: ExecutionStrategy = self.settings.strategy.create()
+        strategy: ExecutionStrategy = self.settings.create_strategy()
         return strategy
 
     def sync(self) -> GradientSync:

@@ -38,7 +38,7 @@ def resumable(job: Job) -> Identity:
     if settings.trainer.schedule == "plateau":
         run |= {"trainer.monitor": settings.trainer.monitor}
     run |= _spelt_out("strategy", settings.strategy) | _spelt_out("sampler", settings.sampler)
-    run |= _spelt_out("sync", settings.sync)
+    run |= _spelt_out("exchange", settings.exchange) | _spelt_out("sync", settings.sync)
     run |= {"model": job.source.name} if job.model is not None else _spelt_out("model", settings.model)
     layout: dict[str, Any] = {"workers": settings.workers, **_spelt_out("partition.nodes", partition.nodes)}
     layout |= {f"partition.{key}": getattr(partition, key) for key in ("grid", "replication", "border")}

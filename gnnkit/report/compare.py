@@ -28,6 +28,7 @@ _NOT_COMPARED = {
 _SETTINGS = {
     "strategy",
     "sampler",
+    "exchange",
     "partition",
     "nodes",
     "grid",

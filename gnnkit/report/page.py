@@ -24,6 +24,7 @@ _KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job
 _RUN = (
     "strategy",
     "sampler",
+    "exchange",
     "partition",
     "nodes",
     "grid",

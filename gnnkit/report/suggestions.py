@@ -38,7 +38,7 @@ def _speed(run: Run) -> Iterator[str]:
             if run.result.get("nodes") == "metis"
             else "partition.nodes=metis cuts fewer edges (install gnnkit-metis). "
         )
-        cheaper = "strategy.exchange=quantized sends fewer bytes, and strategy.exchange=pipelined hides the exchange."
+        cheaper = "exchange=quantized sends fewer bytes, and exchange=pipelined hides the exchange."
         cheaper = cheaper if strategy == "vertex_centric" else "A larger strategy.batch_size exchanges less often."
         yield f"Exchange takes {exchange:.0%} of the time: {nodes}{cheaper}"
     if wait > WAIT:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnkit.engine import ForwardPass, LastReceived, ShardAdjacency
+from gnnkit.engine import ShardAdjacency
+from gnnkit.exchange import ForwardPasses, RowExchange
 from gnnkit.graph import Split
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.share import Inputs
@@ -21,16 +22,17 @@ class Exchanged(Workload):
     In the other epochs these rows are constants, as last received.
     """
 
-    def __init__(self, worker: Worker, model: nn.Module, every: int) -> None:
+    def __init__(self, worker: Worker, model: nn.Module, every: int, exchange: RowExchange) -> None:
         """Finds out who needs which rows. Collective.
 
         Args:
             worker: This rank.
             model: Says `num_layers` and `self_loops`.
             every: Epochs from one exchange to the next.
+            exchange: How rows travel.
         """
         self._engine, self._every, self._device = worker.engine(model), every, worker.device
-        self._schedule = LastReceived() if every > 1 else None
+        self._passes = ForwardPasses(exchange, self._engine, pauses=every > 1)
         self.tally = self._engine.tally
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         shard, device = worker.shard, worker.device
@@ -41,15 +43,14 @@ class Exchanged(Workload):
         self.num_train = int(worker.comm.all_reduce(torch.tensor([self.num_own], device=device)).item())
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the rows last received."""
-        return {} if self._schedule is None else self._schedule.state_dict()
+        """Returns the rows that the schedule keeps."""
+        return self._passes.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from rows last received."""
-        if self._schedule is not None:
-            self._schedule.load_state_dict(state, self._device)
+        """Goes on from these rows."""
+        self._passes.load_state_dict(state, self._device)
 
     def inputs(self, epoch: int, step: int, key: int) -> Inputs:
-        forward = ForwardPass(self._schedule, exchanges=epoch % self._every == 0)
+        forward = self._passes.step(key, exchanges=epoch % self._every == 0)
         adjacencies = ShardAdjacency.layers(self._engine, self._num_layers, key, forward)
         return Inputs(self._x, adjacencies, self._rows, self._labels)

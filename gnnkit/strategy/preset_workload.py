@@ -14,6 +14,7 @@ from torch import nn
 from gnnkit.engine import Tally
 from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
+from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
@@ -54,6 +55,7 @@ class PresetWorkload(ExecutionStrategy):
         correction_steps: int | None = None,
         correction_batch_size: int | None = None,
         exchange_every: int | None = None,
+        exchange: RowExchange | None = None,
     ) -> None:
         """Checks the keys, and whether these go together.
 
@@ -74,6 +76,7 @@ class PresetWorkload(ExecutionStrategy):
             correction_steps: Steps of LLCG after each average. None: 1.
             correction_batch_size: Seeds per worker in such a step. None: 1024.
             exchange_every: Epochs from one exchange of rows to the next. None: never.
+            exchange: How rows travel in such an exchange. None: exactly.
         """
         self.keys = keys = PresetKeys(
             halo,
@@ -90,6 +93,7 @@ class PresetWorkload(ExecutionStrategy):
             correction_batch_size,
             exchange_every,
         )
+        self.exchange = _exchange(exchange, exchange_every)
         whole_share = halo != "cluster" and correction == "none" and exchange_every is None
         self.predicts_edges = "share" if whole_share else None
         self.nodes_only = (
@@ -102,16 +106,17 @@ class PresetWorkload(ExecutionStrategy):
         self.only_synchronises = keys.period == 1 and not self.drifts
         self.measures = split == "dynamic" and not keys.covers
         self.keeps_state = keys.period > 1 or self.measures or (exchange_every or 1) > 1
+        self.keeps_state = self.keeps_state or self.exchange.keeps_state
         self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1
+        sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1 and self.exchange.exact
         return self if world_size == 1 or (sees_all and self.only_synchronises) else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.worker = worker
         if self.keys.exchange_every is not None:
-            self.work: Workload = Exchanged(worker, model, self.keys.exchange_every)
+            self.work: Workload = Exchanged(worker, model, self.keys.exchange_every, self.exchange)
             self.tally = self.work.tally
             return
         if worker.graph is None:
@@ -201,3 +206,22 @@ class PresetWorkload(ExecutionStrategy):
             update, total = "synchronise" if meets else "accumulate", work.rows_between(first, first + period)
         weight = float(work.num_own)
         return Batch(given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights)
+
+
+def _exchange(given: RowExchange | None, every: int | None) -> RowExchange:
+    """Returns the exchange. Raises `UserError` for one that the epochs do not fit.
+
+    Args:
+        given: The configured exchange. None: exact.
+        every: Epochs from one exchange to the next. None: never.
+    """
+    if given is None:
+        return Exact()
+    if every is None:
+        raise UserError(
+            f"exchange={given.name}: strategy=preset_workload exchanges rows with strategy.exchange_every=N only: "
+            "set N, or leave exchange out"
+        )
+    if every > 1:
+        given.check_pauses("strategy.exchange_every above 1")
+    return given

@@ -7,6 +7,7 @@ are threads here.
 from gnnkit.testing.callback import check_callback as check_callback
 from gnnkit.testing.comm import check_communicator as check_communicator
 from gnnkit.testing.dataset import check_dataset as check_dataset
+from gnnkit.testing.exchange import check_exchange as check_exchange
 from gnnkit.testing.graphs import example_graphs as example_graphs
 from gnnkit.testing.logger import check_logger as check_logger
 from gnnkit.testing.model import check_model as check_model

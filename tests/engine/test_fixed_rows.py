@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Bfloat16, Engine, ForwardPass, ShardAdjacency
+from gnnkit.engine import Engine, ForwardPass, ShardAdjacency
+from gnnkit.exchange.quantized import Bfloat16
 from gnnkit.partition.base import Grid
 from tests.sync.training import shards_on
 

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Bfloat16, Codec, Engine, ForwardPass, Packed, Pipelined, Schedule, ShardAdjacency, Transfer
+from gnnkit.engine import Codec, Engine, ForwardPass, Schedule, ShardAdjacency, Transfer
 from gnnkit.engine.background import Background
 from gnnkit.engine.dropout import derive, subset
+from gnnkit.exchange.pipelined import PipelinedRows
+from gnnkit.exchange.quantized import Bfloat16, Packed
 from gnnkit.partition.base import Grid
 from gnnkit.partition.shard import Shard
 from gnnkit.testing.graphs import check_graph
@@ -202,7 +204,7 @@ def test_rows_travel_while_the_rank_computes_and_only_waiting_counts(staleness: 
             return received
 
     def on_rank(comm: Communicator) -> float:
-        rank, engine, schedule = comm.rank, Engine(shards[comm.rank], comm, torch.float64), Pipelined(staleness)
+        rank, engine, schedule = comm.rank, Engine(shards[comm.rank], comm, torch.float64), PipelinedRows(staleness)
         for number in range(passes):
             if number == 1:  # pass 0 waits for its own rows
                 engine.tally.reset()

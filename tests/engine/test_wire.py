@@ -13,9 +13,10 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator, Pending
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import Bfloat16, Codec, Packed, Transfer
+from gnnkit.engine import Codec, Transfer
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.engine.wire import Wire
+from gnnkit.exchange.quantized import Bfloat16, Packed
 from tests.comm.processes import run_gloo
 
 RANKS, WIDTH = 3, 40

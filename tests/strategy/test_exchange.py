@@ -22,6 +22,8 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.exchange.pipelined import Pipelined
+from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -30,13 +32,13 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
 from gnnkit.strategy.base import Worker
-from gnnkit.strategy.row_exchange import EXCHANGES
+from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.testing import check_strategy
 from gnnkit.training import checkpoint
 from tests.jobs.test_train import small_graph
-from tests.sync.training import CLASSES, WIDTH, make_graph, parameters, shards_on, train
+from tests.sync.training import CLASSES, WIDTH, make_graph, parameters, shards_on, train, vertex_centric
 
 RANKS = 3
 ROWS = Grid(RANKS, 1, 1)
@@ -98,7 +100,7 @@ def run(
 
 
 # Two ways at once are slow: the inner loop has each alone.
-EACH = [pytest.param(name, marks=pytest.mark.slow) if "+" in name else name for name in EXCHANGES]
+EACH = [pytest.param(name, marks=pytest.mark.slow) if "+" in name else name for name in OPTIONS]
 
 
 @functools.cache
@@ -234,7 +236,7 @@ def test_sampled_sums_and_their_gradients_are_unbiased(name: str) -> None:
 
     def on_rank(comm: Communicator) -> Tensor:  # [epochs + 1, numbers], the exact ones first
         own, outcomes = copy.deepcopy(linear), []
-        strategies = [VertexCentric(exchange="exact"), VertexCentric(exchange="sampled", keep=0.4)]
+        strategies = [vertex_centric(), vertex_centric("sampled", keep=0.4)]
         for strategy, count in zip(strategies, (1, epochs), strict=True):
             strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
             x = strategy.x.clone().requires_grad_()
@@ -321,7 +323,7 @@ def test_a_block_travels_after_a_large_change_and_not_after_a_small_one() -> Non
     shards = shards_on(ROWS)
 
     def sent(comm: Communicator) -> list[bool]:
-        strategy = VertexCentric(exchange="adaptive", variation=0.05, max_age=100)
+        strategy = vertex_centric("adaptive", variation=0.05, max_age=100)
         strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), GIN(WIDTH, CLASSES))
         moved = []
         for epoch, factor in enumerate((1.0, 1.0, 1.2, 1.21)):
@@ -431,7 +433,7 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
 
     def on_rank(comm: Communicator) -> None:
         def started() -> VertexCentric:
-            strategy = VertexCentric(exchange=exchange, **options)
+            strategy = vertex_centric(exchange, **options)
             strategy.setup(Worker(comm, shards[comm.rank], torch.float64, 7), model)
             return strategy
 
@@ -453,7 +455,7 @@ def test_a_resumed_run_goes_on_to_the_bit(exchange: str, done: int) -> None:
 def trained(
     folder: Path, exchange: str, comm: str, *, model: Any = "gcn", **trainer: Any
 ) -> tuple[dict[str, Any], Path]:
-    overrides = [f"strategy.exchange={exchange}", *(f"strategy.{k}={v}" for k, v in OPTIONS[exchange].items())]
+    overrides = [f"exchange={exchange}", *(f"exchange.{k}={v}" for k, v in OPTIONS[exchange].items())]
     keys: dict[str, Any] = {"workers": 3, "threads": 1, "comm": comm, "partition": "1d", "folder": folder}
     keys |= {"report": False, "logger": "none"}
     keys["trainer"] = {"max_epochs": 6, "precision": 64, "check_val_every_n_epoch": 2, **trainer}
@@ -545,7 +547,7 @@ _adam = functools.partial(torch.optim.Adam, lr=0.05)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("exchange", OPTIONS)
 def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> None:
     assert accuracy("exact") > 0.9
     assert accuracy(exchange) >= accuracy("exact") - 0.05
@@ -557,26 +559,29 @@ def test_training_reaches_the_accuracy_of_the_exact_exchange(exchange: str) -> N
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"exchange": "lossy"}, "strategy.exchange=lossy is not known"),
-        ({"exchange": "pipelined+sampled"}, r"strategy.exchange=pipelined\+sampled is not known"),
-        ({"bits": 8}, "strategy.bits=8 must be null: only strategy.exchange=quantized reads the key"),
-        ({"exchange": "quantized", "staleness": 1}, "strategy.staleness=1 must be null: only .*pipelined"),
-        ({"exchange": "adaptive", "keep": 0.5}, "strategy.keep=0.5 must be null: only strategy.exchange=sampled"),
-        ({"exchange": "quantized", "bits": 7}, "strategy.bits=7 must be 32 or 16 or 8 or 4 or 2"),
-        ({"exchange": "sampled", "keep": 1.5}, "strategy.keep=1.5 must be a number of at least 0 and of at most 1"),
-        ({"exchange": "pipelined", "smoothing": 1}, "strategy.smoothing=1 must be a number of at least 0 and below 1"),
-        ({"exchange": "adaptive", "max_age": 0}, "strategy.max_age=0 must be a whole number from 1"),
+        ({"exchange": "lossy"}, "exchange=lossy is not known"),
+        (
+            {"exchange": "pipelined+sampled"},
+            r"exchange=pipelined\+sampled must join the schedule of one exchange with the codec of another",
+        ),
+        ({"bits": 8}, "exchange.bits is not known"),
+        ({"exchange": "quantized", "staleness": 1}, "exchange.staleness is not known"),
+        ({"exchange": "adaptive", "keep": 0.5}, "exchange.keep is not known"),
+        ({"exchange": "quantized", "bits": 7}, "exchange.bits=7 must be 32 or 16 or 8 or 4 or 2"),
+        ({"exchange": "sampled", "keep": 1.5}, "exchange.keep=1.5 must be a number of at least 0 and of at most 1"),
+        ({"exchange": "pipelined", "smoothing": 1}, "exchange.smoothing=1 must be a number of at least 0 and below 1"),
+        ({"exchange": "adaptive", "max_age": 0}, "exchange.max_age=0 must be a whole number from 1"),
         (
             {"exchange": "quantized+pipelined", "local_iterations": 2},
-            r"strategy.local_iterations above 1 goes with strategy.exchange=exact and quantized, not with quantized\+pipelined: "
-            "a local iteration exchanges nothing",
+            r"strategy.local_iterations above 1 does not go with exchange=quantized\+pipelined, whose rows follow from the "
+            "exchange of every epoch",
         ),
     ],
     ids=str,
 )
 def test_what_does_not_go_together_is_refused_with_the_reason(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=f"^{expected}"):
-        VertexCentric(**options)
+        vertex_centric(**options)
 
 
 @pytest.mark.parametrize("exchange", ["pipelined", "sampled", "quantized+adaptive"])
@@ -590,7 +595,7 @@ def test_grids_that_spread_in_edges_are_refused(exchange: str, grid: Grid) -> No
 def test_sampling_refuses_what_a_sample_does_not_estimate(name: str, reason: str) -> None:
     graph = make_graph()
     graph = Graph(graph.csc, graph.features, graph.labels, graph.split, np.ones((graph.num_edges, 1)))
-    with pytest.raises(UserError, match=f"^strategy.exchange=sampled estimates .*{reason}"):
+    with pytest.raises(UserError, match=f"^exchange=sampled estimates .*{reason}"):
         run(model_of(name), graph=graph, exchange="sampled")
 
 
@@ -609,13 +614,13 @@ class ForOneProcess(nn.Module):
 
 
 def test_sampling_refuses_layers_written_for_one_process() -> None:
-    with pytest.raises(UserError, match=r"^strategy\.exchange=sampled .*a layer written for one process"):
+    with pytest.raises(UserError, match=r"^exchange=sampled .*a layer written for one process"):
         run(ForOneProcess().double(), exchange="sampled")
 
 
-@pytest.mark.parametrize("override", ["strategy.exchange=quantized", "strategy.local_iterations=2"])
+@pytest.mark.parametrize("override", ["exchange=quantized", "strategy.local_iterations=2"])
 def test_programs_are_exact(override: str) -> None:
-    with pytest.raises(UserError, match=r"needs strategy=vertex_centric, .*strategy\.exchange=exact"):
+    with pytest.raises(UserError, match=r"needs strategy=vertex_centric, .* exchange=exact"):
         gnnkit.train(small_graph(), strategy="vertex_centric", model="pagerank", workers=2, overrides=[override])
 
 
@@ -633,7 +638,27 @@ def test_quantised_rows_go_with_local_iterations(local_iterations: int) -> None:
 
 @pytest.mark.parametrize("exchange", ["quantized", "sampled", "quantized+sampled"])
 def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str) -> None:
-    check_strategy(lambda: VertexCentric(exchange=exchange), grids=[ROWS])
+    check_strategy(lambda: vertex_centric(exchange), grids=[ROWS])
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_shares_exchange_rows_with_few_bits(every: int) -> None:
+    check_strategy(lambda: PresetWorkload(exchange_every=every, exchange=Quantized(4)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"exchange": Quantized()}, r"exchange=quantized: strategy=preset_workload exchanges .* set N"),
+        (
+            {"exchange": Pipelined(), "exchange_every": 2},
+            r"strategy.exchange_every above 1 does not go with .*pipelined",
+        ),
+    ],
+)
+def test_shares_refuse_an_exchange_that_their_epochs_do_not_fit(keys: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        PresetWorkload(**keys)
 
 
 def test_an_engine_closes_without_having_opened_a_thread() -> None:
@@ -644,7 +669,7 @@ def test_an_engine_closes_without_having_opened_a_thread() -> None:
 def test_one_rank_is_exact_under_every_exchange() -> None:
     model, alone = model_of("gcn", dropout=0.4), Grid(1, 1, 1)
     exact = run(model, alone)[0]
-    for exchange in EXCHANGES:
+    for exchange in OPTIONS:
         assert run(model, alone, exchange=exchange)[0].equals(exact), exchange
 
 

@@ -18,6 +18,7 @@ from gnnkit.graph import CSC, Graph, Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.settings import Choice
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.base import GradientSync
@@ -48,6 +49,12 @@ def make_model() -> nn.Module:
     return GCN(WIDTH, CLASSES, hidden=4, dropout=0.4).double()
 
 
+def vertex_centric(exchange: str = "exact", local_iterations: Any = 1, **options: Any) -> VertexCentric:
+    """The strategy with an exchange by name."""
+    rows = Choice("exchange", exchange, options).create()
+    return VertexCentric(local_iterations=local_iterations, exchange=rows)
+
+
 def train(
     shards: list[Shard],
     sync: Callable[[], GradientSync],
@@ -64,7 +71,7 @@ def train(
 
     `options` are those of the strategy.
     """
-    strategy = VertexCentric(local_iterations=local_iterations, **options)
+    strategy = vertex_centric(local_iterations=local_iterations, **options)
     worker = Worker(comm, shards[comm.rank], torch.float64, 7)
     strategy.setup(worker, model)
     module = TrainingModule(

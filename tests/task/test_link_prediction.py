@@ -20,6 +20,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import BlockAdjacency, Engine, ShardAdjacency, derive
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.exchange.quantized import Quantized
 from gnnkit.graph import Block, Graph, Ids
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -472,8 +473,8 @@ def test_of_equal_scores_half_count_and_large_scores_stay_apart() -> None:
         ({}, PresetWorkload(exchange_every=1), "and strategy.exchange_every read edges"),
         (
             {},
-            VertexCentric(exchange="quantized"),
-            "strategy.exchange=quantized: rows .* choose strategy.exchange=exact",
+            VertexCentric(exchange=Quantized()),
+            "exchange=quantized: rows .* choose exchange=exact",
         ),
         ({}, VertexCentric(local_iterations=2), "strategy.local_iterations above 1: rows"),
         (

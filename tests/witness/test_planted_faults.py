@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Pending
-from gnnkit.engine import Engine, Pipelined, Pool, ShardAdjacency, adjacency
+from gnnkit.engine import Engine, Pool, ShardAdjacency, adjacency
 from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.exchange import Route
 from gnnkit.engine.joint import JointAdjacency
 from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.evaluation.logits import ShardEvaluation
+from gnnkit.exchange import Exact
+from gnnkit.exchange.pipelined import PipelinedRows
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -33,7 +35,6 @@ from gnnkit.sampler import FullSampler
 from gnnkit.strategy import vertex_centric
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.joint_sample import JointSample
-from gnnkit.strategy.row_exchange import RowExchange
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import gradients, trained
 from gnnkit.sync.parameter_server import ParameterServer
@@ -295,7 +296,7 @@ FAULTS: dict[str, Fault] = {
     "a backward pass runs along the edges": Fault("plain", backward_along_the_edges),
     "ties go to the highest source": Fault("ties across", ties_to_the_highest_source),
     "a softmax is local to a rank": Fault("gat across", local_softmax),
-    "rows are those of the epoch before": Fault("plain", set_to(RowExchange, "schedule", lambda _: Pipelined(1))),
+    "rows are those of the epoch before": Fault("plain", set_to(Exact, "schedule", lambda _: PipelinedRows(1))),
     "batch statistics are local": Fault("normed", set_to(ShardAdjacency, "pool", lambda *_: Pool())),
     "running statistics stay on one rank": Fault("normed", statistics_that_stay),
     "learned rows are updated twice": Fault("learned", twice("step", Embedding)),

@@ -18,6 +18,10 @@ from torch_geometric import nn as pyg
 
 import gnnkit
 from gnnkit.engine import Adjacency
+from gnnkit.exchange.adaptive import Adaptive
+from gnnkit.exchange.pipelined import Pipelined
+from gnnkit.exchange.quantized import Quantized
+from gnnkit.exchange.sampled import Sampled
 from gnnkit.graph import Graph, Split
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
@@ -127,10 +131,10 @@ def test_a_parameter_that_nothing_uses_has_a_gradient_of_zeros(grid: Grid) -> No
 
 FULL = FullSampler(num_hops=2, threads=1)
 WAYS: dict[str, dict[str, Any]] = {
-    "quantized": {"strategy": PARTIAL(VertexCentric, exchange="quantized", bits=32)},
-    "pipelined": {"strategy": PARTIAL(VertexCentric, exchange="pipelined", staleness=0)},
-    "sampled": {"strategy": PARTIAL(VertexCentric, exchange="sampled", keep=1.0)},
-    "adaptive": {"strategy": PARTIAL(VertexCentric, exchange="adaptive", variation=0.0)},
+    "quantized": {"strategy": PARTIAL(VertexCentric, exchange=Quantized(bits=32))},
+    "pipelined": {"strategy": PARTIAL(VertexCentric, exchange=Pipelined(staleness=0))},
+    "sampled": {"strategy": PARTIAL(VertexCentric, exchange=Sampled(keep=1.0))},
+    "adaptive": {"strategy": PARTIAL(VertexCentric, exchange=Adaptive(variation=0.0))},
     "individual": {"strategy": PARTIAL(IndividualSample, batch_size=2), "sampler": FULL},
     "all neighbours": {
         "strategy": PARTIAL(IndividualSample, batch_size=2),

@@ -15,6 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnkit.exchange.adaptive import Adaptive
+from gnnkit.exchange.pipelined import Pipelined
+from gnnkit.exchange.quantized import Quantized
+from gnnkit.exchange.sampled import Sampled
 from gnnkit.graph import Graph, Split
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -69,13 +73,13 @@ class _Way:
 
 
 def _way(rng: Random) -> tuple[str, _Way]:
-    size, later = rng.randint(1, 4), functools.partial(VertexCentric, exchange="exact")
+    size, later = rng.randint(1, 4), functools.partial(VertexCentric)
     ways: dict[str, _Way] = {
         "exact": _Way(later, along_nodes=False),
-        "quantized": _Way(functools.partial(VertexCentric, exchange="quantized", bits=32), along_nodes=False),
-        "pipelined": _Way(functools.partial(VertexCentric, exchange="pipelined", staleness=0)),
-        "sampled": _Way(functools.partial(VertexCentric, exchange="sampled", keep=1.0), linear=True),
-        "adaptive": _Way(functools.partial(VertexCentric, exchange="adaptive", variation=0.0)),
+        "quantized": _Way(functools.partial(VertexCentric, exchange=Quantized(bits=32)), along_nodes=False),
+        "pipelined": _Way(functools.partial(VertexCentric, exchange=Pipelined(staleness=0))),
+        "sampled": _Way(functools.partial(VertexCentric, exchange=Sampled(keep=1.0)), linear=True),
+        "adaptive": _Way(functools.partial(VertexCentric, exchange=Adaptive(variation=0.0))),
         "individual": _Way(functools.partial(IndividualSample, batch_size=size), samples=True),
         "features": _Way(functools.partial(IndividualSample, batch_size=size, features="partitioned"), samples=True),
         "partitioned": _Way(functools.partial(IndividualSample, batch_size=size, topology="partitioned"), samples=True),

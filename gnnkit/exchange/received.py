@@ -8,25 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.engine.schedule import ForwardPass, Schedule
-from gnnkit.engine.wire import Transfer
+from gnnkit.engine import ForwardPass, Operation, Schedule, Transfer
 
 
 class LastReceived(Schedule):
     """The rows last received, which a pass without exchange reads as constants.
 
-    Their gradients are zeros then. The first pass of all exchanges in any case.
+    Their gradients are zeros then. The first pass of all exchanges in any case. In a
+    pass with exchange rows come as another schedule says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Schedule | None = None) -> None:
+        """Keeps the schedule of passes with exchange. None: all rows come at once."""
+        self._schedule = schedule
         self._rows: list[Tensor] = []  # by number of the exchange, or of the value kept
+
+    def begin(self, forward: ForwardPass) -> None:
+        if self._schedule is not None:
+            self._schedule.begin(forward)
+
+    def check(self, operation: Operation) -> None:
+        if self._schedule is not None:
+            self._schedule.check(operation)
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
         if transfer.backward:
-            return transfer.now() if forward.exchanges else self._own_alone(transfer)
+            return self._new(transfer, forward) if forward.exchanges else self._own_alone(transfer)
         if not forward.exchanges and transfer.number < len(self._rows):
             return transfer.with_own(self._rows[transfer.number])
-        received = transfer.now()
+        received = self._new(transfer, forward)
         self._store(transfer.number, transfer.without_own(received.detach()))
         return received
 
@@ -36,10 +46,16 @@ class LastReceived(Schedule):
         return self._rows[number]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"received": self._rows}
+        state = {} if self._schedule is None else {"schedule": self._schedule.state_dict()}
+        return {"received": self._rows, **state}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self._rows = [rows.to(device) for rows in state["received"]]
+        if self._schedule is not None:
+            self._schedule.load_state_dict(state["schedule"], device)
+
+    def _new(self, transfer: Transfer, forward: ForwardPass) -> Tensor:
+        return transfer.now() if self._schedule is None else self._schedule.receive(transfer, forward)
 
     def _store(self, number: int, rows: Tensor) -> None:
         self._rows[number : number + 1] = [rows]

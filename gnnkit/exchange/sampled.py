@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gnnkit.engine.dropout import derive, subset
-from gnnkit.engine.schedule import ForwardPass, Operation, Schedule
-from gnnkit.engine.wire import Transfer
+from gnnkit.engine import ForwardPass, Operation, Schedule, Transfer, derive
+from gnnkit.engine.dropout import subset
 from gnnkit.errors import UserError
+from gnnkit.exchange.base import RowExchange
+from gnnkit.ranges import real
 
 _WHY: dict[Operation, str] = {
     "max": "a maximum over in-edges",
@@ -22,8 +23,22 @@ _WHY: dict[Operation, str] = {
 }
 
 
-class Sampled(Schedule):
-    """A share of the boundary rows, drawn anew in each pass (BNS-GCN, MLSys 2022).
+class Sampled(RowExchange):
+    """A share of the boundary rows, drawn anew in each epoch (BNS-GCN, MLSys 2022)."""
+
+    needs_in_edges = True
+    every_epoch = True
+
+    def __init__(self, keep: float = 0.1) -> None:
+        """Checks the share of the boundary rows that travels, in [0, 1]. 1 is exact."""
+        self.keep = real("exchange.keep", keep, 0, 1)
+
+    def schedule(self) -> Schedule:
+        return SampledRows(self.keep)
+
+
+class SampledRows(Schedule):
+    """A share of the boundary rows, drawn anew in each pass.
 
     Of the n rows that an owner has for a holder, round(share * n) travel, multiplied by
     n / round(share * n). The others are zeros. All layers and the backward pass use the
@@ -41,9 +56,9 @@ class Sampled(Schedule):
     def check(self, operation: Operation) -> None:
         if operation in _WHY:
             raise UserError(
-                f"strategy.exchange=sampled estimates sums and means over in-edges, and the model has "
+                f"exchange=sampled estimates sums and means over in-edges, and the model has "
                 f"{_WHY[operation]}, of which a sample is no unbiased estimate: "
-                "use strategy.exchange=exact, quantized, pipelined or adaptive"
+                "use exchange=exact, quantized, pipelined or adaptive"
             )
 
     def receive(self, transfer: Transfer, forward: ForwardPass) -> Tensor:

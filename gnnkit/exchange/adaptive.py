@@ -9,12 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.engine.schedule import ForwardPass, Schedule
-from gnnkit.engine.wire import Transfer
+from gnnkit.engine import ForwardPass, Schedule, Transfer
+from gnnkit.exchange.base import RowExchange
+from gnnkit.ranges import MAX_COUNT, real, whole
 
 
-class Adaptive(Schedule):
-    """Skips blocks that hardly changed (Sancus: Peng et al., VLDB 2022).
+class Adaptive(RowExchange):
+    """Blocks that hardly changed do not travel (Sancus: Peng et al., VLDB 2022)."""
+
+    keeps_state = True
+    needs_in_edges = True
+    every_epoch = True
+
+    def __init__(self, variation: float = 0.05, max_age: int = 10) -> None:
+        """Checks the bounds.
+
+        Args:
+            variation: Relative change of a block that is not sent. 0 is exact.
+            max_age: Epochs after which a block is sent anyway, at least 1.
+        """
+        self.variation = real("exchange.variation", variation, 0)
+        self.max_age = whole("exchange.max_age", max_age, 1, MAX_COUNT)
+
+    def schedule(self) -> Schedule:
+        return AdaptiveRows(self.variation, self.max_age)
+
+
+class AdaptiveRows(Schedule):
+    """Skips blocks that hardly changed.
 
     A block is the rows of one exchange for one peer. The sender remembers the block
     last sent, the receiver uses the block last received. A block travels where its

@@ -9,12 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.engine.schedule import ForwardPass, Schedule
-from gnnkit.engine.wire import Transfer
+from gnnkit.engine import ForwardPass, Schedule, Transfer
+from gnnkit.exchange.base import RowExchange
+from gnnkit.ranges import MAX_COUNT, share, whole
 
 
-class Pipelined(Schedule):
-    """Rows and gradients of an earlier pass (PipeGCN: Wan et al., ICLR 2022).
+class Pipelined(RowExchange):
+    """Rows and gradients of an earlier epoch (PipeGCN: Wan et al., ICLR 2022)."""
+
+    keeps_state = True
+    needs_in_edges = True
+    every_epoch = True
+
+    def __init__(self, staleness: int = 1, smoothing: float = 0.0) -> None:
+        """Checks the numbers.
+
+        Args:
+            staleness: Epochs from sending to reading. 0 is exact.
+            smoothing: Share of the earlier average, in [0, 1).
+        """
+        self.staleness = whole("exchange.staleness", staleness, 0, MAX_COUNT)
+        self.smoothing = share("exchange.smoothing", smoothing)
+
+    def schedule(self) -> Schedule:
+        return PipelinedRows(self.staleness, self.smoothing)
+
+
+class PipelinedRows(Schedule):
+    """Rows and gradients of an earlier pass.
 
     Pass t reads rows and gradients of other ranks from pass max(t - staleness, 0). So
     pass 0 waits for its own, and a later pass waits for those of an earlier one, which

@@ -1,0 +1,91 @@
+"""Few bits: every row travels, written with fewer bits a number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnnkit.engine import Codec
+from gnnkit.engine.dropout import uniform
+from gnnkit.exchange.base import RowExchange
+from gnnkit.ranges import one_of
+
+_META = 8  # bytes of a row's minimum and scale
+
+
+class Quantized(RowExchange):
+    """Rows and gradients of rows with few bits a number. 32 bits are exact."""
+
+    def __init__(self, bits: int = 8) -> None:
+        """Checks the number of bits: 32, 16, 8, 4 or 2."""
+        self.bits: int = one_of("exchange.bits", bits, (32, 16, 8, 4, 2))
+
+    def codec(self) -> Codec | None:
+        return codec(self.bits)
+
+
+def codec(bits: int) -> Codec | None:
+    """Returns the codec of 32 (none), 16, 8, 4 or 2 bits a number."""
+    if bits == 32:
+        return None
+    return Bfloat16() if bits == 16 else Packed(bits)
+
+
+class Bfloat16(Codec):
+    """16 bits a number: the exponent of float32, and eight significant bits."""
+
+    def row_bytes(self, width: int) -> int:
+        return 2 * width
+
+    def encode(self, rows: Tensor, ids: Tensor, key: int) -> Tensor:
+        return rows.to(torch.bfloat16).contiguous().view(torch.uint8)
+
+    def decode(self, data: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+        return data.view(torch.bfloat16).to(dtype)
+
+
+class Packed(Codec):
+    """8, 4 or 2 bits a number (AdaQP: Wan, Zhao & Wu, MLSys 2023).
+
+    A row is cut into 2^bits - 1 equal steps between its minimum and its maximum. A
+    number between two steps goes up or down at random, so that its mean is the number
+    itself, up to 2^-16 of a step.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.bits, self.levels, self.per_byte = bits, 2**bits - 1, 8 // bits
+
+    def row_bytes(self, width: int) -> int:
+        return -(-self.bits * width // 8) + _META
+
+    def encode(self, rows: Tensor, ids: Tensor, key: int) -> Tensor:
+        low = _float32(rows.amin(1, keepdim=True), up=False)
+        scale = _float32((rows.amax(1, keepdim=True) - low) / self.levels, up=True)
+        places = (rows - low).div_(torch.where(scale > 0, scale, 1))  # from 0 to `levels`
+        steps = places.add_(uniform(ids, rows.shape[1], key)).floor_().clamp_(0, self.levels).to(torch.uint8)
+        return torch.cat([torch.cat([low, scale], 1).view(torch.uint8), self._packed(steps)], 1)
+
+    def decode(self, data: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+        low, scale = torch.split(_aligned(data[:, :_META]).view(torch.float32).to(dtype), 1, dim=1)
+        packed = (data[:, _META:, None] >> self._shifts(data)) & self.levels
+        rows: Tensor = low + packed.flatten(1)[:, :width] * scale
+        return rows
+
+    def _packed(self, steps: Tensor) -> Tensor:  # [n, width] -> [n, bytes]
+        padded = torch.nn.functional.pad(steps, (0, -steps.shape[1] % self.per_byte))
+        bytes_of = padded.view(len(steps), padded.shape[1] // self.per_byte, self.per_byte)
+        return (bytes_of << self._shifts(steps)).sum(2, dtype=torch.uint8)
+
+    def _shifts(self, like: Tensor) -> Tensor:  # [per_byte]
+        return torch.arange(0, 8, self.bits, dtype=torch.uint8, device=like.device)
+
+
+def _aligned(data: Tensor) -> Tensor:
+    return data.clone(memory_format=torch.contiguous_format)
+
+
+def _float32(x: Tensor, *, up: bool) -> Tensor:
+    """Rounds to float32, never past the number itself in the other direction."""
+    rounded = x.float()
+    missed = rounded < x if up else rounded > x
+    return torch.where(missed, rounded.nextafter(torch.full_like(rounded, torch.inf if up else -torch.inf)), rounded)
