@@ -62,6 +62,37 @@ def test_what_hydra_refuses_is_one_line_with_the_key(overrides: list[str], expec
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        (["strategy.exchange=quantized", "strategy.bits=4"], ["exchange=quantized", "exchange.bits=4"]),
+        (["strategy.exchange=quantized+pipelined"], ["exchange=quantized+pipelined"]),
+        (["+strategy.exchange=adaptive", "strategy.max_age=null"], ["exchange=adaptive"]),
+        (
+            ["strategy.exchange=sampled", "strategy.keep=0.5", "model.hidden=8"],
+            ["exchange=sampled", "exchange.keep=0.5", "model.hidden=8"],
+        ),
+    ],
+    ids=str,
+)
+def test_keys_of_earlier_versions_go_on_working(earlier: list[str], now: list[str]) -> None:
+    assert compose(["strategy=vertex_centric", *earlier]) == compose(["strategy=vertex_centric", *now])
+
+
+def test_a_strategy_may_have_a_key_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "strategy").mkdir()
+    (tmp_path / "strategy/own.yaml").write_text("name: own\nkeep: 3\n")
+    composed = compose(["strategy=own", "strategy.keep=4"], config_dirs=[tmp_path])
+    assert composed["strategy"] == {"name": "own", "keep": 4}
+
+
+def test_two_exchanges_as_one_have_the_keys_of_both() -> None:
+    composed = compose(["strategy=vertex_centric", "exchange=quantized+pipelined", "exchange.staleness=3"])
+    assert composed["exchange"] == {"name": "quantized+pipelined", "bits": 8, "staleness": 3, "smoothing": 0.0}
+    with pytest.raises(UserError, match=r"^exchange=quantized\+pipelin is not known: did you mean pipelined"):
+        compose(["strategy=vertex_centric", "exchange=quantized+pipelin"])
+
+
 def test_interpolations_of_other_keys_are_resolved() -> None:
     assert compose(["strategy=vertex_centric", "model.hidden=${workers}", "workers=3"])["model"]["hidden"] == 3
 

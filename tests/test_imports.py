@@ -25,6 +25,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.dataset.base import Dataset
 from gnnkit.engine import Adjacency, FeatureStore
 from gnnkit.evaluation import Evaluation
+from gnnkit.exchange import RowExchange
 from gnnkit.logger import RunLogger
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
@@ -106,7 +107,7 @@ IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import 
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
-    Partitioner, Program, RunLogger, Sampler, Task, LightningCallback,
+    Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}
 CONFIGURATIONS = {"composed", "compose", "config", "cfg"}  # names of composed configurations

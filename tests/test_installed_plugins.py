@@ -28,6 +28,7 @@ from torch import nn
 
 from gnnkit.comm.process import Gloo
 from gnnkit.dataset.base import Dataset
+from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
 from gnnkit.logger import RunLogger
 from gnnkit.model.program import Program
@@ -94,6 +95,11 @@ class Refusing(VertexCentric):
     def __init__(self, size: int = 0):
         if size < 1:
             raise ValueError(f"size={size} must be at least 1")
+
+
+class Rows(RowExchange):
+    def schedule(self):
+        used("exchange")
 
 
 class Comm(Gloo):
@@ -170,7 +176,7 @@ class Steps(Program):
 CLASSES = dict(
     zip(
         KINDS,
-        ("Ring", "Deal", "First", "Strategy", "Comm", "Sync", "Model", "Goal", "Curves", "Companion"),
+        ("Ring", "Deal", "First", "Strategy", "Rows", "Comm", "Sync", "Model", "Goal", "Curves", "Companion"),
         strict=True,
     )
 )
