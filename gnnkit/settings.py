@@ -36,6 +36,7 @@ PRECISIONS = (32, 64, "bf16-mixed")
 ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
+SCALES = ("auto", "standard", "row", "none")
 DEFAULT_WORKERS = 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
@@ -50,6 +51,7 @@ _KEYS = (
     *SECTIONS,
     "inputs",
     "input_rows",
+    "features",
     "embedding",
     "workers",
     "threads",
@@ -233,6 +235,16 @@ class LeaderSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesSettings:
+    """The section `features`. The constructor checks the values."""
+
+    scale: str  # of SCALES
+
+    def __post_init__(self) -> None:
+        one_of("features.scale", self.scale, SCALES)
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSettings:
     """The section `plan`: a cluster as numbers. The constructor checks the ranges."""
 
@@ -265,6 +277,7 @@ class Settings:
     job: str
     inputs: str  # one of INPUTS
     input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
+    features: FeaturesSettings  # read where `inputs` is "features"
     embedding: int | None  # numbers of a learned row. None: rows are not learned
     seed: int
     workers: int
@@ -362,6 +375,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         job=one_of("job", config["job"], JOBS),
         inputs=one_of("inputs", config["inputs"], INPUTS),
         input_rows=_input_rows(config["inputs"], config["input_rows"]),
+        features=_features(config["inputs"], config["features"]),
         embedding=_embedding(config["inputs"], config["embedding"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
         workers=workers,
@@ -402,6 +416,16 @@ def _input_rows(inputs: str, rows: object) -> str:
     if given != "auto" and inputs != "features":
         raise UserError(f"input_rows={given} must be auto: only inputs=features reads the key, and inputs={inputs}")
     return given
+
+
+def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
+    """Reads the section `features`. Raises `UserError` where there are no features."""
+    features = FeaturesSettings(**section)
+    if features.scale != "auto" and inputs != "features":
+        raise UserError(
+            f"features.scale={features.scale} must be auto: only inputs=features reads the key, and inputs={inputs}"
+        )
+    return features
 
 
 def _embedding(inputs: str, width: object) -> int | None:
@@ -472,13 +496,15 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     for key in _KEYS:
         if key not in config:
             raise UserError(f"{key} is missing: do not remove it from the configuration")
-    for key, example in (("plan", "plan.bandwidth and the others"), ("leader", "leader.rebalance")):
+    examples = {"plan": "plan.bandwidth and the others", "leader": "leader.rebalance", "features": "features.scale"}
+    for key, example in examples.items():
         if not isinstance(config[key], dict):
             raise UserError(f"{key}={shown(config[key])} is a section: set {example}")
     for key in SECTIONS:
         if not isinstance(config[key], dict) and (key not in plugins.OPTIONAL or config[key] is not None):
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
+    _expect_keys("features", config["features"], [field.name for field in fields(FeaturesSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))

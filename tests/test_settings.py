@@ -160,6 +160,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "threads": [*COUNT, 10**6, "all"],
     "inputs": ["feature", ""],
     "input_rows": ["csr", ""],
+    "features.scale": ["minmax", "", None, 1],
     "embedding": [*COUNT, 2**70],
     "seed": [-1, 2**63, 1.0, "x"],
     "job": ["trian", ""],

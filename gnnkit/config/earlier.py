@@ -17,7 +17,7 @@ from gnnkit.ranges import local_path, shown
 RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as Hydra keeps them
 HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
-_FIXED = (*_OF_MODEL, "inputs", "embedding")  # keys that do
+_FIXED = (*_OF_MODEL, "inputs", "features", "embedding")  # keys that do
 TRAINED = ("predict", "test")  # jobs of a trained model
 _WITHOUT_STRATEGY = ("report", "init")  # jobs
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")

@@ -18,10 +18,11 @@ import yaml
 from gnnkit import keys
 from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, SparseFeatures, Split
+from gnnkit.graph import Graph, Split
 from gnnkit.launch.phases import say
 from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
+from gnnkit.leader.scale import uneven
 from gnnkit.plugins import CONF
 from gnnkit.ranges import num_cores, one_line
 from gnnkit.settings import Settings
@@ -31,8 +32,6 @@ SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
 _PATIENCE = 20  # evaluations
-_LARGE = 4.0  # standard deviation of a column, beyond which training suffers
-_LOOKED_AT = 10_000  # nodes, for the scale of columns
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
 
@@ -145,11 +144,8 @@ def _strategy(graph: Graph) -> Iterator[Choice]:
 def _inputs(graph: Graph) -> Iterator[Choice]:
     if not graph.features.shape[1]:
         yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
-    elif not isinstance(graph.features, SparseFeatures):
-        scale = np.asarray(graph.features[:_LOOKED_AT], np.float64).std(0)
-        if scale.max() > _LARGE:
-            differ = f"columns of features have standard deviations of {scale.min():.3g} to {scale.max():.3g}"
-            yield Choice("model.norm", "batch", f"{differ}. Columns that you scale to 1 train better, then: none")
+    elif why := uneven(graph.features, np.arange(graph.num_nodes)):
+        yield Choice("features.scale", "standard", f"{why}. none: as they are")
 
 
 def _trainer(graph: Graph) -> Iterator[Choice]:

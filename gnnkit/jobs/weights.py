@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from gnnkit.config import of_run
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths
 from gnnkit.jobs.rows import NAMES
+from gnnkit.leader.folder import INPUTS
+from gnnkit.leader.trained import Inputs
 from gnnkit.plugins import arguments_of, plugin_name
 from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.settings import Choice
@@ -80,7 +83,8 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
 def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     """Returns the model of a run with trained parameters, in evaluation mode.
 
-    Raises `UserError` for a folder without a trained model, and for another model.
+    Says where the model reads scaled rows. Raises `UserError` for a folder without a
+    trained model, and for another model.
 
     Args:
         folder: The run folder.
@@ -96,6 +100,13 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     if parameter is not None and parameter.is_floating_point():
         model = model.to(parameter.dtype)
     fill(model, tensors, folder)
+    inputs = Inputs.load(folder)
+    if inputs is not None and inputs.scale.kind != "none":
+        print(
+            f"gnnkit: warning: the model of {folder} reads scaled features (features.scale={inputs.scale.kind}): "
+            f"gnnkit.predict scales rows, and rows that you hand to the model are yours to scale as {INPUTS} says",
+            file=sys.stderr,
+        )
     return model.eval()
 
 

@@ -25,7 +25,7 @@ from gnnkit.leader.folder import COORDINATION, PREPARED, SOURCE
 from gnnkit.leader.inputs import load, named, with_inputs, with_kept, with_names
 from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_files
 from gnnkit.leader.rebalanced import keep, rebalanced
-from gnnkit.leader.trained import Inputs, as_trained
+from gnnkit.leader.trained import as_read
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
@@ -110,9 +110,9 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     """
     begun = time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
-    graph = as_trained(settings, with_names(settings, graph))
+    graph, inputs, told = as_read(settings, with_names(settings, graph))
     if settings.job == "train":
-        Inputs.of(graph, settings.inputs).save(folder)
+        inputs.save(folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
@@ -145,7 +145,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         next(iter(cut_all(reduced, whole))).save(target / WHOLE)
     if settings.job == "train" and settings.report:
         picture.save(graph, partition, folder)
-    summary = "\n".join([prepared.summary, *lines, *note, *kept.notes])
+    summary = "\n".join([prepared.summary, *told, *lines, *note, *kept.notes])
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     return replace(prepared, summary=summary, seconds=seconds).to_dict()

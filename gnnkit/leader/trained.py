@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, SparseFeatures
 from gnnkit.leader.folder import INPUTS
 from gnnkit.leader.rebalanced import resumed_folder
+from gnnkit.leader.scale import Scale, choose
 from gnnkit.ranges import shown
 from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
@@ -32,6 +33,7 @@ class Inputs:
     edge_features: list[str] | None
     both_ways: float  # share of edges that have a reverse edge
     unit_rows: bool  # whether each row of features adds up to 1
+    scale: Scale = field(default_factory=lambda: Scale("none"))  # of the rows that the model reads
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
@@ -52,15 +54,42 @@ class Inputs:
         """
         path = folder / INPUTS
         try:
-            found = cls(**json.loads(path.read_bytes())) if path.exists() else None
+            found = cls._of(json.loads(path.read_bytes())) if path.exists() else None
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {error}") from error
         if found is not None and not (_are_names(found.features) and _are_names(found.edge_features)):
             raise UserError(f"{path} holds no names of columns")
         return found
 
+    @classmethod
+    def _of(cls, plain: dict[str, Any]) -> Inputs:
+        scale = plain.pop("scale", {"kind": "none"})
+        return cls(**plain, scale=Scale(**scale))
+
     def save(self, folder: Path) -> None:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
+
+
+def as_read(settings: Settings, graph: Graph) -> tuple[Graph, Inputs, list[str]]:
+    """Returns the graph as the model reads it, the facts to keep, and lines for people.
+
+    Columns have the order and the scale of the trained model. A run that begins anew
+    chooses the scale.
+    """
+    known, graph = _known(settings), as_trained(settings, graph)
+    inputs, lines = Inputs.of(graph, settings.inputs), []
+    if known is not None:
+        inputs = replace(inputs, scale=known.scale)
+    elif settings.inputs == "features":
+        scale, why = choose(graph, settings.features.scale)
+        inputs, lines = replace(inputs, scale=scale), [why] if why else []
+    return inputs.scale.apply(graph), inputs, lines
+
+
+def _known(settings: Settings) -> Inputs | None:
+    """Reads the facts of a trained model. None for a run that begins anew."""
+    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
+    return None if folder is None else Inputs.load(folder)
 
 
 def as_trained(settings: Settings, graph: Graph) -> Graph:
@@ -70,7 +99,7 @@ def as_trained(settings: Settings, graph: Graph) -> Graph:
     run that begins anew.
     """
     folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
-    known = None if folder is None else Inputs.load(folder)
+    known = _known(settings)
     if folder is None or known is None:
         return graph
     own = Inputs.of(graph, settings.inputs)

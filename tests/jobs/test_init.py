@@ -73,8 +73,8 @@ def test_what_the_data_lack_is_chosen(tmp_path: Path) -> None:
     assert found["task"] == "node_classification"
     assert found["strategy"] == "vertex_centric"
     assert found["trainer.monitor"] == "val_loss"
-    assert not {"inputs", "dataset.split", "write_format", "model.norm"} & set(found)
-    assert choices(replace(whole, features=100 * whole.features), tmp_path)["model.norm"] == "batch"
+    assert not {"inputs", "dataset.split", "write_format", "features.scale"} & set(found)
+    assert choices(replace(whole, features=100 * whole.features), tmp_path)["features.scale"] == "standard"
     bare = replace(whole, features=np.empty((40, 0), np.float32), split=np.zeros(40, np.int8))
     found = choices(bare, tmp_path)
     assert (found["inputs"], found["dataset.split"]) == ("learned", [0.6, 0.2, 0.2])

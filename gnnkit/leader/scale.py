@@ -1,0 +1,112 @@
+"""The scale of columns: found where training rows are, kept with the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Features, Floats, Graph, SparseFeatures, Split
+from gnnkit.ranges import one_of, shown
+
+KINDS = ("standard", "row", "none")
+_LARGE = 4.0  # standard deviation of a column, beyond which training suffers
+_UNEVEN = 30.0  # times another column's, in a table
+_TABLE = 64  # columns at most. Wider rows count words or the like, whose zeros mean something
+_LOOKED_AT = 10_000  # rows, to choose
+_ROWS = 1 << 16  # rows that are looked at together
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How rows of features were made even before a model read them."""
+
+    kind: str  # of KINDS
+    mean: list[float] | None = None  # [width] of `standard`
+    deviation: list[float] | None = None  # [width] of `standard`, 1 for a constant column
+
+    def __post_init__(self) -> None:
+        one_of("features.scale", self.kind, KINDS)
+        numbers = [] if self.mean is None or self.deviation is None else [*self.mean, *self.deviation]
+        right = all(isinstance(number, float) and np.isfinite(number) for number in numbers)
+        if (self.kind == "standard") != bool(numbers) or not right:
+            raise ValueError(f"a scale of kind {self.kind} with means {shown(self.mean)}")
+
+    @classmethod
+    def standard(cls, features: Floats, rows: npt.NDArray[np.int64]) -> Scale:
+        """Finds mean and standard deviation of each column over some rows.
+
+        Args:
+            features: [num_nodes, width].
+            rows: [k] ids of the rows.
+        """
+        mean, deviation = _moments(features, rows)
+        return cls("standard", mean.tolist(), np.where(deviation > 0, deviation, 1).tolist())
+
+    def apply(self, graph: Graph) -> Graph:
+        """Returns the graph with the rows that the model reads, in the same type.
+
+        Raises `UserError` for sparse rows under `standard`, and for another width.
+        """
+        if self.kind == "none":
+            return graph
+        if self.kind == "row":
+            return graph.row_normalize()
+        mean, deviation, features = np.array(self.mean), np.array(self.deviation), graph.features
+        if isinstance(features, SparseFeatures):
+            raise UserError("features.scale=standard: features without zeros would be dense then: choose row or none")
+        if features.shape[1] != len(mean):
+            raise UserError(f"dataset has {features.shape[1]} columns of features, the model reads {len(mean)}")
+        rows = np.empty(features.shape, features.dtype)
+        for start in range(0, len(features), _ROWS):
+            rows[start : start + _ROWS] = (features[start : start + _ROWS] - mean) / deviation
+        return replace(graph, features=rows)
+
+
+def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
+    """Returns the scale of a new model, and why, or no words where nothing is changed.
+
+    Args:
+        graph: The graph that trains.
+        kind: "auto", or one of KINDS.
+    """
+    features, rows = graph.features, np.flatnonzero(graph.split == Split.TRAIN)
+    rows = rows if len(rows) else np.arange(graph.num_nodes)
+    why = f"features.scale={kind}"
+    if kind == "auto":
+        why = uneven(features, rows)
+        kind = "standard" if why else "none"
+    if kind != "standard":
+        return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
+    dense = np.asarray(features)  # sparse rows are refused when the scale is applied
+    return Scale.standard(dense, rows), f"features: standardised by {len(rows):,} nodes that train ({why})"
+
+
+def uneven(features: Features, rows: npt.NDArray[np.int64]) -> str:
+    """Says how columns differ in scale, in no words where these are even.
+
+    Args:
+        features: [num_nodes, width].
+        rows: [k] ids of the rows that train.
+    """
+    if isinstance(features, SparseFeatures) or not len(rows) or not features.shape[1]:
+        return ""
+    _, deviation = _moments(features, rows[:: max(len(rows) // _LOOKED_AT, 1)])
+    some = deviation[deviation > 0]
+    if not len(some):
+        return ""
+    table = features.shape[1] <= _TABLE and some.max() > _UNEVEN * some.min()
+    if some.max() <= _LARGE and not table:
+        return ""
+    return f"columns have standard deviations of {some.min():.3g} to {some.max():.3g}"
+
+
+def _moments(features: Floats, rows: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:  # [width] each
+    """Computes mean and standard deviation of columns, in two passes in float64."""
+    parts = [rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS)]
+    mean = sum(features[part].sum(0, dtype=np.float64) for part in parts) / len(rows)
+    squares = sum(np.square(features[part] - mean).sum(0) for part in parts)
+    return mean, np.sqrt(squares / len(rows))
