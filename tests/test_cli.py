@@ -266,6 +266,25 @@ def test_signals_become_exit_codes(runs: Runs, number: signal.Signals) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_says_how_to_go_on(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], runs: Runs, empty_folder: Path
+) -> None:
+    def interrupted() -> dict[str, Any]:
+        if number == signal.SIGTERM:  # after a checkpoint
+            (empty_folder / "run" / "checkpoints").mkdir()
+            (empty_folder / "run" / "checkpoints" / "last.json").touch()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(143)
+
+    runs.action = interrupted
+    assert main([STRATEGY, "output=run"]) == 128 + number
+    told = {
+        signal.SIGINT: f"interrupted: no checkpoint was written to {empty_folder}/run yet",
+        signal.SIGTERM: f"keeps the last checkpoint: output={empty_folder}/run on_exists=resume goes on from there",
+    }
+    assert told[number] in capsys.readouterr().err
+
+
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
         folders = list(pool.map(lambda _: new_folder(Path("outputs")), range(100)))

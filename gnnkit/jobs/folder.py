@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -109,6 +111,8 @@ def bare(settings: Settings, folder: str | Path | None) -> Iterator[Path]:
 def opened(settings: Settings, folder: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[Path]:
     """Makes the run folder and holds it, like `bare`, and writes the configuration.
 
+    Says how to go on where training is interrupted.
+
     Args:
         settings: From `resumed`.
         folder: Default: the key `output`, or else a new folder.
@@ -116,7 +120,18 @@ def opened(settings: Settings, folder: str | Path | None, overrides: Sequence[st
     """
     with bare(settings, folder) as made:
         _write_configuration(made, settings, overrides)
-        yield made
+        try:
+            yield made
+        except (KeyboardInterrupt, SystemExit):
+            if settings.job == "train":
+                print(f"gnnkit: interrupted: {_how_to_go_on(made)}", file=sys.stderr, flush=True)
+            raise
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if not (folder / _CHECKPOINT).is_file():
+        return f"no checkpoint was written to {folder} yet"
+    return f"{folder} keeps the last checkpoint: output={shlex.quote(str(folder))} on_exists=resume goes on from there"
 
 
 def _write_configuration(made: Path, settings: Settings, overrides: Sequence[str]) -> None:
