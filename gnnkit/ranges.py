@@ -19,6 +19,22 @@ MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
 MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` takes one of the two slashes away
 
+_ALSO_CALLED = {
+    "learning_rate": "lr",
+    "epochs": "max_epochs",
+    "num_epochs": "max_epochs",
+    "num_workers": "workers",
+    "num_threads": "threads",
+    "hidden_dim": "hidden",
+    "hidden_channels": "hidden",
+    "layers": "num_layers",
+    "n_layers": "num_layers",
+    "fanout": "fanouts",
+    "num_neighbors": "fanouts",
+    "early_stopping": "patience",
+    "l2": "weight_decay",
+}  # last parts of keys elsewhere, and ours
+
 
 def num_cores() -> int:
     """Counts the cores that this process may use."""
@@ -169,7 +185,7 @@ def unknown_key(key: str, known: Collection[str]) -> UserError:
         section = section.rpartition(".")[0]
     choices = sorted(name for name in known if name.rpartition(".")[0] == section)
     by_last = {name.rpartition(".")[2]: name for name in sorted(known, key=lambda name: -name.count("."))}
-    same = [by_last[last]] if last in by_last else []
+    same = [by_last[name] for name in (last, _ALSO_CALLED.get(last, last)) if name in by_last][:1]
     close = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
     far = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
     near = same or close or far

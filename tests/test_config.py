@@ -34,6 +34,11 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
             ["strategy=vertex_centric", "trainer.hidden=3"],
             r"^trainer\.hidden is not known: did you mean model\.hidden\?",
         ),
+        (
+            ["strategy=vertex_centric", "trainer.learning_rate=3"],
+            r"^trainer\.learning_rate is not known: did you mean trainer\.lr\?",
+        ),
+        (["strategy=vertex_centric", "epochs=3"], r"^epochs is not known: did you mean trainer\.max_epochs\?"),
         (["strategy=vertex_centric", "trainr.lr=3"], r"^trainr\.lr is not known: did you mean trainer\.lr\?"),
         (
             ["strategy=vertex_centric", "model.hidden.x=3"],
