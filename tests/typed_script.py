@@ -86,7 +86,7 @@ def accuracy(result: gnnkit.Result, split: str = "test") -> float:
 
 
 graph = draw()
-keys: dict[str, Any] = {"comm": "threads", "trainer": {"max_epochs": 2}}
+keys: dict[str, Any] = {"comm": "threads", "trainer": {"max_epochs": 2}, "report": False}
 result = gnnkit.train(
     graph, strategy="vertex_centric", model=Net, workers=2, callbacks=[Patient()], logger="csv", **keys
 )
@@ -95,7 +95,7 @@ folder: Path = result.folder
 module: nn.Module = gnnkit.load(folder, Net(5, 3))
 again = gnnkit.predict(folder, graph, model=Net, job="test", write=["logits"])
 print(value, accuracy(again), sum(each.numel() for each in module.parameters()))
-gnnkit.train(graph, strategy={"name": "vertex_centric"}, model=Jumping(5, 3), **keys)
+gnnkit.train(graph, strategy={"name": "vertex_centric"}, model=Jumping(5, 3), workers=2, **{**keys, "comm": "gloo"})
 gnnkit.train(graph, strategy="vertex_centric", model=Reach(tolerance=0.0), comm="threads")
 try:
     gnnkit.train(graph, strategy="vertex_centric", trainer={"lr": -1})

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,8 @@ def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
     Collective. The leader writes. Returns the figures.
     """
     worker, program = job.worker(comm), job.source.make_program()
-    watch = StepLog(job.folder) if comm.rank == LEADER else (lambda *_: None)
-    outcome = iterate(program, worker, watch)
+    with StepLog(job.folder) if comm.rank == LEADER else nullcontext(lambda *_: None) as watch:
+        outcome = iterate(program, worker, watch)
     values = outcome.values
     rows = by_node(values[:, 0] if values.shape[1] == 1 else values, worker)
     write_named(job, worker, "values", rows, lambda rows, ids: {"id": ids, **numbered("value", rows)})
@@ -193,6 +194,12 @@ class StepLog:
         """Opens `workers.jsonl` in the run folder."""
         self._lines = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
         self._last_status = time.monotonic()
+
+    def __enter__(self) -> StepLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
 
     def __call__(self, iteration: int, residual: float, states: Sequence[StepState]) -> None:
         for rank, state in enumerate(states):

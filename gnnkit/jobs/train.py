@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,11 @@ def _work(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
         mailbox: Letters between workers and servers.
     """
     sync = job.sync()
-    with lost.going_on(comm, mailbox, sync) as left:
-        return _train(job, left, mailbox, sync)
+    try:
+        with lost.going_on(comm, mailbox, sync) as left:
+            return _train(job, left, mailbox, sync)
+    finally:
+        stop()  # the record of a run that is broken off
 
 
 def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
@@ -203,29 +207,28 @@ def _fit(
     comm, settings = module.worker.comm, job.settings.trainer
     writers = callbacks.writers(job, module.model) if comm.rank == LEADER else callbacks.Writers()
     watch = callbacks.watch(job, comm.world_size, writers.loggers) if comm.rank == LEADER else None
-    meter = SyncMeter()
-    channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
-    observer = Observer(module.worker, meter, channel, job.settings.timeout)
-    relieving = relief(job, mailbox, watch, observer)
-    trainer = make_trainer(
-        module,
-        sync,
-        meter,
-        guard=guard,
-        mailbox=mailbox,
-        callbacks=[observer, *_around(job, module), *relieving, *resumed, *_display(job, watch)],
-        logger=writers.loggers or False,
-        max_epochs=settings.max_epochs,
-        check_val_every_n_epoch=settings.check_val_every_n_epoch,
-        log_every_n_steps=settings.log_every_n_steps,
-    )
-    for checkpoint in resumed:
-        checkpoint.place(trainer, module)
-    trainer.fit(module)
-    if any(checkpoint.is_over for checkpoint in resumed):
-        _end_at_once(trainer, module, [*resumed, observer])
-    if watch is not None:
-        watch.close()
+    with contextlib.nullcontext() if watch is None else contextlib.closing(watch):
+        meter = SyncMeter()
+        channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
+        observer = Observer(module.worker, meter, channel, job.settings.timeout)
+        relieving = relief(job, mailbox, watch, observer)
+        trainer = make_trainer(
+            module,
+            sync,
+            meter,
+            guard=guard,
+            mailbox=mailbox,
+            callbacks=[observer, *_around(job, module), *relieving, *resumed, *_display(job, watch)],
+            logger=writers.loggers or False,
+            max_epochs=settings.max_epochs,
+            check_val_every_n_epoch=settings.check_val_every_n_epoch,
+            log_every_n_steps=settings.log_every_n_steps,
+        )
+        for checkpoint in resumed:
+            checkpoint.place(trainer, module)
+        trainer.fit(module)
+        if any(checkpoint.is_over for checkpoint in resumed):
+            _end_at_once(trainer, module, [*resumed, observer])
     return _Fitted(trainer, observer, watch, relieving, writers)
 
 

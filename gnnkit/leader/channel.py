@@ -52,7 +52,7 @@ class StateChannel:
     def finish(self, timeout: float) -> None:
         """Ends the states of this rank.
 
-        The leader waits for the last state of every rank, and closes its watch. A
+        The leader waits for the last state of every rank, and finishes its watch. A
         slow worker may take its time: each of its states renews the deadline. Ranks
         that the run goes on without are not waited for. Raises `PeerLost` on the leader
         for another rank that is lost, and `DeadlineExceeded` for a rank that sends
@@ -64,7 +64,7 @@ class StateChannel:
         for rank in range(self._world_size):
             while rank not in self._ended:
                 self._wait_for(rank, timeout, self._watch)
-        self._watch.close()
+        self._watch.finish()
 
     def _wait_for(self, rank: int, timeout: float, watch: Watch) -> None:
         """Takes in one state of a rank, or goes on without the rank."""

@@ -152,11 +152,15 @@ class Watch:
         """Forgets the times of steps up to this one. Workers have other work now."""
         self._slow, self._relieved = Stragglers(self.world_size), step
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Ends the last epoch and closes the files, the first time."""
         if self.states and not self._lines.closed:
             self._end_epoch(self.states[0].step)
             self._print_status()
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files. A run that is broken off leaves its last epoch open."""
         self._lines.close()
         self._log.close()
 

@@ -64,7 +64,7 @@ def make_model(name: str) -> torch.nn.Module:
     # Layers that narrow and that widen: both orders of projection and aggregation.
     # Without a bend, because a sum near zero may fall on either side.
     torch.manual_seed(3)
-    return MODELS[name](WIDTH, CLASSES, hidden=7, num_layers=3, dropout=0.4).double()
+    return MODELS[name](WIDTH, CLASSES, hidden=7, num_layers=2, dropout=0.4).double()
 
 
 def modules() -> dict[str, torch.nn.Module]:

@@ -14,6 +14,7 @@ import torch
 import gnnkit
 from gnnkit.graph import Graph, Split
 from gnnkit.model.program import Nodes, Program
+from tests.jobs.test_train import open_files
 
 N = 24
 
@@ -90,6 +91,26 @@ def test_a_program_of_ones_own_runs_to_its_end(tmp_path: Path, partition: str) -
     result = run(tmp_path, Reach(tolerance=0), partition=partition)
     assert np.load(tmp_path / "run/values.npy").tolist() == [1] * N
     assert (result["model"], result["iterations"], result["residual"]) == ("Reach", N, 0)
+
+
+class BreaksOff(Reach):
+    """A program whose second step fails."""
+
+    steps = 0
+
+    def step(self, x: torch.Tensor, nodes: Nodes) -> torch.Tensor:
+        self.steps += 1
+        if self.steps > 1:
+            raise RuntimeError("broken off")
+        return super().step(x, nodes)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="broken off"):
+        run(tmp_path, BreaksOff())
+    assert open_files(tmp_path) == []
+    assert (tmp_path / "run/workers.jsonl").read_text().count("\n") == 4
 
 
 @pytest.mark.slow

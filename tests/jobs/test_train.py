@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import io
 import json
 import os
 import pickle
@@ -339,3 +341,37 @@ def test_threads_of_others_start_their_ranks_themselves(tmp_path: Path, monkeypa
     monkeypatch.setattr(plugins, "load", lambda kind, name: Counting if kind == "comm" else find(kind, name))
     result, _ = train(tmp_path, comm="threads", workers=2, trainer={"max_epochs": 1, "checkpoint": False})
     assert result["run_by"] == "Counting"
+
+
+def open_files(folder: Path) -> list[str]:
+    """Names the files below a folder that this process holds open, garbage included."""
+    found = [each for each in gc.get_objects() if type(each) in (io.TextIOWrapper, io.BufferedWriter)]
+    return sorted({str(each.name) for each in found if not each.closed and str(each.name).startswith(str(folder))})
+
+
+class BreaksOff(nn.Module):
+    """A network whose second step fails on all ranks."""
+
+    num_layers, steps = 1, 0
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, num_classes)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        self.steps += self.training
+        if self.steps > 1:
+            raise RuntimeError("broken off")
+        logits: Tensor = self.linear(x)
+        return logits
+
+
+@pytest.mark.slow
+def test_a_run_that_is_broken_off_leaves_no_file_open(tmp_path: Path) -> None:
+    """A rank may be a thread of a program that goes on, or torchrun's."""
+    threads = threading.active_count()
+    keys = {"logger": ["csv", "tensorboard"], "profile": True}
+    with pytest.raises(RuntimeError, match="broken off"):
+        train(tmp_path, model=BreaksOff, comm="threads", workers=2, **keys)
+    assert open_files(tmp_path) == []
+    assert threading.active_count() == threads

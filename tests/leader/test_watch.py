@@ -158,7 +158,7 @@ def test_a_step_counts_without_the_workers_that_are_lost(tmp_path: Path, capsys:
     take(0, 4)
     take(1, 4)
     assert len(logged) == 4
-    watch.close()
+    watch.finish()
     assert watch.work_max_over_mean == [1.0]
 
 

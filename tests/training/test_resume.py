@@ -43,7 +43,7 @@ from gnnkit.training.trainer import make_trainer
 from tests.comm.processes import run_gloo
 from tests.graphs import random_graph
 
-pytestmark = pytest.mark.filterwarnings("error:.*resum")
+pytestmark = pytest.mark.filterwarnings("error:.*resum:UserWarning")
 EPOCHS = 8
 IDENTITY = resume.Identity({"seed": 7}, {"workers": 2})
 

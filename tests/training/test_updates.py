@@ -279,7 +279,7 @@ def test_the_loss_of_steps_that_accumulate_is_the_mean_over_their_rows(tmp_path:
     for step, sums in ((1, (4.0, 6.0)), (2, (8.0, 2.0))):
         for rank, value in enumerate(sums):
             watch.take(replace(STATE, rank=rank, step=step, loss=value / 12, total=12, rows=3, synchronised=step == 2))
-    watch.close()
+    watch.finish()
     assert watch.train_loss == pytest.approx(20 / 12)
 
 
