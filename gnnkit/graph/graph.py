@@ -22,13 +22,26 @@ from gnnkit.graph.features import (
     read_features,
     rows_of,
 )
-from gnnkit.graph.fields import count_nodes, edge_positions_of, names_of, node_ids_of, pairs_of
+from gnnkit.graph.fields import (
+    count_nodes,
+    edge_positions_of,
+    edge_types_of,
+    names_of,
+    node_ids_of,
+    pairs_of,
+    relation_names,
+)
 from gnnkit.graph.labels import check_labelled, labelled, read_labels
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.storage import load_arrays, save_arrays
 
-_NAMES = ("class_names", "feature_names", "edge_feature_names")  # fields that a saved graph keeps as JSON
+_NAMES = (
+    "class_names",
+    "feature_names",
+    "edge_feature_names",
+    "edge_type_names",
+)  # fields that a saved graph keeps as JSON
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +74,11 @@ class Graph:
 
     `feature_names` and `edge_feature_names` are distinct. Runs keep them, and a trained
     model finds its columns by name in other data. None: columns are known by place.
+
+    `edge_types` number the relation of each edge, and `edge_type_names` name the
+    relations, by default 0, 1, ... Models of relations (`rgcn`) tell these apart. All
+    other models, samplers and their exports read all edges alike. None: all edges are
+    of one relation.
     """
 
     csc: CSC
@@ -76,6 +94,8 @@ class Graph:
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
     edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
+    edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
+    edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -101,6 +121,7 @@ class Graph:
             node_ids=node_ids_of(self.node_ids, n),
         )
         self._check_columns()
+        self._check_relations()
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
 
@@ -112,6 +133,12 @@ class Graph:
             feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),
             edge_feature_names=names_of("edge_feature_names", self.edge_feature_names, edge_width),
         )
+
+    def _check_relations(self) -> None:
+        """Raises `UserError` for edge types that do not fit their names."""
+        names = names_of("edge_type_names", self.edge_type_names)
+        types = edge_types_of(self.edge_types, self.num_edges, names)
+        set_fields(self, edge_types=types, edge_type_names=relation_names(types, names))
 
     @classmethod
     def of(cls, value: Any) -> Graph:
@@ -150,6 +177,8 @@ class Graph:
         node_ids: npt.ArrayLike | None = None,  # [num_nodes]
         feature_names: Sequence[str] | None = None,  # [width]
         edge_feature_names: Sequence[str] | None = None,  # [edge_width]
+        edge_types: npt.ArrayLike | None = None,  # [num_edges]
+        edge_type_names: Sequence[str] | None = None,  # [num_relations]
         threads: int | None = None,
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
@@ -171,11 +200,14 @@ class Graph:
             node_ids: [num_nodes] your ids of the nodes, or None.
             feature_names: [width] names of columns, or None.
             edge_feature_names: [edge_width] names of columns, or None.
+            edge_types: [num_edges] relation of each edge, from 0. None: one relation.
+            edge_type_names: [num_relations] names of the relations, or None.
             threads: threads that sort. Default: the cores at hand.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, features) if num_nodes is None else num_nodes
         edge_features, weight = optional_rows("edge_features", edge_features, len(src)), read_weights(weight, len(src))
+        types = None if edge_types is None else checks.integers("edge_types", edge_types, len(src))
         csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
@@ -189,6 +221,8 @@ class Graph:
             node_ids=None if node_ids is None else checks.array("node_ids", node_ids),
             feature_names=None if feature_names is None else tuple(feature_names),
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
+            edge_types=take(types, positions),
+            edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
         )
 
     @classmethod
@@ -370,6 +404,7 @@ class Graph:
                 val_edges=arrays.get("val_edges"),
                 test_edges=arrays.get("test_edges"),
                 node_ids=arrays.get("node_ids"),
+                edge_types=arrays.get("edge_types"),
                 **names,
             )
         except KeyError as error:
@@ -395,6 +430,7 @@ class Graph:
             "val_edges": self.val_edges,
             "test_edges": self.test_edges,
             "node_ids": self.node_ids,
+            "edge_types": self.edge_types,
         }
         save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in _NAMES})
 
@@ -419,6 +455,11 @@ class Graph:
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
 
     @property
+    def num_relations(self) -> int:
+        """The number of relations, 1 for edges without types."""
+        return 1 if self.edge_type_names is None else max(len(self.edge_type_names), 1)
+
+    @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
         """Which nodes have a label. A set of classes may be empty, and is a label."""
         return labelled(self.labels)
@@ -426,11 +467,12 @@ class Graph:
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge has the features and the position of the other edge.
+        A reverse edge has the features, the type and the position of the other edge.
         """
         csc, order = self.csc.symmetrize(threads=threads)
         features, positions = take(self.edge_features, order), take(self.edge_positions, order)
-        return replace(self, csc=csc, edge_features=features, edge_positions=positions)
+        types = take(self.edge_types, order)
+        return replace(self, csc=csc, edge_features=features, edge_positions=positions, edge_types=types)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Numbers the nodes in another order.
@@ -461,6 +503,7 @@ class Graph:
             val_edges=None if self.val_edges is None else number[self.val_edges],
             test_edges=None if self.test_edges is None else number[self.test_edges],
             node_ids=take(self.node_ids, order),
+            edge_types=take(self.edge_types, edges),
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:

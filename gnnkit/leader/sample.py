@@ -39,6 +39,7 @@ def sampled(graph: Graph, partition: Partition, share: float) -> tuple[Graph, Pa
         labels=graph.labels[nodes],
         split=graph.split[nodes],
         edge_features=None if graph.edge_features is None else graph.edge_features[edges],
+        edge_types=None if graph.edge_types is None else graph.edge_types[edges],
         coordinates=None,
         edge_positions=None,
         val_edges=None,
