@@ -25,6 +25,8 @@ from gnnkit.engine.pipelined import Pipelined as Pipelined
 from gnnkit.engine.pool import Pool as Pool
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
 from gnnkit.engine.received import LastReceived as LastReceived
+from gnnkit.engine.relations import Combine as Combine
+from gnnkit.engine.relations import Pairs as Pairs
 from gnnkit.engine.sampled import Sampled as Sampled
 from gnnkit.engine.schedule import ForwardPass as ForwardPass
 from gnnkit.engine.schedule import Operation as Operation

@@ -93,6 +93,8 @@ class VertexCentric(ExecutionStrategy):
             if self.drifts
             else None
         )
+        later = self.drifts or self.exchange.needs_in_edges
+        self.refuses_relations = "with these options reads rows that are not of now" if later else None
         self.only_synchronises = not self.drifts
         self.predicts_edges = "share" if self.keeps_sums else None
         kept = f"strategy.exchange={exchange}" if self.exchange.name != "exact" else "strategy.local_iterations above 1"
