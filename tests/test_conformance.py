@@ -145,6 +145,8 @@ def test_models_and_programs(name: str) -> None:
         testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
     elif name == "rgcn":
         testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
+        projects = configured("model", name, project=True, hidden=4)
+        testing.check_model(lambda width, classes: projects(in_features=width, num_classes=classes, num_relations=3))
     else:
         testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes))
 

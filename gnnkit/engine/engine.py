@@ -303,8 +303,7 @@ class Engine:
                     "these edges have no types: a model of relations takes no added self-loops (self_loops) and no "
                     "task=link_prediction"
                 )
-            out, into = (degree.cpu().numpy() for degree in self.degrees)
-            edges = RelationEdges.of(self.shard, (out, into), inverse=inverse)
+            edges = RelationEdges.of(self.shard, lambda: self.degrees, inverse=inverse)
             self._pairs[inverse] = Pairs.of(edges, self.device)
         return self._pairs[inverse]
 

@@ -31,12 +31,13 @@ class RelationEdges:
     num_relations: int
 
     @classmethod
-    def of(cls, shard: Shard, degrees: tuple[Floats, Floats], *, inverse: bool) -> RelationEdges:
+    def of(cls, shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> RelationEdges:
         """Lists the held edges. Rows are [cell_nodes | halo | partial].
 
         Args:
             shard: The shard of the rank.
-            degrees: Out-degrees of the sources, in-degrees of the targets.
+            degrees: Brings the out-degrees of the sources and the in-degrees of the
+                targets, for edges of one relation.
             inverse: Whether edges also lead back, by relations behind the given ones.
         """
         own, csc, num = len(shard.cell_nodes), shard.csc, shard.num_relations
@@ -44,7 +45,8 @@ class RelationEdges:
         src, dst = np.asarray(csc.indices, np.int64), targets + len(shard.halo) * (targets >= own)
         types = np.zeros(len(src), np.int64) if shard.edge_types is None else np.asarray(shard.edge_types, np.int64)
         if shard.relation_degrees is None:
-            into, out_of = degrees[1][targets], degrees[0][csc.indices]
+            of_sources, of_targets = (degree.cpu().numpy() for degree in degrees())
+            into, out_of = of_targets[targets], of_sources[csc.indices]
         else:
             into, out_of = np.asarray(shard.relation_degrees).T
         factor = _shares(csc, into)

@@ -32,6 +32,7 @@ from gnnkit.graph.fields import (
     relation_names,
 )
 from gnnkit.graph.labels import check_labelled, labelled, read_labels
+from gnnkit.graph.schema import NodeTypes, Schema, node_types_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.storage import load_arrays, save_arrays
@@ -79,6 +80,9 @@ class Graph:
     relations, by default 0, 1, ... Models of relations (`rgcn`) tell these apart. All
     other models, samplers and their exports read all edges alike. None: all edges are
     of one relation.
+
+    `node_types` are the types of nodes, as ranges of ids in the order of the types:
+    (name, number of nodes) each. `schema` finds the range of a type.
     """
 
     csc: CSC
@@ -96,6 +100,7 @@ class Graph:
     edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
+    node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -119,6 +124,7 @@ class Graph:
             val_edges=pairs_of("val_edges", self.val_edges, n),
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
+            node_types=node_types_of(self.node_types, n),
         )
         self._check_columns()
         self._check_relations()
@@ -179,6 +185,7 @@ class Graph:
         edge_feature_names: Sequence[str] | None = None,  # [edge_width]
         edge_types: npt.ArrayLike | None = None,  # [num_edges]
         edge_type_names: Sequence[str] | None = None,  # [num_relations]
+        node_types: NodeTypes | None = None,
         threads: int | None = None,
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
@@ -202,6 +209,7 @@ class Graph:
             edge_feature_names: [edge_width] names of columns, or None.
             edge_types: [num_edges] relation of each edge, from 0. None: one relation.
             edge_type_names: [num_relations] names of the relations, or None.
+            node_types: name and number of nodes of each type, in the order of ids.
             threads: threads that sort. Default: the cores at hand.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
@@ -223,11 +231,12 @@ class Graph:
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
             edge_types=take(types, positions),
             edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
+            node_types=node_types,
         )
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
-        """Reads a `torch_geometric.data.Data`, or a `HeteroData` of one type.
+        """Reads a `torch_geometric.data.Data` or `HeteroData`.
 
         Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`,
         `pos` of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. The split of
@@ -236,11 +245,16 @@ class Graph:
         warning names other attributes, which are not read.
 
         Puts edges into the CSC's order. `edge_positions` keep the positions in
-        `edge_index`. Raises `UserError` naming the attribute at fault, and for types,
-        times and labels of graphs or of edges, which are not supported yet.
+        `edge_index`. Raises `UserError` naming the attribute at fault, and for times
+        and labels of graphs or of edges, which are not supported yet.
+
+        The types of a `HeteroData` become `node_types` and `edge_types`, in its order.
+        The type of nodes with labels (and a split, where several have labels) is the
+        predicted one. `x` of different widths get columns of their own, and a type
+        without `x` then has a column of ones. `edge_type` of a `Data` is read too.
 
         Args:
-            data: homogeneous graph with an `edge_index` [2, num_edges].
+            data: graph with an `edge_index` [2, num_edges] for each type of edges.
             split: column of masks that hold several splits, from 0.
             val: second `Data` of `RandomLinkSplit`. `val_edges` are the edges that are
                 to be predicted. Pairs without an edge are not read, as
@@ -332,6 +346,7 @@ class Graph:
         src: str = "src",
         dst: str = "dst",
         weight: str | None = None,
+        edge_type: str = "type",
         id: str = "id",
         label: str = "label",
         split: str = "split",
@@ -350,6 +365,7 @@ class Graph:
             src: column of `edges`, the id of the source.
             dst: column of `edges`, the id of the destination.
             weight: column of `edges`. Default: `weight`, if there is one.
+            edge_type: column of `edges`, may be missing: name or number of a relation.
             id: column of `nodes`: whole numbers, text or UUIDs.
             label: column of `nodes`, may be missing: classes, names or decimal
                 fractions, empty for none.
@@ -360,7 +376,7 @@ class Graph:
         """
         from gnnkit.graph.tables import from_tables
 
-        return from_tables(edges, nodes, (src, dst), weight, (id, label, split), features, edge_features)
+        return from_tables(edges, nodes, (src, dst), weight, edge_type, (id, label, split), features, edge_features)
 
     from_pandas = from_tables
     from_polars = from_tables
@@ -405,6 +421,7 @@ class Graph:
                 test_edges=arrays.get("test_edges"),
                 node_ids=arrays.get("node_ids"),
                 edge_types=arrays.get("edge_types"),
+                node_types=meta.get("node_types"),
                 **names,
             )
         except KeyError as error:
@@ -432,7 +449,7 @@ class Graph:
             "node_ids": self.node_ids,
             "edge_types": self.edge_types,
         }
-        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in _NAMES})
+        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in (*_NAMES, "node_types")})
 
     @property
     def num_nodes(self) -> int:
@@ -453,6 +470,11 @@ class Graph:
         if self.labels.dtype.kind == "f":
             return 1
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
+
+    @property
+    def schema(self) -> Schema:
+        """The types of nodes and of edges. Without types: one of each."""
+        return Schema(self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",))
 
     @property
     def num_relations(self) -> int:
@@ -478,6 +500,8 @@ class Graph:
         """Numbers the nodes in another order.
 
         `edge_positions` keep the positions in the list that the graph was made from.
+        Nodes of one type need no longer stand together, so the result has no
+        `node_types`.
 
         Args:
             order: [num_nodes] each node once, the new node 0 first.
@@ -504,6 +528,7 @@ class Graph:
             test_edges=None if self.test_edges is None else number[self.test_edges],
             node_ids=take(self.node_ids, order),
             edge_types=take(self.edge_types, edges),
+            node_types=None,
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:

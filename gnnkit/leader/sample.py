@@ -41,6 +41,7 @@ def sampled(graph: Graph, partition: Partition, share: float) -> tuple[Graph, Pa
         edge_features=None if graph.edge_features is None else graph.edge_features[edges],
         edge_types=None if graph.edge_types is None else graph.edge_types[edges],
         coordinates=None,
+        node_types=None,
         edge_positions=None,
         val_edges=None,
         test_edges=None,

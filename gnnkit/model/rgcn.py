@@ -97,6 +97,7 @@ class RGCN(ConvModel):
     """
 
     reads_relations = True
+    reads_sparse = True
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class RGCN(ConvModel):
         bases: int | None = None,
         blocks: int | None = None,
         inverse: bool = True,
+        project: bool = False,
         norm: Norm = "none",
     ) -> None:
         """Makes the layers.
@@ -126,18 +128,29 @@ class RGCN(ConvModel):
             blocks: Blocks on the diagonal of each relation's weight. Default: weights
                 are dense.
             inverse: Whether edges also lead back, each type by a relation of its own.
+            project: Whether one weight of all relations brings input rows to the hidden
+                width first. Of types of nodes with columns of their own, each has a
+                weight of its own so.
             norm: Normalisation between two convolutions: "none", "batch" over all nodes
                 of a step, or "layer" over the numbers of a node.
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
         self.num_relations, self.inverse = num_relations, inverse
-        widths = [in_features, *[hidden] * (num_layers - 1), num_classes]
+        self.project = Parameter(torch.empty(in_features, hidden)) if project else None
+        if self.project is not None:
+            nn.init.xavier_uniform_(self.project)
+        self.reads_sparse = project and hidden < in_features
+        widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
         _check_parts(bases, blocks, widths)
         total = num_relations * (1 + inverse)
         self.convs = nn.ModuleList(
             RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse) for a, b in pairwise(widths)
         )
+
+    def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        x = super().drop(x, adjacency)
+        return x if self.project is None else x @ self.project
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         return self.convs[0].parameters()

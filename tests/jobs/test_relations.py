@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import HeteroData
 
 import gnnkit
 from gnnkit.errors import UserError
@@ -96,6 +98,47 @@ def test_other_data_are_read_by_the_names_of_types(tmp_path: Path) -> None:
     further = replace(graph, edge_type_names=("good", "bad", "other", "unused"))
     with pytest.raises(UserError, match=r"dataset has 5 types of edges, the model of .* reads 4"):
         gnnkit.predict(tmp_path / "run", further, folder=tmp_path / "never", workers=2, comm="threads")
+
+
+def hetero(n: int = 90) -> HeteroData:
+    """Makes papers whose class is the kind of the subject that they are about."""
+    rng = np.random.default_rng(0)
+    data, subject = HeteroData(), rng.integers(0, 6, n)
+    data["author"].num_nodes = 10
+    data["paper"].y, data["subject"].num_nodes = torch.tensor(subject % 3), 6
+    for number, name in enumerate(("train_mask", "val_mask", "test_mask")):
+        data["paper"][name] = torch.arange(n) % 3 == number
+    data["author", "writes", "paper"].edge_index = torch.stack([torch.arange(n) % 10, torch.arange(n)])
+    data["paper", "about", "subject"].edge_index = torch.stack([torch.arange(n), torch.tensor(subject)])
+    return data
+
+
+@pytest.mark.slow
+def test_typed_data_of_pyg_train_with_learned_rows(tmp_path: Path) -> None:
+    model, trainer = {"name": "rgcn", "dropout": 0.6}, {"max_epochs": 100, "lr": 0.05}
+    result = train(tmp_path, hetero(), partition="2d", model=model, trainer=trainer, embedding=16)  # type: ignore[arg-type]
+    assert result["test_accuracy"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("input_rows", ["dense", "sparse"])
+def test_types_of_nodes_may_have_rows_of_their_own_widths(tmp_path: Path, input_rows: str) -> None:
+    data = hetero()
+    data["subject"].x, data["paper"].x = torch.eye(6), torch.rand(90, 3)
+    keys = {"inputs": "features", "embedding": None, "input_rows": input_rows, "write": ["logits"]}
+    found = {
+        partition: train(
+            tmp_path / partition,
+            data,
+            partition=partition,
+            model={**RGCN, "project": True},
+            **keys,  # type: ignore[arg-type]
+        )
+        for partition in ("1d", "2d")
+    }
+    assert all(result["test_accuracy"] == 1 for result in found.values())
+    logits = (np.load(tmp_path / partition / "logits.npy") for partition in found)
+    np.testing.assert_allclose(*logits, rtol=1e-8)
 
 
 @pytest.mark.parametrize(
