@@ -42,8 +42,7 @@ def several(**widths: int) -> HeteroData:
     """Makes authors, papers with labels, and subjects, with rows of these widths."""
     hetero = HeteroData()
     for name, count in {"author": 3, "paper": 30, "subject": 2}.items():
-        if hetero[name] is not hetero["paper"]:  # whose labels say the number
-            hetero[name].num_nodes = count
+        hetero[name].num_nodes = count
         if name in widths:
             hetero[name].x = torch.rand(count, widths[name], generator=torch.Generator().manual_seed(count))
     flat = data_of()
