@@ -149,6 +149,10 @@ def test_models_and_programs(name: str) -> None:
         testing.check_program(configured("model", name, max_iterations=20))
     elif name in ("gat", "gine"):
         testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, edge_width=2))
+    elif name == "rgcn":
+        testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes, num_relations=3))
+        projects = configured("model", name, project=True, hidden=4)
+        testing.check_model(lambda width, classes: projects(in_features=width, num_classes=classes, num_relations=3))
     else:
         testing.check_model(lambda width, classes: make(in_features=width, num_classes=classes))
 

@@ -22,6 +22,8 @@ from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
+_SUFFIXES = ("csv", "parquet", "npy")  # of a table of edges
+_ONE = ""  # name of a table of all relations
 _Types = dict[str, pa.DataType]
 
 
@@ -31,8 +33,10 @@ class EdgeFolder(Dataset):
     Only the edges are needed.
 
     `edges.csv`, `edges.parquet` or `edges.npy` has columns `src`, `dst` and optionally
-    `weight`. Further columns must be numeric and are edge features. An .npy is
-    [2, num_edges], or has these named fields.
+    `weight` and `type`, the name or the number of the edge's relation. Further columns
+    must be numeric and are edge features. An .npy is [2, num_edges], or has these named
+    fields. Instead, a folder `edges` may hold one such file for each relation, under
+    the name of the relation and all with the same columns.
 
     `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. A column
     `label` holds class numbers or names, empty or -1 for none. Decimal fractions are
@@ -100,30 +104,31 @@ class EdgeFolder(Dataset):
         if path and self.num_nodes is not None:
             raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
         ids = nodes.ids("id") if nodes else None
-        path = _file(self.root, "edges", ("csv", "parquet", "npy"))
-        if path is None:
-            raise UserError("holds no edges.csv, edges.parquet or edges.npy")
         # Ids that are text must not be read as numbers. Numbers are checked below.
         text = ids is not None and is_text(ids.type)
-        edges = _table(path, {"src": pa.string(), "dst": pa.string()} if text else {})
+        edges = _edges(self.root, {"src": pa.string(), "dst": pa.string()} if text else {})
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
-    def _graph(self, edges: Table, nodes: Table | None, ids: pa.Array | None) -> Graph:
+    def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
         features, names = self._features(nodes)
-        further = edges.others(("src", "dst", "weight"))
+        first, *_ = tables = list(edges.values())
+        further = first.others(("src", "dst", "weight", "type"))
+        types, type_names = first.types("type") if len(edges) == 1 and _ONE in edges else _by_file(edges)
         return Graph.from_edges(
-            edges.positions("src", ids),
-            edges.positions("dst", ids),
+            np.concatenate([table.positions("src", ids) for table in tables]),
+            np.concatenate([table.positions("dst", ids) for table in tables]),
             self.num_nodes if ids is None else len(ids),
             features=features,
             labels=labels,
             split=nodes.splits("split") if nodes else None,
-            weight=edges.numbers("weight") if "weight" in edges.names else None,
-            edge_features=edges.rows(further),
+            weight=np.concatenate([table.numbers("weight") for table in tables]) if "weight" in first.names else None,
+            edge_features=np.concatenate([table.rows(further) for table in tables]) if further else None,
             feature_names=names,
-            edge_feature_names=edges.column_names(further),
+            edge_feature_names=first.column_names(further),
+            edge_types=types,
+            edge_type_names=type_names,
             coordinates=self._array("coordinates"),
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
@@ -149,6 +154,43 @@ class EdgeFolder(Dataset):
     def _array(self, name: str) -> Array | None:
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
+
+
+def _edges(root: Path, types: _Types) -> dict[str, Table]:
+    """Reads the tables of edges by relation, or one table under the name `_ONE`."""
+    path, folder = _file(root, "edges", _SUFFIXES), root / "edges"
+    if path is not None and folder.is_dir():
+        raise UserError(f"holds both {path.name} and a folder edges")
+    if path is not None:
+        return {_ONE: _table(path, types)}
+    if not folder.is_dir():
+        raise UserError("holds no edges.csv, edges.parquet or edges.npy, and no folder edges")
+    relations = sorted({each.stem for each in folder.iterdir() if each.suffix[1:] in _SUFFIXES})
+    if not relations:
+        raise UserError("holds a folder edges without .csv, .parquet or .npy files, one for each relation")
+    found = {}
+    for relation in relations:
+        path = _file(folder, relation, _SUFFIXES)
+        assert path is not None
+        found[relation] = _table(path, types)
+    return found
+
+
+def _by_file(edges: dict[str, Table]) -> tuple[Array, list[str]]:
+    """Numbers the relations of files in order. Returns types of all edges, and names.
+
+    Raises `UserError` for files with other columns than the first.
+    """
+    first = next(iter(edges.values()))
+    for table in edges.values():
+        if "type" in table.names:
+            raise UserError(f"edges/{table.name} has a column 'type', which the name of the file says")
+        if set(table.names) != set(first.names):
+            raise UserError(
+                f"edges/{table.name} has the columns {', '.join(table.names)}, and edges/{first.name} has "
+                f"{', '.join(first.names)}: all relations need the same"
+            )
+    return np.repeat(np.arange(len(edges)), [table.num_rows for table in edges.values()]), list(edges)
 
 
 def _table(path: Path, types: _Types) -> Table:

@@ -20,6 +20,8 @@ from gnnkit.engine.lookup import Lookup as Lookup
 from gnnkit.engine.lookup import Reach as Reach
 from gnnkit.engine.pool import Pool as Pool
 from gnnkit.engine.rank_graph import RankGraph as RankGraph
+from gnnkit.engine.relations import Combine as Combine
+from gnnkit.engine.relations import Pairs as Pairs
 from gnnkit.engine.schedule import ForwardPass as ForwardPass
 from gnnkit.engine.schedule import Operation as Operation
 from gnnkit.engine.schedule import Schedule as Schedule

@@ -17,6 +17,7 @@ from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
+from gnnkit.engine.relations import Combine
 from gnnkit.engine.schedule import ForwardPass, Operation
 from gnnkit.errors import UserError
 
@@ -132,6 +133,29 @@ class Adjacency(ABC):
         works on each column for itself. Besides `rows`, gradients flow into this rank's
         parameters only.
         """
+
+    def aggregate_relations(
+        self, x: Tensor, combine: Combine, *, inverse: bool = False
+    ) -> Tensor:  # [num_src, f] -> [num_dst, k]
+        """Takes the mean over the in-edges of each relation, and combines the means.
+
+        `combine(means, pairs, columns)` gets a row for each pair of a destination and a
+        relation that has edges, [num_pairs, columns of x], and returns a sum for each
+        destination: `pairs.sum(pairs.product(means, weights[:, columns]))` multiplies
+        by the weights of relations. It must be linear in the means, because several
+        ranks may hold edges of one pair. Means divide by degrees of the whole graph,
+        and are weighted where edges have weights.
+
+        Args:
+            x: [num_src, f].
+            combine: From means and `Pairs` to [pairs.num_rows, k].
+            inverse: Whether each edge u -> v also leads from v to u, by a relation of
+                its own: that of the edge plus the number of relations. Default: no.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not tell relations apart, as its edges have no types: a model of relations (rgcn) "
+            "needs strategy=vertex_centric"
+        )
 
     @abstractmethod
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:  # [held edges, H]
@@ -357,6 +381,11 @@ class ShardAdjacency(Adjacency):
 
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         return self._entered("messages").message_sum(x, message, self.layer)
+
+    def aggregate_relations(self, x: Tensor, combine: Combine, *, inverse: bool = False) -> Tensor:
+        if self.forward.schedule is not None:
+            raise UserError("a model of relations reads rows of now: choose exchange=exact or quantized")
+        return self._entered("relations").relation_sum(x, combine, self.layer, inverse=inverse)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return self._entered("scores").scores(src, dst, edge, self.layer)

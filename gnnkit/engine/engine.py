@@ -25,6 +25,7 @@ from gnnkit.engine.exchange import Demand, Peers, Route, Slicing
 from gnnkit.engine.kernels import ONE, EdgeKernels
 from gnnkit.engine.quarters import Degrees, Kind, Quarters
 from gnnkit.engine.rank_graph import RankGraph
+from gnnkit.engine.relations import Combine, Pairs, RelationEdges
 from gnnkit.engine.schedule import Passes
 from gnnkit.engine.sparse_rows import Rows
 from gnnkit.engine.tally import Tally
@@ -66,6 +67,8 @@ class Engine:
         self._degrees: Degrees | None = None
         self.fixed: Rows | None = None  # [num_owned, f] input rows that stay as they are
         self._kept: dict[tuple[Kind, bool], Tensor] = {}  # sums over these rows
+        self._kept_means: dict[bool, Tensor] = {}  # of pairs, over these rows
+        self._pairs: dict[bool, Pairs] = {}
         self.nodes, self.edge_ids, self.source_ids = (
             torch.tensor(np.asarray(ids, np.int64), device=self.device)
             for ids in (shard.owned, shard.edge_ids, shard.sources)
@@ -97,10 +100,18 @@ class Engine:
             shard.csc.num_sources,
         )
         edge_features = None if features is None else features[kept]
-        other.shard = replace(shard, csc=csc, edge_ids=shard.edge_ids[kept], edge_features=edge_features)
+        other.shard = replace(
+            shard,
+            csc=csc,
+            edge_ids=shard.edge_ids[kept],
+            edge_features=edge_features,
+            edge_types=None,
+            relation_degrees=None,
+        )
         for name in ("rank_graph", "quarters"):
             other.__dict__.pop(name, None)  # of all edges
         other.fixed, other._kept, other._degrees = None, {}, None
+        other._kept_means, other._pairs = {}, {}
         other.edges = HeldEdges(csc, self.device)
         other.edge_ids = torch.tensor(np.asarray(other.shard.edge_ids, np.int64), device=self.device)
         other.edge_features = None if edge_features is None else self._tensor(edge_features)
@@ -123,7 +134,7 @@ class Engine:
 
         Exact training passes make sums over its rows once.
         """
-        self.fixed, self._kept = x, {}
+        self.fixed, self._kept, self._kept_means = x, {}, {}
 
     @cached_property
     def quarters(self) -> Quarters:
@@ -277,6 +288,72 @@ class Engine:
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
         z = self.edges.by_destination.sum(message(rows, columns))
         return self._join(self._at_owners(z, layer), x, layer)
+
+    def pairs(self, inverse: bool) -> Pairs:
+        """The pairs (row, relation) of the held edges. Collective at first use.
+
+        Raises `UserError` where the held edges have lost their types.
+
+        Args:
+            inverse: Whether edges also lead back, by relations of their own.
+        """
+        if inverse not in self._pairs:
+            if self.shard.num_relations > 1 and self.shard.edge_types is None:
+                raise UserError(
+                    "these edges have no types: a model of relations takes no added self-loops (self_loops) and no "
+                    "task=link_prediction"
+                )
+            edges = RelationEdges.of(self.shard, lambda: self.degrees, inverse=inverse)
+            self._pairs[inverse] = Pairs.of(edges, self.device)
+        return self._pairs[inverse]
+
+    def set_pairs(self, pairs: dict[bool, Pairs]) -> None:
+        """Takes the pairs without and with inverse relations, in place of its own."""
+        self._pairs = dict(pairs)
+
+    def relation_sum(
+        self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False
+    ) -> Tensor:  # [num_owned, f] -> [num_owned, k]
+        """Sums what `combine` makes of the means of each relation, over the holders.
+
+        Each row travels once, whatever the number of relations, and the sums after
+        `combine`. Inverse relations read the rows of targets and add up at sources.
+
+        Args:
+            x: [num_owned, f] rows.
+            combine: From means of pairs and columns of `x` to sums of rows.
+            layer: Layer of the model.
+            inverse: Whether edges also lead back, by relations of their own.
+        """
+        pairs = self.pairs(inverse)
+        columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
+        sums = combine(self._means(x, pairs, layer, inverse), pairs, columns)
+        own, halo = len(self.shard.cell_nodes), len(self.shard.halo)
+        z = sums[:own]
+        if not self.targets.idle:
+            z = z + self.targets.collect(sums[own + halo :], layer)
+        if inverse and not self.sources.idle:
+            z = z + self.sources.collect(sums[own : own + halo], layer)
+        return self.slicing.add_rows(z, layer) if self.slicing else z
+
+    def _means(self, x: Tensor, pairs: Pairs, layer: int, inverse: bool) -> Tensor:  # [num_pairs, f / S]
+        """Returns the means of pairs. Those of fixed rows are made once."""
+        known = inverse in self._kept_means
+        if not self._is_fixed(x) or not (known or torch.is_grad_enabled()):
+            return pairs.means(self._all_rows(x, layer, inverse))
+        if not known:
+            self._kept_means[inverse] = pairs.means(self._all_rows(x, layer, inverse))
+        return copy_on_write(self._kept_means[inverse])
+
+    def _all_rows(self, x: Tensor, layer: int, inverse: bool) -> Tensor:
+        """Returns the rows [cell_nodes | halo | partial], those not read as zeros."""
+        cut = self.slicing.cut(x, layer) if self.slicing else x
+        rows, num_partial = self.with_halo(cut, layer), len(self.shard.partial)
+        if self.targets.idle:
+            return rows
+        if inverse:
+            return torch.cat([rows, self.targets.spread(cut, layer)])
+        return torch.cat([rows, rows.new_zeros(num_partial, rows.shape[1])])
 
     def max(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, ...] -> [num_owned, ...]
         """Takes the largest over in-edges, 0 without.

@@ -273,6 +273,11 @@ class Slicing:
         result: Tensor = _Replicate.apply(x, self, layer)
         return result
 
+    def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
+        """Adds up what the slice ranks have of my rows, in the order of slices."""
+        result: Tensor = _AddRows.apply(z, self, layer)
+        return result
+
     def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
         """Returns values that all slice ranks hold, before each uses its own columns.
 
@@ -329,6 +334,13 @@ class Slicing:
         received = self.peers.move(numbers, sent, [n * width for n in self.row_counts], exchange)
         return received.view(sum(self.row_counts), *x.shape[1:])
 
+    def add_up_rows(self, z: Tensor, layer: int) -> Tensor:
+        """Does what `add_rows` does, without autograd."""
+        width, owned = z.shape[1], self.row_counts[self.rank]
+        sent, arriving = [n * width for n in self.row_counts], [owned * width] * self.num_slices
+        received = self.peers.move(z.reshape(-1), sent, arriving, Exchange("add_rows", layer, width))
+        return received.view(self.num_slices, owned, width).sum(0)
+
     def own_rows(self, x: Tensor) -> Tensor:  # [num_cell_nodes, ...] -> [num_owned, ...]
         """Returns my rows of the cell's."""
         return torch.split(x, self.row_counts)[self.rank]
@@ -377,6 +389,17 @@ class _Replicate(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.slicing.own_rows(grad), None, None
+
+
+class _AddRows(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slicing: Slicing, layer: int) -> Tensor:
+        ctx.slicing, ctx.layer = slicing, layer
+        return slicing.add_up_rows(z, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.slicing.replicate_rows(grad, ctx.layer), None, None
 
 
 class _Share(Function):

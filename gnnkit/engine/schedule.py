@@ -19,7 +19,7 @@ from gnnkit.engine.dropout import derive
 from gnnkit.engine.tally import Exchange
 from gnnkit.engine.wire import Transfer, Wire
 
-Operation = Literal["sum", "mean", "max", "weighted sum", "messages", "scores", "softmax", "halo"]
+Operation = Literal["sum", "mean", "max", "weighted sum", "messages", "scores", "softmax", "halo", "relations"]
 _tracker = ModuleTracker()
 
 

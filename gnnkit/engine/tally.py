@@ -13,7 +13,17 @@ from gnnkit.spans import Spans, active
 
 Step = Literal["slice", "gather", "reduce", "fetch"]  # unslicing counts as slice
 Kind = Literal[
-    "gather", "gather_back", "reduce", "reduce_back", "cut", "join", "replicate", "add_up", "hand_out", "fetch"
+    "gather",
+    "gather_back",
+    "reduce",
+    "reduce_back",
+    "cut",
+    "join",
+    "replicate",
+    "add_rows",
+    "add_up",
+    "hand_out",
+    "fetch",
 ]
 
 _STEPS: dict[Kind, Step] = {
@@ -24,6 +34,7 @@ _STEPS: dict[Kind, Step] = {
     "cut": "slice",
     "join": "slice",
     "replicate": "slice",
+    "add_rows": "slice",
     "add_up": "slice",
     "hand_out": "slice",
     "fetch": "fetch",

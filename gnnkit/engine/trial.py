@@ -14,8 +14,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
+from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.engine import Engine
 from gnnkit.engine.products import fast_products
+from gnnkit.engine.relations import Pairs
 from gnnkit.engine.sparse_rows import SparseRows
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
@@ -32,13 +34,20 @@ class Sizes:
     partial: int = 1  # partial sums for other cells
     edges: int = 1
     halo: int = 1  # sources that other cells own
+    pairs: int = 1  # of a row and a relation whose edges enter the row, where a model reads relations
 
 
 class Trial:
     """One rank's engine over made-up rows, with peers that send zeros."""
 
     def __init__(
-        self, traffic: Traffic, slice_: int, edge_width: int, dtype: torch.dtype, sizes: Sizes | None = None
+        self,
+        traffic: Traffic,
+        slice_: int,
+        edge_width: int,
+        dtype: torch.dtype,
+        sizes: Sizes | None = None,
+        num_relations: int = 1,
     ) -> None:
         """Makes the rows.
 
@@ -48,6 +57,7 @@ class Trial:
             edge_width: Columns of an edge's features. 0: there are none.
             dtype: Type of rows.
             sizes: Numbers of rows. None: one of each kind.
+            num_relations: Number of edge types.
         """
         grid, sizes = traffic.grid, sizes or Sizes()
         if grid.slices == 1:
@@ -56,6 +66,9 @@ class Trial:
         self.comm = Alone(slice_, grid.world_size)
         self.engine = Engine(_shard(traffic, slice_, edge_width, sizes), self.comm, dtype, self._notes)
         tell_row_counts(self.engine)
+        self.engine.set_pairs(
+            {inverse: _pairs(self.engine, sizes, num_relations, inverse) for inverse in (False, True)}
+        )
 
     def adjacencies(self, num_layers: int) -> tuple[Adjacency, ...]:
         """Makes one adjacency for each layer."""
@@ -118,7 +131,7 @@ def exchanges(
         slice_: Slice of the rank.
         keeps_sums: Whether steps keep the sums over fixed input rows. Default: no.
     """
-    trial = Trial(traffic, slice_, edge_width, _dtype(model))
+    trial = Trial(traffic, slice_, edge_width, _dtype(model), num_relations=relations_of(model))
     trial.forward(model, in_features, keeps_sums=keeps_sums)[0].sum().backward()  # type: ignore[no-untyped-call]
     model.zero_grad()
     return trial.take_exchanges()
@@ -145,10 +158,10 @@ def activations(
     """
 
     def kept(sizes: Sizes) -> int:
-        trial = Trial(traffic, slice_, edge_width, _dtype(model), sizes)
+        trial = Trial(traffic, slice_, edge_width, _dtype(model), sizes, relations_of(model))
         return trial.forward(model, in_features, sparse=sparse)[1]
 
-    some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2)
+    some = Sizes(owned=2, cell_nodes=4, partial=2, edges=2, halo=2, pairs=2)
     base = kept(some)
     numbers = {field.name: getattr(some, field.name) for field in fields(Sizes)}
     slopes = [kept(replace(some, **{name: number + 1})) - base for name, number in numbers.items()]
@@ -184,6 +197,23 @@ class SavedTensors(saved_tensors_hooks):
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def relations_of(model: object) -> int:
+    """Returns the number of edge types that a model was made for."""
+    return int(getattr(model, "num_relations", 1))
+
+
+def _pairs(engine: Engine, sizes: Sizes, num_relations: int, inverse: bool) -> Pairs:
+    """Makes up pairs of the first relation. All edges lead into the first pair."""
+    shard, total = engine.shard, num_relations * (1 + inverse)
+    num_rows = len(shard.cell_nodes) + len(shard.halo) + len(shard.partial)
+    indptr = np.full(sizes.pairs + 1, sizes.edges if sizes.pairs else 0)
+    indptr[0] = 0
+    into = CSC(indptr, np.zeros(indptr[-1], np.int64), num_sources=num_rows)
+    out = CSC(np.append(0, np.full(num_rows, sizes.pairs)), np.arange(sizes.pairs), num_sources=sizes.pairs)
+    counts, device = [sizes.pairs, *[0] * (total - 1)], engine.device
+    return Pairs(counts, HeldEdges(into, device), np.ones(indptr[-1]), HeldEdges(out, device))
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

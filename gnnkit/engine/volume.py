@@ -67,8 +67,9 @@ def _words(exchange: Exchange, traffic: Traffic, held_edges: int, rank: int) -> 
         mine = np.full(len(others), counts[place])
         return (counts[others], mine) if exchange.kind == "add_up" else (mine, counts[others])
     owned = traffic.num_owned.reshape(-1, traffic.grid.slices)[cell]
-    if exchange.kind == "replicate":
-        return np.full(len(others), owned[place]) * exchange.width, owned[others] * exchange.width
+    if exchange.kind in ("replicate", "add_rows"):
+        there, back = np.full(len(others), owned[place]) * exchange.width, owned[others] * exchange.width
+        return (there, back) if exchange.kind == "replicate" else (back, there)
     shares = exchange.heads * column_shares(exchange.width, traffic.grid.slices)
     there, back = owned[place] * shares[others], owned[others] * shares[place]
     return (there, back) if exchange.kind == "cut" else (back, there)

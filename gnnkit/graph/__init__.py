@@ -9,6 +9,7 @@ from gnnkit.graph.features import feature_arrays as feature_arrays
 from gnnkit.graph.features import read_features as read_features
 from gnnkit.graph.graph import Graph as Graph
 from gnnkit.graph.labels import labelled as labelled
+from gnnkit.graph.schema import Schema as Schema
 from gnnkit.graph.split import SPLITS as SPLITS
 from gnnkit.graph.split import Split as Split
 from gnnkit.graph.split import random_split as random_split

@@ -14,6 +14,7 @@ from gnnkit.graph.features import rows_of
 from gnnkit.graph.types import Ids
 from gnnkit.ranges import shown
 
+_MAX_RELATIONS = 1 << 15
 _MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE = 1_000_000, 16  # ids beyond both are taken for a mistake
 
 
@@ -63,6 +64,32 @@ def edge_positions_of(values: object | None, num_edges: int) -> Ids | None:
     positions = checks.ids("edge_positions", checks.integers("edge_positions", values, num_edges))
     checks.check_range("edge_positions", positions, 0, 2**63)
     return positions
+
+
+def edge_types_of(values: object | None, num_edges: int, names: Sequence[str] | None) -> npt.NDArray[np.int16] | None:
+    """Reads the relations of edges, if there are several.
+
+    Args:
+        values: [num_edges] numbers from 0, or None.
+        num_edges: Number of edges.
+        names: Names of the relations, or None.
+    """
+    if values is None:
+        if names is not None and len(names) != 1 and num_edges:
+            raise UserError(f"edge_type_names has {len(names)} names, but edge_types says no edge's relation")
+        return None
+    if names is not None and len(names) > _MAX_RELATIONS:
+        raise UserError(f"edge_type_names has {len(names)} names, at most {_MAX_RELATIONS} relations are read")
+    types = checks.integers("edge_types", values, num_edges)
+    checks.check_range("edge_types", types, 0, _MAX_RELATIONS if names is None else len(names))
+    return np.ascontiguousarray(types, np.int16)
+
+
+def relation_names(types: Ids | None, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Returns the names of the relations, which are numbers where none are given."""
+    if types is None or names is not None:
+        return None if names is None else tuple(names)
+    return tuple(map(str, range(int(types.max(initial=0)) + 1)))
 
 
 def pairs_of(name: str, values: object | None, num_nodes: int) -> npt.NDArray[np.int64] | None:

@@ -22,13 +22,27 @@ from gnnkit.graph.features import (
     read_features,
     rows_of,
 )
-from gnnkit.graph.fields import count_nodes, edge_positions_of, names_of, node_ids_of, pairs_of
+from gnnkit.graph.fields import (
+    count_nodes,
+    edge_positions_of,
+    edge_types_of,
+    names_of,
+    node_ids_of,
+    pairs_of,
+    relation_names,
+)
 from gnnkit.graph.labels import check_labelled, labelled, read_labels
+from gnnkit.graph.schema import NodeTypes, Schema, node_types_of
 from gnnkit.graph.split import Split, random_split
 from gnnkit.graph.types import Floats, Ids, Labels, set_fields, take
 from gnnkit.storage import load_arrays, save_arrays
 
-_NAMES = ("class_names", "feature_names", "edge_feature_names")  # fields that a saved graph keeps as JSON
+_NAMES = (
+    "class_names",
+    "feature_names",
+    "edge_feature_names",
+    "edge_type_names",
+)  # fields that a saved graph keeps as JSON
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +75,14 @@ class Graph:
 
     `feature_names` and `edge_feature_names` are distinct. Runs keep them, and a trained
     model finds its columns by name in other data. None: columns are known by place.
+
+    `edge_types` number the relation of each edge, and `edge_type_names` name the
+    relations, by default 0, 1, ... Models of relations (`rgcn`) tell these apart. All
+    other models, samplers and their exports read all edges alike. None: all edges are
+    of one relation.
+
+    `node_types` are the types of nodes, as ranges of ids in the order of the types:
+    (name, number of nodes) each. `schema` finds the range of a type.
     """
 
     csc: CSC
@@ -76,6 +98,9 @@ class Graph:
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
     edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
+    edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
+    edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
+    node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -99,8 +124,10 @@ class Graph:
             val_edges=pairs_of("val_edges", self.val_edges, n),
             test_edges=pairs_of("test_edges", self.test_edges, n),
             node_ids=node_ids_of(self.node_ids, n),
+            node_types=node_types_of(self.node_types, n),
         )
         self._check_columns()
+        self._check_relations()
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
 
@@ -112,6 +139,12 @@ class Graph:
             feature_names=names_of("feature_names", self.feature_names, self.features.shape[1]),
             edge_feature_names=names_of("edge_feature_names", self.edge_feature_names, edge_width),
         )
+
+    def _check_relations(self) -> None:
+        """Raises `UserError` for edge types that do not fit their names."""
+        names = names_of("edge_type_names", self.edge_type_names)
+        types = edge_types_of(self.edge_types, self.num_edges, names)
+        set_fields(self, edge_types=types, edge_type_names=relation_names(types, names))
 
     @classmethod
     def of(cls, value: Any) -> Graph:
@@ -150,6 +183,9 @@ class Graph:
         node_ids: npt.ArrayLike | None = None,  # [num_nodes]
         feature_names: Sequence[str] | None = None,  # [width]
         edge_feature_names: Sequence[str] | None = None,  # [edge_width]
+        edge_types: npt.ArrayLike | None = None,  # [num_edges]
+        edge_type_names: Sequence[str] | None = None,  # [num_relations]
+        node_types: NodeTypes | None = None,
         threads: int | None = None,
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
@@ -171,11 +207,15 @@ class Graph:
             node_ids: [num_nodes] your ids of the nodes, or None.
             feature_names: [width] names of columns, or None.
             edge_feature_names: [edge_width] names of columns, or None.
+            edge_types: [num_edges] relation of each edge, from 0. None: one relation.
+            edge_type_names: [num_relations] names of the relations, or None.
+            node_types: name and number of nodes of each type, in the order of ids.
             threads: threads that sort. Default: the cores at hand.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
         num_nodes = count_nodes(src, dst, features) if num_nodes is None else num_nodes
         edge_features, weight = optional_rows("edge_features", edge_features, len(src)), read_weights(weight, len(src))
+        types = None if edge_types is None else checks.integers("edge_types", edge_types, len(src))
         csc, positions = sort_edges(src, dst, num_nodes, num_nodes, True, threads)
         return cls(
             csc if weight is None else replace(csc, weight=weight[positions]),
@@ -189,11 +229,14 @@ class Graph:
             node_ids=None if node_ids is None else checks.array("node_ids", node_ids),
             feature_names=None if feature_names is None else tuple(feature_names),
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
+            edge_types=take(types, positions),
+            edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
+            node_types=node_types,
         )
 
     @classmethod
     def from_pyg(cls, data: Any, *, split: int | None = None, val: Any = None, test: Any = None) -> Graph:
-        """Reads a `torch_geometric.data.Data`, or a `HeteroData` of one type.
+        """Reads a `torch_geometric.data.Data` or `HeteroData`.
 
         Reads `edge_index`, and where present `x`, `y`, `edge_weight`, `edge_attr`,
         `pos` of 2 or 3 dimensions, `n_id` as `node_ids`, and the split. The split of
@@ -202,11 +245,16 @@ class Graph:
         warning names other attributes, which are not read.
 
         Puts edges into the CSC's order. `edge_positions` keep the positions in
-        `edge_index`. Raises `UserError` naming the attribute at fault, and for types,
-        times and labels of graphs or of edges, which are not supported yet.
+        `edge_index`. Raises `UserError` naming the attribute at fault, and for times
+        and labels of graphs or of edges, which are not supported yet.
+
+        The types of a `HeteroData` become `node_types` and `edge_types`, in its order.
+        The type of nodes with labels (and a split, where several have labels) is the
+        predicted one. `x` of different widths get columns of their own, and a type
+        without `x` then has a column of ones. `edge_type` of a `Data` is read too.
 
         Args:
-            data: homogeneous graph with an `edge_index` [2, num_edges].
+            data: graph with an `edge_index` [2, num_edges] for each type of edges.
             split: column of masks that hold several splits, from 0.
             val: second `Data` of `RandomLinkSplit`. `val_edges` are the edges that are
                 to be predicted. Pairs without an edge are not read, as
@@ -298,6 +346,7 @@ class Graph:
         src: str = "src",
         dst: str = "dst",
         weight: str | None = None,
+        edge_type: str = "type",
         id: str = "id",
         label: str = "label",
         split: str = "split",
@@ -316,6 +365,7 @@ class Graph:
             src: column of `edges`, the id of the source.
             dst: column of `edges`, the id of the destination.
             weight: column of `edges`. Default: `weight`, if there is one.
+            edge_type: column of `edges`, may be missing: name or number of a relation.
             id: column of `nodes`: whole numbers, text or UUIDs.
             label: column of `nodes`, may be missing: classes, names or decimal
                 fractions, empty for none.
@@ -326,7 +376,7 @@ class Graph:
         """
         from gnnkit.graph.tables import from_tables
 
-        return from_tables(edges, nodes, (src, dst), weight, (id, label, split), features, edge_features)
+        return from_tables(edges, nodes, (src, dst), weight, edge_type, (id, label, split), features, edge_features)
 
     from_pandas = from_tables
     from_polars = from_tables
@@ -370,6 +420,8 @@ class Graph:
                 val_edges=arrays.get("val_edges"),
                 test_edges=arrays.get("test_edges"),
                 node_ids=arrays.get("node_ids"),
+                edge_types=arrays.get("edge_types"),
+                node_types=meta.get("node_types"),
                 **names,
             )
         except KeyError as error:
@@ -395,8 +447,9 @@ class Graph:
             "val_edges": self.val_edges,
             "test_edges": self.test_edges,
             "node_ids": self.node_ids,
+            "edge_types": self.edge_types,
         }
-        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in _NAMES})
+        save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in (*_NAMES, "node_types")})
 
     @property
     def num_nodes(self) -> int:
@@ -419,6 +472,16 @@ class Graph:
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
 
     @property
+    def schema(self) -> Schema:
+        """The types of nodes and of edges. Without types: one of each."""
+        return Schema(self.node_types or (("", self.num_nodes),), self.edge_type_names or ("",))
+
+    @property
+    def num_relations(self) -> int:
+        """The number of relations, 1 for edges without types."""
+        return 1 if self.edge_type_names is None else max(len(self.edge_type_names), 1)
+
+    @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_nodes]
         """Which nodes have a label. A set of classes may be empty, and is a label."""
         return labelled(self.labels)
@@ -426,16 +489,19 @@ class Graph:
     def symmetrize(self, *, threads: int | None = None) -> Graph:
         """Adds missing reverse edges, like `CSC.symmetrize`.
 
-        A reverse edge has the features and the position of the other edge.
+        A reverse edge has the features, the type and the position of the other edge.
         """
         csc, order = self.csc.symmetrize(threads=threads)
         features, positions = take(self.edge_features, order), take(self.edge_positions, order)
-        return replace(self, csc=csc, edge_features=features, edge_positions=positions)
+        types = take(self.edge_types, order)
+        return replace(self, csc=csc, edge_features=features, edge_positions=positions, edge_types=types)
 
     def renumber(self, order: npt.ArrayLike, *, threads: int | None = None) -> Graph:
         """Numbers the nodes in another order.
 
         `edge_positions` keep the positions in the list that the graph was made from.
+        Nodes of one type need no longer stand together, so the result has no
+        `node_types`.
 
         Args:
             order: [num_nodes] each node once, the new node 0 first.
@@ -461,6 +527,8 @@ class Graph:
             val_edges=None if self.val_edges is None else number[self.val_edges],
             test_edges=None if self.test_edges is None else number[self.test_edges],
             node_ids=take(self.node_ids, order),
+            edge_types=take(self.edge_types, edges),
+            node_types=None,
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:

@@ -13,6 +13,7 @@ from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.attributes import Get, as_column, as_row, optional, split_of, tell_unread
 from gnnkit.graph.graph import Graph
+from gnnkit.graph.hetero import from_hetero
 
 _TYPES = ("node_type", "edge_type")
 _READ = {"edge_index", "x", "y", "edge_weight", "edge_attr", "n_id", "num_nodes", *_TYPES}
@@ -27,8 +28,17 @@ def is_pyg(value: Any) -> bool:
 
 
 def from_pyg(data: Any, split: int | None, val: Any, test: Any) -> Graph:
-    """Reads a `Data`, as `Graph.from_pyg` says."""
-    data = _homogeneous(data)
+    """Reads a `Data` or a `HeteroData`, as `Graph.from_pyg` says."""
+    if _is_temporal(data):
+        raise UserError(
+            f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
+        )
+    if _is_hetero(data) and len(data.node_types) == len(data.edge_types) == 1:
+        data = data.to_homogeneous(add_node_type=False, add_edge_type=False)
+    elif _is_hetero(data):
+        if val is not None or test is not None:
+            raise UserError("HeteroData: edges to predict are read of graphs of one type only, leave out val and test")
+        return from_hetero(data, split)
     num_nodes = whole("data.num_nodes", data.num_nodes, 0)
     given = _names(data)
     links = given & {*_LINKS, *_NEGATIVE}
@@ -70,6 +80,8 @@ def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]
         edge_features=as_column(optional("data.", get, "edge_attr")),
         coordinates=pos if has_place else None,
         node_ids=optional("data.", get, "n_id"),
+        edge_types=_several("edge_type", get),
+        node_types=_ranges(get),
     )
     return graph, {*_READ, *masks, *({"pos"} if has_place else ())}
 
@@ -77,16 +89,30 @@ def _read(data: Any, num_nodes: int, split: int | None) -> tuple[Graph, set[str]
 def _edge_index(get: Get) -> Array:  # [2, num_edges]
     if get("edge_index") is None and get("adj_t") is not None:
         raise UserError("data.adj_t is not read, data.edge_index is: leave out the transform ToSparseTensor")
-    for name in _TYPES:
-        types = optional("data.", get, name)
-        if types is not None and (types != types.ravel()[:1]).any():
-            raise UserError(
-                f"data.{name} holds several types, which are not supported yet: del data.{name} trains on all as one type"
-            )
     edge_index = optional("data.", get, "edge_index")
     if edge_index is None or edge_index.ndim != 2 or len(edge_index) != 2:
         raise UserError("data.edge_index must have shape [2, num_edges], other forms of edges are not read")
     return edge_index
+
+
+def _several(name: str, get: Get) -> Array | None:
+    """Reads types, if there are several."""
+    types = optional("data.", get, name)
+    return types if types is not None and (types != types.ravel()[:1]).any() else None
+
+
+def _ranges(get: Get) -> tuple[tuple[str, int], ...] | None:
+    """Reads types of nodes, as `HeteroData.to_homogeneous` orders these."""
+    types = _several("node_type", get)
+    if types is None:
+        return None
+    numbers = checks.integers("data.node_type", types)
+    checks.check_range("data.node_type", numbers, 0, len(numbers))
+    if (np.diff(numbers.astype(np.int64)) < 0).any():
+        raise UserError(
+            "data.node_type: nodes of one type must stand together, in the order of types: del data.node_type"
+        )
+    return tuple((str(name), count) for name, count in enumerate(np.bincount(numbers).tolist()))
 
 
 def _labels(get: Get, num_nodes: int) -> Array | None:
@@ -97,24 +123,6 @@ def _labels(get: Get, num_nodes: int) -> Array | None:
         what = "data.batch holds several graphs" if several else f"data.y has shape {list(labels.shape)}"  # type: ignore[union-attr]
         raise UserError(f"{what} for {num_nodes} nodes: labels of graphs are not supported yet, only labels of nodes")
     return labels
-
-
-def _homogeneous(data: Any) -> Any:
-    """Returns a `Data`. Raises `UserError` for several types, and for times."""
-    if _is_temporal(data):
-        raise UserError(
-            f"{type(data).__name__}: edges with times are not supported yet: make a Data of the edges of one period"
-        )
-    if not _is_hetero(data):
-        return data
-    nodes, edges = list(data.node_types), ["-".join(each) for each in data.edge_types]
-    if len(nodes) == 1 and len(edges) == 1:
-        return data.to_homogeneous(add_node_type=False, add_edge_type=False)
-    raise UserError(
-        f"HeteroData has types of nodes ({', '.join(nodes) or 'none'}) and of edges ({', '.join(edges) or 'none'}), expected "
-        "one of each, as more are not supported yet: choose with data.edge_type_subgraph, or forget the types with "
-        "data.to_homogeneous(add_node_type=False, add_edge_type=False)"
-    )
 
 
 def _is_hetero(value: Any) -> bool:

@@ -38,6 +38,10 @@ class Table:
                 raise UserError(f"{name} has two columns {column!r}")
             seen.add(column)
 
+    @property
+    def num_rows(self) -> int:
+        return int(self._table.num_rows)
+
     def is_text(self, name: str) -> bool:
         """Says whether the column holds text."""
         return is_text(self._column(name).type)
@@ -108,6 +112,20 @@ class Table:
         bad = found.is_null().to_numpy(zero_copy_only=False)
         self._refuse(name, bad, words, "is none of train, val, test, none")
         return np.asarray(np.array(list(SPLIT_NAMES.values()), np.int8)[found.to_numpy()])
+
+    def types(self, name: str) -> tuple[Ids | None, list[str] | None]:
+        """Reads types of edges [rows], and their names if these are text.
+
+        Names are numbered in the order of code points.
+        """
+        if name not in self.names:
+            return None, None
+        if not self.is_text(name):
+            return self.positions(name, None), None
+        column = self._column(name).cast(pa.string())
+        self._refuse(name, pc.fill_null(pc.equal(column, ""), True).to_numpy(zero_copy_only=False), None, "is empty")
+        names = pc.unique(column).sort()
+        return np.asarray(pc.index_in(column, value_set=names).to_numpy()), names.to_pylist()
 
     def numbers(self, name: str) -> Floats:  # [rows] finite
         column = self._column(name)

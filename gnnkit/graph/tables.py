@@ -18,6 +18,7 @@ def from_tables(
     nodes: Any,
     ends: tuple[str, str],
     weight: str | None,
+    edge_type: str,
     columns: tuple[str, str, str],
     features: str | Sequence[str] | Array | None,
     edge_features: Sequence[str] | None,
@@ -29,6 +30,7 @@ def from_tables(
         nodes: table of nodes, or None.
         ends: columns of source and destination.
         weight: column of weights. None: "weight", if there is one.
+        edge_type: column of types, which may be missing.
         columns: columns of id, label and split.
         features: columns of numbers, rows, or None for all other columns.
         edge_features: columns of numbers, or None for all other columns.
@@ -38,10 +40,11 @@ def from_tables(
     if weight is None:
         weight = "weight" if "weight" in links.names else None
     if edge_features is None:
-        edge_features = [name for name in links.others(ends) if name != weight]
+        edge_features = [name for name in links.others((*ends, edge_type)) if name != weight]
     ids = node_ids(links, named, ends, columns[0])
     labels, class_names = named.labels(columns[1]) if named else (None, None)
     given, names = _features(named, columns, features)
+    types, type_names = links.types(edge_type)
     return Graph.from_edges(
         links.positions(ends[0], ids),
         links.positions(ends[1], ids),
@@ -51,6 +54,8 @@ def from_tables(
         split=named.splits(columns[2]) if named else None,
         weight=None if weight is None else links.numbers(weight),
         edge_features=links.rows(edge_features),
+        edge_types=types,
+        edge_type_names=type_names,
         feature_names=names,
         edge_feature_names=links.column_names(edge_features),
         class_names=class_names,

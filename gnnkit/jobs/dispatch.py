@@ -261,8 +261,8 @@ def _try_model(source: ModelSource) -> nn.Module | Program | None:
 
     from gnnkit.jobs.models import Widths
 
-    source.choice.check(extra=("in_features", "num_classes", "edge_width"))
-    widths = Widths(in_features=16, num_classes=16, edge_width=16)
+    source.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
+    widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
     try:
         with torch.device("meta"):
             return source.make_model(widths, 0) if source.trains else source.make_program()

@@ -168,7 +168,7 @@ def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *,
     graph, kept = with_kept(graph, settings.input_rows, reads_sparse(settings, source, strategy))
     counted_graph = graph if settings.embedding is None else _with_width(graph, settings.embedding)
     width, edge_width = graph_widths(counted_graph)
-    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width)
+    widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, graph.num_relations)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     # Learned rows change, and where edges are predicted each epoch has other edges.
     keeps_sums = strategy.keeps_sums and settings.embedding is None and links is None

@@ -1,4 +1,4 @@
-"""Runs whose input rows are no features of the data set."""
+"""What the model of a run reads: relations of edges, and rows of nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnnkit.sync import GradientSync
 
 
 def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, sync: GradientSync) -> None:
-    """Raises `UserError` for a run that cannot have the input rows of `inputs`.
+    """Raises `UserError` for a run that cannot have the edge types or the input rows.
 
     Args:
         settings: The configuration.
@@ -18,6 +18,12 @@ def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, 
         strategy: The configured strategy.
         sync: The configured synchronisation.
     """
+    if source.reads_relations and strategy.refuses_relations is not None:
+        raise UserError(
+            f"model={source.name} tells relations of edges apart, and strategy={settings.strategy.name} "
+            f"{strategy.refuses_relations}: choose strategy=vertex_centric with exchange=exact or quantized and "
+            "strategy.local_iterations=1"
+        )
     if settings.inputs != "features" and not source.trains:
         raise UserError(
             f"inputs={settings.inputs}: model={source.name} is iterated and learns nothing, leave the key out"

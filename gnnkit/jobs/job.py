@@ -96,7 +96,7 @@ class Job:
         edges = data.edge_features
         num_outputs = self.task().num_outputs(worker.shard.num_classes)
         width = self.settings.embedding or worker.features.width
-        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1])
+        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1], worker.shard.num_relations)
 
     def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
         """Sets up the strategy for a model. Collective.

@@ -34,6 +34,7 @@ class Widths:
     in_features: int
     num_classes: int  # width of the output
     edge_width: int  # 0 where edges have no features
+    num_relations: int = 1  # edge types
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class ModelSource:
     def reads_sparse(self) -> bool:
         """Whether layer 0 may get sparse rows, for some widths at least."""
         return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_sparse", False))
+
+    @property
+    def reads_relations(self) -> bool:
+        """Whether layers tell the relations of edges apart."""
+        return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_relations", False))
 
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""
@@ -105,7 +111,7 @@ class ModelSource:
             made: Any = self.given(widths.in_features, widths.num_classes)  # type: ignore[operator]
             return made  # type: ignore[no-any-return]
         arguments = {"in_features": widths.in_features, "num_classes": widths.num_classes}
-        if "edge_width" in inspect.signature(self.choice.load()).parameters:
-            arguments["edge_width"] = widths.edge_width
+        read = inspect.signature(self.choice.load()).parameters
+        arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in read}
         model: nn.Module = self.choice.create(**arguments)
         return model

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnkit.engine.relations import num_pairs
 from gnnkit.engine.tally import Exchange
 from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
 from gnnkit.engine.volume import Volume, volume
@@ -125,18 +126,20 @@ def _noted_shards(graph: Graph, model: nn.Module | Program, quality: Quality, si
     plain = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None)
     for shard in cut_all(plain, quality.partition):
         looped = shard.with_self_loops() if getattr(model, "self_loops", False) else shard
-        sizes.append(_sizes(looped))
+        sizes.append(_sizes(looped, model))
         yield looped
 
 
-def _sizes(shard: Shard) -> Sizes:
-    """Counts the rows of a shard."""
+def _sizes(shard: Shard, model: nn.Module | Program) -> Sizes:
+    """Counts the rows of a shard that a model reads."""
+    inverse: bool | None = getattr(model, "inverse", False) if getattr(model, "reads_relations", False) else None
     return Sizes(
         owned=len(shard.owned),
         cell_nodes=len(shard.cell_nodes),
         partial=len(shard.partial),
         edges=shard.csc.num_edges,
         halo=len(shard.halo),
+        pairs=0 if inverse is None else num_pairs(shard, inverse=inverse),
     )
 
 

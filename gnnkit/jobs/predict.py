@@ -93,6 +93,7 @@ def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | Non
     for what, value, wanted in (
         ("columns of features", given.in_features, widths.in_features),
         ("columns of edge features", given.edge_width, widths.edge_width),
+        *([("types of edges", given.num_relations, widths.num_relations)] if job.source.reads_relations else []),
     ):
         if value != wanted:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")

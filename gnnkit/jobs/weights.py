@@ -26,7 +26,7 @@ from gnnkit.storage import write_atomically
 
 FILE = "model.safetensors"  # in the run folder
 _METADATA = "gnnkit"  # the only key, as safetensors writes several in a random order
-_WIDTHS = ("in_features", "num_classes", "edge_width")
+_WIDTHS = ("in_features", "num_classes", "edge_width", "num_relations")
 _DIGEST = "sha256"
 
 

@@ -304,7 +304,12 @@ def _without_edges(graph: Graph) -> Graph:
     """Returns the same nodes, labels and splits without edges and features."""
     empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
     return replace(
-        graph, csc=empty, features=np.empty((graph.num_nodes, 0), np.float32), edge_features=None, edge_positions=None
+        graph,
+        csc=empty,
+        features=np.empty((graph.num_nodes, 0), np.float32),
+        edge_features=None,
+        edge_positions=None,
+        edge_types=None,
     )
 
 

@@ -159,7 +159,8 @@ def fingerprint(graph: Graph) -> str:
     """Hashes the sizes of a graph and up to a million numbers of each array."""
     digest = hashlib.sha256()
     csc = graph.csc
-    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, graph.edge_features):
+    of_edges = (graph.edge_features, graph.edge_types)
+    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
         if array is None:
             digest.update(b"none")
             continue

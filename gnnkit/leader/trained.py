@@ -33,6 +33,7 @@ class Inputs:
     edge_features: list[str] | None
     both_ways: float  # share of edges that have a reverse edge
     unit_rows: bool  # whether each row of features adds up to 1
+    edge_types: list[str] | None = None  # names of relations in order. None: there is one
     scale: Scale = field(default_factory=lambda: Scale("none"))  # of the rows that the model reads
 
     @classmethod
@@ -44,6 +45,7 @@ class Inputs:
             list(graph.edge_feature_names) if graph.edge_feature_names else None,
             both_ways(graph.csc),
             reads and _adds_up(graph.features),
+            None if graph.edge_type_names is None else list(graph.edge_type_names),
         )
 
     @classmethod
@@ -57,7 +59,7 @@ class Inputs:
             found = cls._of(json.loads(path.read_bytes())) if path.exists() else None
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {error}") from error
-        if found is not None and not (_are_names(found.features) and _are_names(found.edge_features)):
+        if found is not None and not all(map(_are_names, (found.features, found.edge_features, found.edge_types))):
             raise UserError(f"{path} holds no names of columns")
         return found
 
@@ -113,7 +115,20 @@ def as_trained(settings: Settings, graph: Graph) -> Graph:
     if edge_order is not None and graph.edge_features is not None:
         names = tuple(known.edge_features or ())
         graph = replace(graph, edge_features=graph.edge_features[:, edge_order], edge_feature_names=names)
-    return graph
+    return _with_relations(graph, known.edge_types)
+
+
+def _with_relations(graph: Graph, known: Sequence[str] | None) -> Graph:
+    """Returns the graph with its relations numbered as in the trained model.
+
+    Relations that the model does not know come last.
+    """
+    own, types = graph.edge_type_names, graph.edge_types
+    if known is None or own is None or types is None:
+        return graph
+    names = (*known, *(name for name in own if name not in known))
+    place = {name: number for number, name in enumerate(names)}
+    return replace(graph, edge_types=np.array([place[name] for name in own])[types], edge_type_names=names)
 
 
 def _order(what: str, known: Sequence[str] | None, own: Sequence[str] | None, folder: Path) -> list[int] | None:

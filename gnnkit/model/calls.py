@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gnnkit.engine.trial import Trial
+from gnnkit.engine.trial import Trial, relations_of
 from gnnkit.model.exactness import ONE_RANK, ROWS
 
 
@@ -29,7 +29,7 @@ def calls(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
     found: list[str] = []
     with contextlib.suppress(Exception):  # the model may need a larger graph
         own, names = _copied(model)
-        trial = Trial(ONE_RANK, 0, edge_width, next(own.parameters()).dtype, ROWS)
+        trial = Trial(ONE_RANK, 0, edge_width, next(own.parameters()).dtype, ROWS, relations_of(own))
         trial.engine = _Listening(trial.engine, names, found)  # type: ignore[assignment]
         trial.forward(own, in_features)
     return found

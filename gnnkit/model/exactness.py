@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnkit.engine.trial import Sizes, Trial
+from gnnkit.engine.trial import Sizes, Trial, relations_of
 from gnnkit.model.pyg import reads_whole_graph
 from gnnkit.model.two_ranks import differs
 from gnnkit.partition.grid import Grid
@@ -54,7 +54,7 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     try:
         with torch.random.fork_rng(devices=[]), notes:
-            Trial(ONE_RANK, 0, edge_width, dtype, ROWS).forward(model, in_features)
+            Trial(ONE_RANK, 0, edge_width, dtype, ROWS, relations_of(model)).forward(model, in_features)
     except Exception:
         notes.add_dropouts(model)
     with contextlib.suppress(Exception):

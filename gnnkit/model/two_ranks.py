@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.engine.trial import relations_of
 from gnnkit.graph import Graph
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -32,18 +33,22 @@ def differs(model: nn.Module, in_features: int, edge_width: int = 0) -> bool:
         in_features: Columns of a node's features.
         edge_width: Columns of an edge's features. Default: 0, no edge features.
     """
-    graph = _graph(in_features, edge_width)
+    graph = _graph(in_features, edge_width, relations_of(model))
     owner = np.zeros(_NODES, np.int32)
     one, two = _outputs(model, graph, owner, 1), _outputs(model, graph, owner + (np.arange(_NODES) % 6 == 5), 2)
     return bool((one - two).abs().max() > _TOLERANCE * one.abs().max().clamp(min=1))
 
 
-def _graph(in_features: int, edge_width: int) -> Graph:
+def _graph(in_features: int, edge_width: int, num_relations: int) -> Graph:
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, _NODES, (2, _EDGES))
     edge_features = rng.normal(size=(_EDGES, edge_width)) if edge_width else None
     features = rng.normal(size=(_NODES, in_features))
-    return Graph.from_edges(src, dst, _NODES, features=features, edge_features=edge_features)
+    names = [str(relation) for relation in range(num_relations)]
+    types = rng.integers(0, num_relations, _EDGES)
+    return Graph.from_edges(
+        src, dst, _NODES, features=features, edge_features=edge_features, edge_types=types, edge_type_names=names
+    )
 
 
 def _outputs(model: nn.Module, graph: Graph, owner: np.ndarray, ranks: int) -> Tensor:  # [num_nodes, width]

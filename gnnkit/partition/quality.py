@@ -151,7 +151,9 @@ def measure(graph: Graph, partition: Partition, shards: Iterable[Shard] | None =
     """
     if shards is None:
         width_0 = np.empty((graph.num_nodes, 0), np.float32)
-        shards = cut_all(replace(graph, features=width_0, edge_features=None), partition)
+        shards = cut_all(
+            replace(graph, features=width_0, edge_features=None, edge_types=None, edge_type_names=None), partition
+        )
     held, train, copies = [], [], [0]
 
     def seen() -> Iterator[Shard]:

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.graph import CSC, Features, Floats, Graph, Ids, Labels, feature_arrays, labelled, read_features
+from gnnkit.graph.types import take
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
+from gnnkit.partition.relations import relation_degrees
 from gnnkit.storage import load_arrays, save_arrays
 
 
@@ -48,6 +50,11 @@ class Shard:
     split: npt.NDArray[np.int8]  # [num_owned] values of `Split`
     edge_features: Floats | None  # [num_held_edges, edge_width]
     mean_edge_features: Floats | None  # [num_cell_nodes, edge_width] of all in-edges, zeros if none: a loop's features
+    num_relations: int = 1  # as `Graph.num_relations`
+    edge_types: Ids | None = None  # [num_held_edges]. None: one relation, or added loops, which have none
+    relation_degrees: Floats | None = (
+        None  # [num_held_edges, 2] of the target and of the source, in the edge's relation
+    )
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:  # [num_owned]
@@ -85,7 +92,8 @@ class Shard:
         An added loop has weight 1 and edge id num_edges + v. Both degrees of v grow by
         1. Features are the mean of v's in-edges, as in PyG's
         `add_self_loops(fill_value="mean")`. Loops stand in the owner's cell, so that no
-        layout receives a row for a loop.
+        layout receives a row for a loop. Loops are of no relation, so the result has no
+        edge types.
         """
         loops = AddedLoops.to(
             np.flatnonzero(~self.looped), np.diff(self.csc.indptr)
@@ -106,6 +114,8 @@ class Shard:
             edge_features=None
             if mean is None or self.edge_features is None
             else loops.insert(self.edge_features, mean[loops.rows]),
+            edge_types=None,
+            relation_degrees=None,
         )
 
     def save(self, folder: Path) -> None:
@@ -129,7 +139,7 @@ class Shard:
         return cls(**{name: meta[name] for name in _SCALARS}, **rest)
 
 
-_SCALARS = ("rank", "num_nodes", "num_edges", "num_classes")
+_SCALARS = ("rank", "num_nodes", "num_edges", "num_classes", "num_relations")
 _CSC_ARRAYS = ("indptr", "indices", "weight")
 _ARRAYS = tuple(field.name for field in fields(Shard) if field.name not in (*_SCALARS, "grid", "csc", "features"))
 
@@ -175,6 +185,8 @@ class _Held:
     partial: Ids  # [num_partial]
     csc: CSC
     edge_features: Floats | None
+    edge_types: Ids | None
+    relation_degrees: Floats | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +203,7 @@ class _Whole:
     in_degree: Floats  # [num_nodes]
     out_degree: Floats  # [num_nodes]
     mean_edge_features: Floats | None  # [num_nodes, edge_width]
+    relation_degrees: Floats | None  # [num_edges, 2]
 
     @classmethod
     def of(cls, graph: Graph, partition: Partition) -> _Whole:
@@ -206,6 +219,9 @@ class _Whole:
             in_degree=csc.in_degree(),
             out_degree=csc.out_degree(),
             mean_edge_features=mean_in_edges(csc.indptr, graph.edge_features),
+            relation_degrees=None
+            if graph.edge_types is None
+            else relation_degrees(csc, destinations, graph.edge_types),
         )
 
     def hold(self, cell: int, edges: Ids) -> _Held:
@@ -218,14 +234,16 @@ class _Whole:
             edges, rows = edges[order], rows[order]
         indptr = _offsets(np.bincount(rows, minlength=len(cell_nodes) + len(partial)))
         halo, indices = self._renumber(self.graph.csc.indices[edges], cell_nodes)
-        weight, features = self.graph.csc.weight, self.graph.edge_features
+        weight, graph = self.graph.csc.weight, self.graph
         return _Held(
             cell_nodes,
             edges,
             halo,
             partial,
             CSC(indptr, indices, None if weight is None else weight[edges], len(cell_nodes) + len(halo)),
-            None if features is None else features[edges],
+            take(graph.edge_features, edges),
+            take(graph.edge_types, edges),
+            take(self.relation_degrees, edges),
         )
 
     def _renumber(self, nodes: Ids, cell_nodes: Ids) -> tuple[Ids, Ids]:
@@ -268,6 +286,9 @@ class _Whole:
             split=graph.split[owned],
             edge_features=held.edge_features,
             mean_edge_features=None if self.mean_edge_features is None else self.mean_edge_features[cell_nodes],
+            num_relations=graph.num_relations,
+            edge_types=held.edge_types,
+            relation_degrees=held.relation_degrees,
         )
 
 

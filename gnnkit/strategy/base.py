@@ -227,6 +227,8 @@ class ExecutionStrategy(ABC):
     refuses_relief: str = "has no other division of the work"
     # Why input rows cannot be learned. None: batches name the `nodes` of these rows
     refuses_learned: str | None = "hands out batches that do not name the nodes of their input rows"
+    # Why a model cannot read the relations of edges. None: adjacencies have edge types
+    refuses_relations: str | None = "hands out edges without types"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         """Returns the strategy whose only rank does the work of `world_size` ranks.

@@ -70,6 +70,8 @@ class VertexCentric(ExecutionStrategy):
             if self.drifts
             else None
         )
+        later = self.drifts or self.exchange.schedule() is not None
+        self.refuses_relations = "with these options reads rows that are not of now" if later else None
         self.only_synchronises = not self.drifts
         self.predicts_edges = "share" if self.keeps_sums else None
         kept = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"

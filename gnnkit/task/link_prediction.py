@@ -245,6 +245,7 @@ def with_edges(graph: Graph, kept: Ids) -> Graph:
         csc=CSC(np.searchsorted(kept, csc.indptr), csc.indices[kept], weight),
         edge_features=None if features is None else features[kept],
         edge_positions=kept if positions is None else positions[kept],
+        edge_types=None if graph.edge_types is None else graph.edge_types[kept],
         val_edges=None,
         test_edges=None,
     )

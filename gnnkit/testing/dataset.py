@@ -32,7 +32,7 @@ def check_dataset(dataset: Dataset) -> Graph:
 
 
 def _arrays(graph: Graph) -> list[tuple[str, np.ndarray | None]]:
-    fields = ("features", "labels", "split", "edge_features", "coordinates", "edge_positions", "node_ids")
+    fields = ("features", "labels", "split", "edge_features", "edge_types", "coordinates", "edge_positions", "node_ids")
     return [
         *((n, getattr(graph.csc, n)) for n in ("indptr", "indices", "weight")),
         *((n, getattr(graph, n)) for n in fields),

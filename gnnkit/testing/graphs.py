@@ -22,11 +22,11 @@ def example_graphs() -> list[Graph]:
     return [_example_graph(np.array(src, np.int64), np.array(dst, np.int64), n) for src, dst, n in edges]
 
 
-WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3  # of the graph below
+WIDTH, EDGE_WIDTH, CLASSES, RELATIONS = 5, 2, 3, 3  # of the graph below
 
 
 def check_graph(num_nodes: int = 30) -> Graph:
-    """Makes a directed, weighted graph with edge features and every split.
+    """Makes a directed, weighted graph with edge features and types, and every split.
 
     Isolated nodes, loops and parallel edges are part of the graph.
     """
@@ -43,6 +43,7 @@ def check_graph(num_nodes: int = 30) -> Graph:
         split=np.where(labels < 0, Split.NONE, 1 + np.arange(num_nodes) % 3),
         weight=rng.uniform(0.5, 2, len(src) + 3),
         edge_features=rng.normal(size=(len(src) + 3, EDGE_WIDTH)),
+        edge_types=rng.integers(0, RELATIONS, len(src) + 3),
     )
 
 
@@ -59,6 +60,7 @@ def _example_graph(src: Ids, dst: Ids, num_nodes: int) -> Graph:
         weight=rng.uniform(0.5, 2, len(src)),
         edge_features=rng.normal(size=(len(src), 2)),
         coordinates=rng.normal(size=(num_nodes, 2)),
+        edge_types=rng.integers(0, 4, len(src)),
     )
 
 

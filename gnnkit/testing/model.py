@@ -24,6 +24,8 @@ KEY = 11  # of the step
 def check_model(make: Callable[[int, int], nn.Module], grids: Sequence[Grid] = GRIDS) -> None:
     """Checks a model on a directed, weighted graph with edge features of width 2.
 
+    Its edges are of 3 types.
+
     The model has an integer `num_layers` and returns logits [num_dst, num_classes].
     Logits and gradients equal one rank's on every grid, in training (noise included)
     and not. A model that `reads_sparse` computes the same from sparse rows. Training

@@ -388,3 +388,78 @@ def test_the_command_tells_of_a_missing_split_and_of_one_way_in_one_line_each(
     assert "the name 'a;b' joins several: choose task=multilabel" in told[1]
     assert main([*command, "task=multilabel", f"output={tmp_path}/b"]) == 2
     assert "no node is in the training split: dataset.split=[0.6,0.2,0.2] or Graph" in capfd.readouterr().err
+
+
+def relations(graph: Graph) -> list[tuple[int, int, str]]:
+    """Lists (source, destination, name of the type)."""
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    assert graph.edge_types is not None
+    assert graph.edge_type_names is not None
+    names = [graph.edge_type_names[each] for each in graph.edge_types]
+    return sorted(zip(graph.csc.indices.tolist(), dst.tolist(), names, strict=True))
+
+
+TYPED = [(0, 1, "writes"), (0, 2, "cites"), (1, 2, "cites")]
+
+
+def test_types_of_edges_are_a_column_of_names_or_numbers(tmp_path: Path) -> None:
+    rows = "".join(f"{u},{v},{name}\n" for u, v, name in TYPED)
+    graph = load(folder(tmp_path, nodes_csv=None, edges_csv=f"src,dst,type\n{rows}"), symmetrize=False)
+    assert relations(graph) == sorted(TYPED)
+    assert graph.edge_type_names == ("cites", "writes")
+    assert graph.edge_features is None
+    numbers = load(folder(tmp_path, nodes_csv=None, edges_csv="src,dst,type\n0,1,2\n1,2,0\n"), symmetrize=False)
+    assert numbers.edge_type_names == ("0", "1", "2")
+    assert relations(numbers) == [(0, 1, "2"), (1, 2, "0")]
+
+
+def test_types_of_edges_are_files_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "edges").mkdir()
+    (tmp_path / "edges" / "writes.csv").write_text("src,dst,weight,year\n0,1,2,1999\n")
+    columns = {"year": [2001, 2002], "src": [0, 1], "dst": [2, 2], "weight": [3.0, 4.0]}
+    pa.parquet.write_table(pa.table(columns), tmp_path / "edges" / "cites.parquet")
+    graph = load(folder(tmp_path, nodes_csv=None, edges_csv=None), symmetrize=False)
+    assert relations(graph) == sorted(TYPED)
+    np.testing.assert_array_equal(graph.csc.weight, [2, 3, 4])
+    np.testing.assert_array_equal(graph.edge_features, [[1999], [2001], [2002]])
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds a folder edges without .csv, .parquet or .npy files"),
+        (
+            {"a.csv": "src,dst\n0,1\n", "b.csv": "src,dst,x\n0,1,2\n"},
+            r"edges/b\.csv has the columns src, dst, x, and ed",
+        ),
+        ({"a.csv": "src,dst,type\n0,1,2\n"}, r"edges/a\.csv has a column 'type', which the name of the file says"),
+        ({"a.csv": "src,dst\n0,1\n", "a.npy": ""}, r"holds both a\.csv and a\.npy"),
+        ({"a.csv": "src,dst\n0,x\n"}, r"a\.csv, column 'dst', row 0: 'x' is no int64"),
+    ],
+)
+def test_folders_of_relations_name_the_file_at_fault(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    (tmp_path / "edges").mkdir()
+    for name, content in files.items():
+        (tmp_path / "edges" / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        load(folder(tmp_path, nodes_csv=None, edges_csv=None))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("0,1,a\n1,2,\n", r"edges\.csv, column 'type', row 1: is empty"),
+        ("0,1,1\n1,2,\n", r"edges\.csv, column 'type', row 1: is empty"),
+        ("0,1,0.5\n", r"edges\.csv, column 'type', row 0: 0\.5 is no int64"),
+        ("0,1,-1\n", r"edge_types\[0\] = -1 is out of range"),
+    ],
+)
+def test_types_that_cannot_be_name_the_row(tmp_path: Path, rows: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(folder(tmp_path, nodes_csv=None, edges_csv=f"src,dst,type\n{rows}"))
+
+
+def test_a_file_and_a_folder_of_edges_are_one_too_many(tmp_path: Path) -> None:
+    (tmp_path / "edges").mkdir()
+    with pytest.raises(UserError, match=r"holds both edges\.csv and a folder edges"):
+        load(folder(tmp_path))

@@ -6,13 +6,14 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine, ShardAdjacency
+from gnnkit.engine import Adjacency, Combine, Engine, ShardAdjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
 from gnnkit.graph import Graph
@@ -26,6 +27,9 @@ Parts = tuple[Tensor, ...]  # logits, gradient of the input, gradients of the we
 
 class OneProcess(Adjacency):
     """The whole graph as a list of edges. Shares no code with the engine."""
+
+    types: np.ndarray | None = None  # [num_edges]
+    num_relations = 1
 
     def __init__(
         self, edges: list[tuple[int, int, int]], weight: Tensor, features: Tensor | None, num_nodes: int, key: int
@@ -69,6 +73,21 @@ class OneProcess(Adjacency):
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         return self._sum(message(x[self.src], slice(0, x.shape[1])))
 
+    def aggregate_relations(self, x: Tensor, combine: Combine, *, inverse: bool = False) -> Tensor:
+        means: dict[tuple[int, int], Tensor] = {}  # by relation and node
+        for back, (src, dst) in enumerate(((self.src, self.dst), (self.dst, self.src))[: 1 + inverse]):
+            of_pair: dict[tuple[int, int], list[int]] = {}
+            for e, node in enumerate(dst):
+                relation = 0 if self.types is None else int(self.types[e])
+                of_pair.setdefault((relation + back * self.num_relations, node), []).append(e)
+            for pair, edges in of_pair.items():
+                total = self.weight[edges].sum()
+                means[pair] = sum((self.weight[e] * x[src[e]] for e in edges), x.new_zeros(x.shape[1])) / total
+        names = sorted(means)
+        rows = torch.stack([means[name] for name in names]) if names else x.new_zeros(0, x.shape[1])
+        pairs: Any = PlainPairs(names, self.num_dst, self.num_relations * (1 + inverse))
+        return combine(rows, pairs, slice(0, x.shape[1]))
+
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return src[self.src] + dst[self.dst] + (0 if edge is None else edge)
 
@@ -78,6 +97,29 @@ class OneProcess(Adjacency):
             if edges:
                 result = result.index_put((torch.tensor(edges),), scores[edges].softmax(0))
         return result
+
+
+class PlainPairs:
+    """The pairs (relation, node), in order, as a list."""
+
+    def __init__(self, names: list[tuple[int, int]], num_rows: int, num_relations: int) -> None:
+        self.names, self.num_rows = names, num_rows
+        self.sizes = [sum(name[0] == relation for name in names) for relation in range(num_relations)]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def sum(self, z: Tensor) -> Tensor:
+        own = [[i for i, (_, node) in enumerate(self.names) if node == v] for v in range(self.num_rows)]
+        return torch.stack([z[places].sum(0) for places in own])
+
+    def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:
+        return self.sum(z * torch.stack([weight[relation] for relation, _ in self.names])[:, None] if self.names else z)
+
+    def product(self, z: Tensor, weights: Tensor) -> Tensor:
+        if not self.names:
+            return z @ weights.sum(0) * 0
+        return torch.stack([row @ weights[relation] for row, (relation, _) in zip(z, self.names, strict=True)])
 
 
 def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:
@@ -99,7 +141,12 @@ def whole_graph(graph: Graph, model: nn.Module) -> list[Adjacency]:
             features = torch.cat([features, torch.stack(means)]) if means else features
         edges += [(csc.num_edges + v, v, v) for v in missing]
         weight = torch.cat([weight, torch.ones(len(missing), dtype=torch.float64)])
-    return [OneProcess(edges, weight, features, csc.num_nodes, derive(KEY, layer)) for layer in range(model.num_layers)]
+    layers = [
+        OneProcess(edges, weight, features, csc.num_nodes, derive(KEY, layer)) for layer in range(model.num_layers)
+    ]
+    for layer in layers:
+        layer.types, layer.num_relations = graph.edge_types, graph.num_relations
+    return layers
 
 
 @dataclass

@@ -16,12 +16,14 @@ from gnnkit.graph import CSC, Graph
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from tests.comm.processes import run_gloo
 from tests.engine.reference import Answer, Runner, on_ranks, one_process
 
 WIDTH, EDGE_WIDTH, CLASSES = 5, 2, 3
+RELATIONS = ("some", "none", "few", "most")  # of which "none" has no edges
 GRIDS = [(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(1, 9) if r * c * s <= 8]
 MODELS = {
     "gcn": GCN,
@@ -30,6 +32,9 @@ MODELS = {
     "gat": functools.partial(GAT, heads=3, edge_width=EDGE_WIDTH),
     "gin": GIN,
     "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+    "rgcn": functools.partial(RGCN, num_relations=len(RELATIONS)),
+    "rgcn-bases": functools.partial(RGCN, num_relations=len(RELATIONS), bases=2, inverse=False),
+    "rgcn-sums": functools.partial(RGCN, num_relations=len(RELATIONS), bases=1),
 }
 
 
@@ -57,6 +62,8 @@ def make_graph(n: int, pairs: np.ndarray, weighted: bool) -> Graph:
         np.zeros(n, np.int64),
         np.ones(n, np.int8),
         rng.standard_normal((len(pairs), EDGE_WIDTH)),
+        edge_types=rng.choice([0, 2, 3, 3, 3], len(pairs)),
+        edge_type_names=RELATIONS,
     )
 
 

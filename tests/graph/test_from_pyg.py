@@ -38,18 +38,93 @@ def test_hetero_data_of_one_type_is_the_data_without_types() -> None:
     np.testing.assert_array_equal(one.csc.indices, other.csc.indices)
 
 
-def test_hetero_data_of_several_types_says_what_to_do_and_that_works() -> None:
-    hetero = typed()
-    hetero["author"].x = torch.zeros(2, 4)
-    hetero["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 3]])
-    with pytest.raises(UserError, match=r"types of nodes \(paper, author\) and of edges \(.*author-writes-paper\)"):
-        Graph.from_pyg(hetero)
-    chosen = hetero.edge_type_subgraph([("paper", "cites", "paper")])
-    assert Graph.from_pyg(chosen).num_nodes == 30
-    flat = hetero.to_homogeneous(add_node_type=False, add_edge_type=False)
-    assert Graph.from_pyg(flat).num_nodes == 32
-    with pytest.raises(UserError, match=r"data\.node_type holds several types, .* del data\.node_type trains on all"):
-        Graph.from_pyg(hetero.to_homogeneous())
+def several(**widths: int) -> HeteroData:
+    """Makes authors, papers with labels, and subjects, with rows of these widths."""
+    hetero = HeteroData()
+    for name, count in {"author": 3, "paper": 30, "subject": 2}.items():
+        hetero[name].num_nodes = count
+        if name in widths:
+            hetero[name].x = torch.rand(count, widths[name], generator=torch.Generator().manual_seed(count))
+    flat = data_of()
+    for name in ("y", "train_mask", "val_mask", "test_mask"):
+        hetero["paper"][name] = flat[name]
+    hetero["paper", "cites", "paper"].edge_index = flat.edge_index
+    hetero["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 2, 0], [2, 3, 29, 2]])
+    hetero["paper", "about", "subject"].edge_index = torch.tensor([[0, 29], [1, 0]])
+    return hetero
+
+
+def test_hetero_data_of_several_types_are_ranges_of_nodes_and_relations() -> None:
+    hetero = several()
+    graph = Graph.of(hetero)
+    assert graph.node_types == (("author", 3), ("paper", 30), ("subject", 2))
+    assert graph.schema.nodes("paper") == slice(3, 33)
+    assert graph.edge_type_names == ("paper-cites-paper", "author-writes-paper", "paper-about-subject")
+    assert graph.features.shape == (35, 0)
+    np.testing.assert_array_equal(graph.labels[:3], -1)
+    np.testing.assert_array_equal(graph.labels[3:33], hetero["paper"].y)
+    assert graph.split.tolist() == [0] * 3 + [1 + i % 3 for i in range(30)] + [0] * 2
+    flat = hetero.to_homogeneous()
+    dst = np.repeat(np.arange(35), np.diff(graph.csc.indptr))
+    found = sorted(zip(graph.csc.indices.tolist(), dst.tolist(), graph.edge_types.tolist(), strict=True))
+    assert found == sorted(zip(*flat.edge_index.tolist(), flat.edge_type.tolist(), strict=True))
+    again = Graph.from_pyg(flat)
+    np.testing.assert_array_equal(again.edge_types, graph.edge_types)
+    assert [count for _, count in again.node_types] == [3, 30, 2]
+    with pytest.raises(UserError, match="node type 'editor' is none of author, paper, subject"):
+        graph.schema.nodes("editor")
+
+
+def test_rows_of_several_widths_have_columns_of_their_own() -> None:
+    hetero = several(author=2, paper=4)
+    features = np.asarray(Graph.of(hetero).features)
+    assert features.shape == (35, 7)
+    np.testing.assert_array_equal(features[:3, :2], hetero["author"].x)
+    np.testing.assert_array_equal(features[3:33, 2:6], hetero["paper"].x)
+    np.testing.assert_array_equal(features[33:, 6], 1)
+    assert np.count_nonzero(features) == 3 * 2 + 30 * 4 + 2
+    alike = several(author=4, paper=4, subject=4)
+    stacked = np.asarray(Graph.of(alike).features)
+    np.testing.assert_array_equal(stacked, np.concatenate([alike[name].x for name in ("author", "paper", "subject")]))
+
+
+def test_weights_and_features_of_typed_edges() -> None:
+    hetero = several()
+    hetero["author", "writes", "paper"].edge_weight = torch.tensor([2.0, 3.0, 4.0, 5.0])
+    hetero["author", "writes", "paper"].edge_attr = torch.rand(4, 3)
+    with pytest.warns(UserWarning, match=r"not read, .*: data\['author-writes-paper'\]\.edge_attr$"):
+        graph = Graph.of(hetero)
+    np.testing.assert_array_equal(np.sort(graph.csc.weight[graph.edge_types == 1]), [2, 3, 4, 5])
+    np.testing.assert_array_equal(graph.csc.weight[graph.edge_types != 1], 1)
+    for kind in hetero.edge_types:
+        hetero[kind].edge_attr = torch.full((hetero[kind].num_edges, 2), float(len(kind[0])))
+    assert sorted(set(Graph.of(hetero).edge_features[:, 0].tolist())) == [5, 6]
+
+
+def labels_of_two(hetero: HeteroData) -> None:
+    hetero["author"].y = torch.zeros(3).long()
+    hetero["author"].train_mask = torch.ones(3).bool()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (labels_of_two, r"labels of nodes of several types \(author, paper\), of which one can be predicted: del data"),
+        (
+            lambda h: h["paper"].update({"x": torch.zeros(30, 1), "y": torch.zeros(5)}),
+            r"data\['paper'\]\.y has shape \[5\] for 30 nodes",
+        ),
+        (
+            lambda h: h["author", "writes", "paper"].update({"edge_index": torch.tensor([[3], [0]])}),
+            r"data\['author-writes-paper'\]\.edge_index\[0\]\[0\] = 3 is out of range",
+        ),
+    ],
+)
+def test_typed_data_that_cannot_be_read_say_why(change: Any, message: str) -> None:
+    hetero = several()
+    change(hetero)
+    with pytest.raises(UserError, match=message):
+        Graph.of(hetero)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +134,11 @@ def test_hetero_data_of_several_types_says_what_to_do_and_that_works() -> None:
         (lambda: Batch.from_data_list([data_of(), data_of()]), r"data\.batch holds several graphs .*labels of graphs"),
         (lambda: ToSparseTensor(layout=torch.sparse_csr)(data_of()), "data.adj_t is not read, .*ToSparseTensor"),
         (lambda: Data(torch.zeros(3, 1), torch.zeros(2, 1).long(), y=torch.tensor([1])), "labels of graphs are not"),
-        (lambda: data_of(edge_type=torch.arange(1000)), r"data\.edge_type holds several types"),
+        (lambda: data_of(edge_type=torch.arange(1000)), r"edge_types has 1000 entries"),
+        (
+            lambda: data_of(node_type=torch.arange(30).flip(0)),
+            r"data\.node_type: nodes of one type must stand together",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -77,7 +156,8 @@ def test_attributes_without_a_meaning_are_named_in_one_warning() -> None:
     assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Graph.from_pyg(data_of(pos=torch.zeros(30, 2), edge_type=torch.zeros(5)))  # one type is no type
+        graph = Graph.from_pyg(data_of(pos=torch.zeros(30, 2), edge_type=torch.zeros(5)))
+    assert graph.edge_types is None  # one type is no type
 
 
 def test_ids_of_a_subgraph_are_kept() -> None:

@@ -30,6 +30,7 @@ from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program
 from gnnkit.model.pyg import PyG
+from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
@@ -46,6 +47,8 @@ MODELS = {
     "gat": functools.partial(GAT, heads=3, edge_width=EDGE_WIDTH),
     "gin": GIN,
     "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+    "rgcn": functools.partial(RGCN, num_relations=3),
+    "rgcn-bases": functools.partial(RGCN, num_relations=3, bases=2, inverse=False),
 }
 GRIDS = [
     (1, 1, 1),
@@ -63,7 +66,9 @@ def make_graph(n: int = 37) -> Graph:
     rng = np.random.default_rng(4)
     src, dst = rng.integers(0, n, (2, 5 * n))
     features, labels = rng.standard_normal((n, WIDTH)), rng.integers(0, CLASSES, n)
-    return Graph(CSC.from_edges(src, dst, n), features, labels, np.ones(n, np.int8), rng.random((5 * n, EDGE_WIDTH)))
+    edge_features, types = rng.random((5 * n, EDGE_WIDTH)), rng.integers(0, 3, 5 * n)
+    csc = CSC.from_edges(src, dst, n)
+    return Graph(csc, features, labels, np.ones(n, np.int8), edge_features, edge_types=types)
 
 
 Counted = tuple[dict[Any, int], int, int]  # words of each layer and step, messages, bytes
@@ -144,7 +149,7 @@ def test_words_planned_with_kept_sums_are_those_of_later_epochs(name: str, dropo
         results = Threads.run(functools.partial(counted_later, shards, model), grid.world_size)
         check_volume(planned, results, grid)
         first, _ = step_volume(graph, model, quality)
-        kept = dropout == 0 and name in ("gcn", "sage", "gin")
+        kept = dropout == 0 and name in ("gcn", "sage", "gin", "rgcn", "rgcn-bases")
         assert (planned.received.sum() < first.received.sum()) == (kept and grid.world_size > 1)
 
 

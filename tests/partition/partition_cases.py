@@ -14,7 +14,7 @@ GRIDS = [Grid(r, c, s) for r in range(1, 9) for c in range(1, 9) for s in range(
 
 
 def make_graph(src: npt.ArrayLike, dst: npt.ArrayLike, num_nodes: int, *, rich: bool = False, seed: int = 0) -> Graph:
-    """A graph of the given edges; `rich` adds weights and edge features."""
+    """A graph of the given edges; `rich` adds weights, edge features and types."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(-1, 4, num_nodes)
     return Graph.from_edges(
@@ -26,6 +26,7 @@ def make_graph(src: npt.ArrayLike, dst: npt.ArrayLike, num_nodes: int, *, rich: 
         split=np.where(labels < 0, 0, rng.integers(0, 4, num_nodes)).astype(np.int8),
         weight=rng.uniform(0.5, 2, np.size(src)) if rich else None,
         edge_features=rng.normal(size=(np.size(src), 2)) if rich else None,
+        edge_types=rng.integers(0, 3, np.size(src)) if rich else None,
     )
 
 

@@ -17,9 +17,10 @@ from torch.nn import functional as F
 
 from gnnkit import engine
 from gnnkit.engine import Adjacency
+from gnnkit.model.rgcn import RGCN
 from gnnkit.nn import BatchNorm
 from gnnkit.partition import Partition
-from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
+from gnnkit.testing.graphs import CLASSES, RELATIONS, WIDTH, check_graph
 from gnnkit.testing.witness import DenseAdjacency, Plan, dense, noise, serial
 from gnnkit.testing.witness.dense import Edges, layers_of
 from tests.models import MODELS
@@ -161,7 +162,42 @@ def gat(model: Any, x: Tensor) -> Tensor:
     return x
 
 
+def rgcn(model: Any, x: Tensor) -> Tensor:
+    """Each node and relation by itself, from equation 2 of the paper."""
+    csc = GRAPH.csc
+    ends = [(int(csc.indices[e]), v, e) for v in range(csc.num_nodes) for e in range(csc.indptr[v], csc.indptr[v + 1])]
+    edges = [(u, v, int(GRAPH.edge_types[e]), float(csc.weight[e])) for u, v, e in ends]
+    edges += [(v, u, relation + GRAPH.num_relations, weight) for u, v, relation, weight in edges]
+    for number, conv in enumerate(model.convs):
+        x = x.relu() if number else x
+        rows = list(conv.own(x))
+        for node in range(csc.num_nodes):
+            for relation in {r for _, v, r, _ in edges if v == node}:
+                near = [(u, weight) for u, v, r, weight in edges if (v, r) == (node, relation)]
+                total = sum(weight for _, weight in near)
+                for u, weight in near:
+                    rows[node] = rows[node] + weight / total * x[u] @ relation_weight(conv.relations, relation)
+        x = torch.stack(rows)
+    return x
+
+
+def relation_weight(relations: Any, relation: int) -> Tensor:
+    if relations.coefficients is None:
+        return torch.block_diag(*relations.weight[relation])
+    return sum(a * v[0] for a, v in zip(relations.coefficients[relation], relations.weight, strict=True))
+
+
 FORMULAS = {"gcn": gcn, "sage": sage, "sage-max": sage_max, "gin": gin, "gine": gine, "gat": gat}
+RELATIONAL = {"free": {}, "bases": {"bases": 2}, "many bases": {"bases": 7}, "blocks": {"blocks": 3}}
+
+
+@pytest.mark.parametrize("options", RELATIONAL.values(), ids=RELATIONAL)
+def test_the_relational_model_is_what_the_paper_says(options: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    model = RGCN(6, CLASSES, RELATIONS, hidden=9, **options).double()  # type: ignore[arg-type]
+    x = torch.randn(GRAPH.num_nodes, 6, dtype=torch.float64)
+    found = model(x, layers_of(Edges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, rgcn(model, x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -23,6 +23,7 @@ from gnnkit.graph import Graph, Split
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
+from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition
 from gnnkit.sampler import FullSampler, NeighborSampler, Sampler
@@ -34,7 +35,7 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import Leader
 from gnnkit.sync.neighbour import Neighbour
 from gnnkit.sync.parameter_server import ParameterServer
-from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH
+from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, RELATIONS
 from gnnkit.testing.witness.models import BEFORE, HIDDEN, READS, WRITES, Cooked, Recipe
 from gnnkit.testing.witness.plan import Plan
 
@@ -47,6 +48,10 @@ _MODELS: dict[str, Callable[..., nn.Module]] = {
     "gat": functools.partial(GAT, heads=2, edge_width=EDGE_WIDTH),
     "gin": GIN,
     "gine": functools.partial(GINE, edge_width=EDGE_WIDTH),
+}
+_RELATIONAL: dict[str, Callable[..., nn.Module]] = {
+    "rgcn": functools.partial(RGCN, num_relations=RELATIONS),
+    "rgcn of bases": functools.partial(RGCN, num_relations=RELATIONS, bases=2, inverse=False),
 }
 
 
@@ -69,14 +74,17 @@ class _Way:
     columns: bool = False  # whether layer 0 gets a part of its input's columns, and is not the last
     averages: bool = False  # whether parameters meet instead of gradients
     linear: bool = False  # whether rows of others are read in sums and means only
+    relations: bool = False  # whether edges have types
     most_layers: int = 3
 
 
 def _way(rng: Random) -> tuple[str, _Way]:
     size, later = rng.randint(1, 4), functools.partial(VertexCentric)
     ways: dict[str, _Way] = {
-        "exact": _Way(later, along_nodes=False),
-        "quantized": _Way(functools.partial(VertexCentric, exchange=Quantized(bits=32)), along_nodes=False),
+        "exact": _Way(later, along_nodes=False, relations=True),
+        "quantized": _Way(
+            functools.partial(VertexCentric, exchange=Quantized(bits=32)), along_nodes=False, relations=True
+        ),
         "pipelined": _Way(functools.partial(VertexCentric, exchange=Pipelined(staleness=0))),
         "sampled": _Way(functools.partial(VertexCentric, exchange=Sampled(keep=1.0)), linear=True),
         "adaptive": _Way(functools.partial(VertexCentric, exchange=Adaptive(variation=0.0))),
@@ -150,6 +158,8 @@ def _graph(rng: Random) -> Graph:
         split=np.array(split, np.int8),
         weight=numbers.choice([0.0, 0.5, 1.0, 2.0], len(src)) if rng.random() < 0.5 else None,
         edge_features=numbers.normal(size=(len(src), EDGE_WIDTH)),
+        edge_types=numbers.integers(0, RELATIONS, len(src)),
+        edge_type_names=[str(relation) for relation in range(RELATIONS)],
     )
 
 
@@ -167,11 +177,12 @@ def _model(rng: Random, way: _Way) -> tuple[str, nn.Module]:
     if not way.columns and rng.random() < 0.6:
         recipe = _recipe(rng, layers, [read for read in READS if not way.linear or read not in _NOT_LINEAR])
         return str(recipe), _filled(rng, Cooked(recipe, HIDDEN, CLASSES))
-    few = ("gcn", "sage", "gin") if way.columns or way.linear else tuple(_MODELS)
+    models = _MODELS | _RELATIONAL if way.relations else _MODELS
+    few = ("gcn", "sage", "gin") if way.columns or way.linear else tuple(models)
     name = rng.choice(few)
     options = {"hidden": rng.choice([3, 4, 5]), "num_layers": layers, "norm": rng.choice(["none", "batch", "layer"])}
     options["dropout"] = rng.choice([0.0, 0.4])
-    return f"{name} {options}", _filled(rng, _MODELS[name](HIDDEN, CLASSES, **options))
+    return f"{name} {options}", _filled(rng, models[name](HIDDEN, CLASSES, **options))
 
 
 @torch.no_grad()

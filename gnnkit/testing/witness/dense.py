@@ -29,6 +29,8 @@ class Edges:
     ids: Tensor  # [num_edges] int64. The added loop of v has the graph's number of edges + v
     weight: Tensor | None  # [num_edges] float64. None: 1 each
     features: Tensor | None  # [num_edges, edge_width] float64
+    types: Tensor  # [num_edges] int64 relation, -1 for an added loop
+    num_relations: int
 
     @classmethod
     def of(cls, graph: Graph, *, self_loops: bool) -> Edges:
@@ -40,7 +42,9 @@ class Edges:
         src = torch.tensor(csc.indices.astype(np.int64))
         dst = torch.tensor([node for node in range(csc.num_nodes) for _ in range(*csc.indptr[node : node + 2])]).long()
         weight, features = (_doubles(values) for values in (csc.weight, graph.edge_features))
-        edges = cls(csc.num_nodes, src, dst, torch.arange(len(src)), weight, features)
+        types = torch.zeros(len(src)).long() if graph.edge_types is None else torch.tensor(graph.edge_types).long()
+        ids = torch.arange(len(src))
+        edges = cls(csc.num_nodes, src, dst, ids, weight, features, types, graph.num_relations)
         return edges._with_loops() if self_loops else edges
 
     def _with_loops(self) -> Edges:
@@ -53,6 +57,8 @@ class Edges:
             torch.cat([self.ids, len(self.src) + added]),
             None if self.weight is None else torch.cat([self.weight, torch.ones(len(added)).double()]),
             None if self.features is None else torch.cat([self.features, self._means(self.features)[added]]),
+            torch.cat([self.types, torch.full((len(added),), -1)]),
+            self.num_relations,
         )
 
     def _means(self, values: Tensor) -> Tensor:  # [num_edges, k] -> [num_nodes, k]
@@ -73,6 +79,28 @@ class HeldGraph(NamedTuple):
 
     edge_index: Tensor  # [2, held edges] source row, destination row
     weight: Tensor | None  # [held edges]
+
+
+class DensePairs:
+    """The pairs of a node and a relation whose edges enter the node, by relation."""
+
+    def __init__(self, rows: list[Tensor], num_rows: int) -> None:
+        self.rows, self.num_rows = rows, num_rows  # nodes of each relation
+        self.sizes = [len(of_relation) for of_relation in rows]
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
+        return (torch.cat(self.rows) == torch.arange(self.num_rows)[:, None]).double() @ z
+
+    def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
+        parts = zip(torch.split(z, self.sizes), weight, strict=True)
+        return self.sum(torch.cat([part * each for part, each in parts]))
+
+    def product(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_pairs, k]
+        parts = zip(torch.split(z, self.sizes), weights, strict=True)
+        return torch.cat([part @ each for part, each in parts])
 
 
 class RowPool:
@@ -165,6 +193,19 @@ class DenseAdjacency:
 
     def aggregate_messages(self, x: Tensor, message: Callable[[Tensor, slice], Tensor]) -> Tensor:
         return self._into.double() @ message(x[self._src], slice(0, x.shape[1]))
+
+    def aggregate_relations(self, x: Tensor, combine: Callable[..., Tensor], *, inverse: bool = False) -> Tensor:
+        assert self.num_dst == self._edges.num_nodes, "relations are read in the whole graph only"
+        rows, means = [], []
+        for src, dst in ((self._src, self._dst), (self._dst, self._src))[: 1 + inverse]:
+            for relation in range(self._edges.num_relations):
+                of = self._edges.types[self._held] == relation
+                into = (dst == torch.arange(self.num_dst)[:, None]) & of
+                matrix = (into * self._edges.weights[self._held]) @ (src[:, None] == torch.arange(len(x))).double()
+                degree, entered = matrix.sum(1, keepdim=True), into.any(1)
+                rows.append(entered.nonzero()[:, 0])
+                means.append((matrix @ x / torch.where(degree == 0, 1, degree))[entered])
+        return combine(torch.cat(means), DensePairs(rows, self.num_dst), slice(0, x.shape[1]))
 
     def add_columns(self, z: Tensor) -> Tensor:
         return z

@@ -1,0 +1,186 @@
+"""Sums over in-edges by relation: means of pairs (row, relation), products, sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit.engine.aggregate import HeldEdges
+from gnnkit.engine.kernels import Factors
+from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.partition.relations import by_pair
+from gnnkit.partition.shard import Shard
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelationEdges:
+    """Edges between rows of a rank, each of one relation."""
+
+    src: Ids  # [num_edges] row
+    dst: Ids  # [num_edges] row
+    types: Ids  # [num_edges]
+    factor: Floats  # [num_edges] share of the edge in the mean of its relation, over all ranks
+    num_rows: int
+    num_relations: int
+
+    @classmethod
+    def of(cls, shard: Shard, degrees: Callable[[], tuple[Tensor, Tensor]], *, inverse: bool) -> RelationEdges:
+        """Lists the held edges. Rows are [cell_nodes | halo | partial].
+
+        Args:
+            shard: The shard of the rank.
+            degrees: Brings the out-degrees of the sources and the in-degrees of the
+                targets, for edges of one relation.
+            inverse: Whether edges also lead back, by relations behind the given ones.
+        """
+        own, csc, num = len(shard.cell_nodes), shard.csc, shard.num_relations
+        targets = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+        src, dst = np.asarray(csc.indices, np.int64), targets + len(shard.halo) * (targets >= own)
+        types = np.zeros(len(src), np.int64) if shard.edge_types is None else np.asarray(shard.edge_types, np.int64)
+        if shard.relation_degrees is None:
+            of_sources, of_targets = (degree.cpu().numpy() for degree in degrees())
+            into, out_of = of_targets[targets], of_sources[csc.indices]
+        else:
+            into, out_of = np.asarray(shard.relation_degrees).T
+        factor = _shares(csc, into)
+        if inverse:
+            src, dst, types = np.append(src, dst), np.append(dst, src), np.append(types, types + num)
+            factor = np.append(factor, _shares(csc, out_of))
+        return cls(src, dst, types, factor, own + len(shard.halo) + len(shard.partial), num * (1 + inverse))
+
+
+def _shares(csc: CSC, degree: Floats) -> Floats:  # [num_edges]
+    """Divides the weight of each edge by a degree. Degrees of 0 count as 1."""
+    return (1 if csc.weight is None else np.asarray(csc.weight, np.float64)) / np.where(degree == 0, 1, degree)
+
+
+class Pairs:
+    """The pairs (row, relation) such that edges of the relation enter the row.
+
+    Pairs stand in the order of relations. No pair is without an edge.
+    """
+
+    def __init__(self, sizes: Sequence[int], into: HeldEdges, factor: Floats, out: HeldEdges) -> None:
+        """Keeps the parts.
+
+        Args:
+            sizes: [num_relations] pairs of each relation.
+            into: From rows into pairs: the edges.
+            factor: [num_edges] share of each edge in the mean of its pair.
+            out: From pairs into rows, one edge for each pair.
+        """
+        self.sizes, self._into, self._factor, self._out = list(sizes), into, factor, out
+        self._factors: dict[torch.dtype, Factors] = {}
+
+    @classmethod
+    def of(cls, edges: RelationEdges, device: torch.device) -> Pairs:
+        """Finds the pairs, in time linear in the edges."""
+        order, first = by_pair(edges.dst, edges.types, edges.num_rows)
+        heads = np.flatnonzero(first)
+        rows, types = edges.dst[order][heads], edges.types[order][heads]
+        indptr = np.append(heads, len(order))
+        into = CSC(indptr, edges.src[order], num_sources=edges.num_rows)
+        out = CSC(np.arange(len(rows) + 1), rows, num_sources=edges.num_rows).transpose()[0]
+        sizes = np.bincount(types, minlength=edges.num_relations).tolist()
+        return cls(sizes, HeldEdges(into, device), edges.factor[order], HeldEdges(out, device))
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def num_rows(self) -> int:
+        return self._out.num_dst
+
+    @cached_property
+    def relation(self) -> Tensor:  # [num_pairs] int64
+        """The relation of each pair."""
+        sizes = torch.tensor(self.sizes, device=self._out.device)
+        return torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes, output_size=len(self))
+
+    def means(self, x: Tensor) -> Tensor:  # [num_rows, f] -> [num_pairs, f]
+        """Takes the mean over the in-edges of each pair.
+
+        A pair whose edges several ranks hold gets this rank's part of the mean.
+        """
+        if x.dtype not in self._factors:
+            factor = torch.tensor(self._factor, dtype=x.dtype, device=x.device)[:, None]
+            self._factors[x.dtype] = Factors(factor)
+        return self._into.constant_sum(x, self._factors[x.dtype])
+
+    def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
+        """Sums over the relations of each row."""
+        return self._out.sum(z)
+
+    def weighted_sum(self, z: Tensor, weight: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
+        """Sums over the relations of each row, times a weight of the relation.
+
+        Args:
+            z: [num_pairs, k].
+            weight: [num_relations].
+        """
+        of_edges = weight[self.relation[self._out.source_of_edge]]
+        return self._out.weighted_sum(z[:, None], of_edges[:, None])[:, 0]
+
+    def product(self, z: Tensor, weights: Tensor) -> Tensor:  # [num_pairs, f] -> [num_pairs, k]
+        """Multiplies the rows of each relation by its weights.
+
+        Args:
+            z: [num_pairs, f].
+            weights: [num_relations, f, k].
+        """
+        result: Tensor = _Product.apply(z, weights, self.sizes)
+        return result
+
+
+def num_pairs(shard: Shard, *, inverse: bool) -> int:
+    """Counts the pairs of the held edges, as `Pairs` has them.
+
+    Args:
+        shard: The shard of the rank.
+        inverse: Whether edges also lead back, by relations of their own.
+    """
+    csc = shard.csc
+    targets = np.repeat(np.arange(csc.num_nodes), np.diff(csc.indptr))
+    types = np.zeros(csc.num_edges, np.int16) if shard.edge_types is None else shard.edge_types
+    ends = [(targets, csc.num_nodes), (csc.indices, csc.num_sources)]
+    return sum(int(by_pair(rows, types, count)[1].sum()) for rows, count in ends[: 1 + inverse])
+
+
+# From means of pairs [num_pairs, f], which have some columns of the input, to sums
+# [num_rows, k]. Linear in the means.
+Combine = Callable[[Tensor, Pairs, slice], Tensor]
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:
+        ctx.save_for_backward(z, weights)
+        ctx.sizes = sizes
+        return _each(z, weights, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        z, weights = ctx.saved_tensors
+        of_z = _each(grad, weights.transpose(1, 2), ctx.sizes) if ctx.needs_input_grad[0] else None
+        of_weights = None
+        if ctx.needs_input_grad[1]:
+            of_weights = torch.empty_like(weights)
+            parts = (torch.split(each, ctx.sizes) for each in (z, grad))
+            for out, rows, gradient in zip(of_weights, *parts, strict=True):
+                torch.mm(rows.t(), gradient, out=out)
+        return of_z, of_weights, None
+
+
+def _each(z: Tensor, weights: Tensor, sizes: list[int]) -> Tensor:  # [num_pairs, f] -> [num_pairs, k]
+    """Multiplies group by group."""
+    result = z.new_empty(len(z), weights.shape[2])
+    for rows, weight, out in zip(torch.split(z, sizes), weights, torch.split(result, sizes), strict=True):
+        torch.mm(rows, weight, out=out)
+    return result

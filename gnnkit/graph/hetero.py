@@ -1,0 +1,183 @@
+"""Graphs of PyG with several types of nodes and of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gnnkit import checks
+from gnnkit.checks import Array, whole
+from gnnkit.errors import UserError
+from gnnkit.graph.attributes import as_column, as_row, getter, optional, split_of, tell_unread
+from gnnkit.graph.csc import CSC
+from gnnkit.graph.features import Features, SparseFeatures
+from gnnkit.graph.graph import Graph
+from gnnkit.graph.split import SPLITS
+
+_MASKS = {f"{part}_{form}" for part in SPLITS for form in ("mask", "idx")}
+_READ_OF_NODES = {"x", "y", "num_nodes"}
+_READ_OF_EDGES = {"edge_index", "edge_weight", "edge_attr"}
+
+
+def from_hetero(data: Any, split: int | None) -> Graph:
+    """Reads a `HeteroData`, as `Graph.from_pyg` says.
+
+    Args:
+        data: nodes of a type have the ids behind those of the types before.
+        split: column of masks that hold several splits, or None.
+    """
+    counts = {name: _count(data, name) for name in data.node_types}
+    starts = dict(zip(counts, np.cumsum([0, *counts.values()]).tolist(), strict=False))
+    total = sum(counts.values())
+    edges = [_ends(data, kind, counts) + _column(starts[kind[0]], starts[kind[2]]) for kind in data.edge_types]
+    predicted = _predicted(data)
+    own = slice(starts[predicted], starts[predicted] + counts[predicted])
+    part, masks = split_of(f"data[{predicted!r}].", getter(_stored(data[predicted])), counts[predicted], split)
+    splits = np.zeros(total, np.int8)
+    splits[own] = part
+    types = np.repeat(np.arange(len(edges)), [ends.shape[1] for ends in edges])
+    src, dst = np.concatenate(edges, axis=1) if edges else np.zeros((2, 0), np.int64)
+    weight, edge_features, unread = _of_edges(data, [ends.shape[1] for ends in edges])
+    tell_unread("Graph.from_pyg", [*_unread(data, predicted, masks), *unread])
+    return Graph.from_edges(
+        src,
+        dst,
+        total,
+        features=_features(data, counts),
+        labels=_labels(data, predicted, own, total),
+        split=splits,
+        weight=weight,
+        edge_features=edge_features,
+        edge_types=types,
+        edge_type_names=["-".join(kind) for kind in data.edge_types],
+        node_types=tuple(counts.items()),
+    )
+
+
+def _count(data: Any, name: str) -> int:
+    """Counts the nodes of a type, by rows where there are any, as PyG counts no `y`."""
+    given = _stored(data[name])
+    rows = given.get("x", given.get("y"))
+    count = given.get("num_nodes", data[name].num_nodes if rows is None else len(rows))
+    return whole(f"data[{name!r}].num_nodes", count, 0)
+
+
+def _column(*numbers: int) -> Array:
+    return np.array(numbers)[:, None]
+
+
+def _stored(store: Any) -> Mapping[str, Any]:
+    """Returns the attributes of one type that hold something."""
+    return {name: value for name, value in store.items() if value is not None}
+
+
+def _ends(data: Any, kind: tuple[str, str, str], counts: Mapping[str, int]) -> Array:  # [2, num_edges]
+    """Reads the edges of a type, which count the nodes of each type from 0."""
+    name = f"data[{'-'.join(kind)!r}].edge_index"
+    ends = optional("", getter({name: _stored(data[kind]).get("edge_index")}), name)
+    if ends is None or ends.ndim != 2 or len(ends) != 2:
+        raise UserError(f"{name} must have shape [2, num_edges], other forms of edges are not read")
+    for row, end in enumerate((kind[0], kind[2])):
+        checks.check_range(f"{name}[{row}]", checks.integers(f"{name}[{row}]", ends[row]), 0, counts[end])
+    return ends.astype(np.int64)
+
+
+def _predicted(data: Any) -> str:
+    """Finds the type of nodes with labels, and with a split where several have labels.
+
+    Raises `UserError` for several such types. Without labels it is the first type.
+    """
+    labelled = [name for name in data.node_types if "y" in _stored(data[name])]
+    split = [name for name in labelled if _MASKS & _stored(data[name]).keys()]
+    found = split or labelled or list(data.node_types)[:1]
+    if not found:
+        raise UserError("HeteroData has no nodes")
+    if len(found) > 1:
+        raise UserError(
+            f"HeteroData has labels of nodes of several types ({', '.join(found)}), of which one can be predicted: "
+            f"del data[{found[-1]!r}].y"
+        )
+    return str(found[0])
+
+
+def _labels(data: Any, name: str, own: slice, total: int) -> Array | None:  # [total, ...]
+    """Reads the labels of one type. Nodes of other types have none."""
+    labels = as_row(optional(f"data[{name!r}].", getter(_stored(data[name])), "y"))
+    if labels is None:
+        return None
+    if labels.shape[:1] != (own.stop - own.start,):
+        raise UserError(
+            f"data[{name!r}].y has shape {list(labels.shape)} for {own.stop - own.start} nodes: expected one label of each"
+        )
+    if labels.ndim > 1 and labels.dtype.kind != "f":
+        none: Any = 0
+    else:
+        none = np.nan if labels.dtype.kind == "f" else -1
+    kind = labels.dtype if labels.dtype.kind in "fb" or labels.ndim > 1 else np.int64
+    result = np.full((total, *labels.shape[1:]), none, kind)
+    result[own] = labels
+    return result
+
+
+def _features(data: Any, counts: Mapping[str, int]) -> Features | None:  # [num_nodes, width]
+    """Reads the rows of all types.
+
+    Rows of one width share their columns. Otherwise each type has columns of its own,
+    so a first weight holds one weight for each type. A type without rows then has one
+    column of ones.
+    """
+    rows = {name: as_column(optional(f"data[{name!r}].", getter(_stored(data[name])), "x")) for name in data.node_types}
+    if all(each is None for each in rows.values()):
+        return None
+    given = {name: np.ones((counts[name], 1), np.float32) if each is None else each for name, each in rows.items()}
+    for name, each in given.items():
+        given[name] = checks.floats(f"data[{name!r}].x", each, (counts[name], None), bound=checks.FLOAT32_MAX)
+    widths = {each.shape[1] for each in given.values()}
+    if len(widths) == 1 and all(each is not None for each in rows.values()):
+        return np.concatenate(list(given.values()))
+    return _beside(list(given.values()))
+
+
+def _beside(tables: list[Array]) -> SparseFeatures:
+    """Puts the columns of tables side by side."""
+    widths = [table.shape[1] for table in tables]
+    before = np.cumsum([0, *widths])
+    counts = np.repeat(widths, [len(table) for table in tables])
+    columns = [np.tile(np.arange(a, b), len(table)) for a, b, table in zip(before, before[1:], tables, strict=False)]
+    values = np.concatenate([table.ravel().astype(np.float32, copy=False) for table in tables])
+    indptr = np.append(0, np.cumsum(counts))
+    return SparseFeatures(CSC(indptr, np.concatenate(columns), values, int(before[-1])))
+
+
+def _of_edges(data: Any, counts: list[int]) -> tuple[Array | None, Array | None, list[str]]:
+    """Reads weights and features of edges.
+
+    Edges of a type without weights have weight 1. Features are read where all types
+    have as many columns. Also returns what is not read.
+    """
+    stores = {"-".join(kind): getter(_stored(data[kind])) for kind in data.edge_types}
+    weights = [as_row(optional(f"data[{name!r}].", get, "edge_weight")) for name, get in stores.items()]
+    weight = None
+    if any(each is not None for each in weights):
+        parts = zip(weights, counts, strict=True)
+        weight = np.concatenate([np.ones(count, np.float32) if each is None else each for each, count in parts])
+    rows = [as_column(optional(f"data[{name!r}].", get, "edge_attr")) for name, get in stores.items()]
+    given = [each for each in rows if each is not None]
+    if len(given) == len(rows) and len({each.shape[1:] for each in given}) == 1:
+        return weight, np.concatenate(given), []
+    unread = [f"data[{name!r}].edge_attr" for name, each in zip(stores, rows, strict=True) if each is not None]
+    return weight, None, unread
+
+
+def _unread(data: Any, predicted: str, masks: set[str]) -> list[str]:
+    """Lists the attributes that are not read."""
+    found = []
+    for name in data.node_types:
+        read = _READ_OF_NODES | masks if name == predicted else _READ_OF_NODES - {"y"}
+        found += [f"data[{name!r}].{each}" for each in _stored(data[name]) if each not in read]
+    for kind in data.edge_types:
+        given = _stored(data[kind])
+        found += [f"data[{'-'.join(kind)!r}].{each}" for each in given if each not in _READ_OF_EDGES]
+    return found

@@ -1,0 +1,172 @@
+"""Relational graph convolutional network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from gnnkit.engine import Adjacency, Pairs
+from gnnkit.errors import UserError
+from gnnkit.model.base import ConvModel, Norm
+from gnnkit.ranges import MAX_WIDTH, whole
+
+
+class RelationWeights(nn.Module):
+    """One weight for each relation: free, of bases, or block-diagonal.
+
+    With bases W_r = sum_b a_rb V_b (eq. 3 of the paper), with blocks W_r has blocks on
+    its diagonal (eq. 4).
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, num_relations: int, bases: int | None, blocks: int | None
+    ) -> None:
+        """Makes the parameters.
+
+        Args:
+            in_features: Width of the input rows.
+            out_features: Width of the output rows.
+            num_relations: Number of weights.
+            bases: Number of bases. None: not of bases.
+            blocks: Number of blocks. None: not block-diagonal.
+        """
+        super().__init__()
+        count, blocks = bases or num_relations, blocks or 1
+        self.weight = Parameter(torch.empty(count, blocks, in_features // blocks, out_features // blocks))
+        self.coefficients = None if bases is None else Parameter(torch.empty(num_relations, bases))
+        for matrix in self.weight.flatten(0, 1):
+            nn.init.xavier_uniform_(matrix)
+        if self.coefficients is not None:
+            nn.init.xavier_uniform_(self.coefficients)
+
+    def forward(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:  # [num_pairs, f] -> [num_rows, k]
+        """Multiplies the means of each relation by its weight, and sums over relations.
+
+        Args:
+            means: [num_pairs, f] with `columns` of the input.
+            pairs: The destination and the relation of each row.
+            columns: Range of the input's columns.
+        """
+        weight = self._dense()[:, columns]
+        if self.coefficients is None:
+            return pairs.sum(pairs.product(means, weight))
+        if self._sums_first(pairs, weight.shape[2]):
+            sums = [pairs.weighted_sum(means, each) for each in self.coefficients.t()]
+            return torch.cat(sums, 1) @ weight.flatten(0, 1)
+        of_relations = torch.tensordot(self.coefficients, weight, 1)
+        return pairs.sum(pairs.product(means, of_relations))
+
+    def _dense(self) -> Tensor:  # [num_relations or bases, f, k]
+        if self.weight.shape[1] == 1:
+            return self.weight[:, 0]
+        count, blocks, rows, columns = self.weight.shape
+        placed = self.weight[:, :, :, None] * self.weight.new_ones(blocks).diag()[:, None, :, None]
+        return placed.reshape(count, blocks * rows, blocks * columns)
+
+    def _sums_first(self, pairs: Pairs, width: int) -> bool:
+        """Says whether a sum for each basis costs less than a product for each pair.
+
+        Compares the multiplications for one input column.
+        """
+        return len(self.weight) * (len(pairs) + pairs.num_rows * width) < len(pairs) * width
+
+
+class RGCNConv(nn.Module):
+    """Computes W_0 x + sum over relations of W_r times the mean over in-edges + b."""
+
+    def __init__(self, in_features: int, out_features: int, weights: RelationWeights, inverse: bool) -> None:
+        super().__init__()
+        self.own, self.relations, self.inverse = nn.Linear(in_features, out_features), weights, inverse
+        nn.init.xavier_uniform_(self.own.weight)
+        nn.init.zeros_(self.own.bias)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        own: Tensor = self.own(x[: adjacency.num_dst])
+        return own + adjacency.aggregate_relations(x, self.relations, inverse=self.inverse)
+
+
+class RGCN(ConvModel):
+    """The relational GCN (Schlichtkrull et al., ESWC 2018), for edges of several types.
+
+    Each relation has a weight, and takes the mean over its in-edges. Weight decay
+    applies to the first layer only, as published.
+    """
+
+    reads_relations = True
+    reads_sparse = True
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        num_relations: int = 1,
+        hidden: int = 16,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        bases: int | None = None,
+        blocks: int | None = None,
+        inverse: bool = True,
+        project: bool = False,
+        norm: Norm = "none",
+    ) -> None:
+        """Makes the layers.
+
+        Args:
+            in_features: Width of the input rows.
+            num_classes: Width of the logits.
+            num_relations: Number of edge types.
+            hidden: Width of the hidden layers.
+            num_layers: Number of convolutions.
+            dropout: Probability in [0, 1) that an input of a layer is zeroed in
+                training.
+            bases: Matrices of which each relation's weight is a sum. Default: weights
+                are free.
+            blocks: Blocks on the diagonal of each relation's weight. Default: weights
+                are dense.
+            inverse: Whether edges also lead back, each type by a relation of its own.
+            project: Whether one weight of all relations brings input rows to the hidden
+                width first. Of types of nodes with columns of their own, each has a
+                weight of its own so.
+            norm: Normalisation between two convolutions: "none", "batch" over all nodes
+                of a step, or "layer" over the numbers of a node.
+        """
+        whole("model.hidden", hidden, 1, MAX_WIDTH)
+        super().__init__(num_layers, dropout, norm, hidden)
+        self.num_relations, self.inverse = num_relations, inverse
+        self.project = Parameter(torch.empty(in_features, hidden)) if project else None
+        if self.project is not None:
+            nn.init.xavier_uniform_(self.project)
+        self.reads_sparse = project and hidden < in_features
+        widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
+        _check_parts(bases, blocks, widths)
+        total = num_relations * (1 + inverse)
+        self.convs = nn.ModuleList(
+            RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse) for a, b in pairwise(widths)
+        )
+
+    def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        x = super().drop(x, adjacency)
+        return x if self.project is None else x @ self.project
+
+    def decayed_parameters(self) -> Iterable[Parameter]:
+        return self.convs[0].parameters()
+
+
+def _check_parts(bases: int | None, blocks: int | None, widths: list[int]) -> None:
+    """Raises `UserError` for bases with blocks, and for blocks that do not fit."""
+    if bases is not None:
+        whole("model.bases", bases, 1, MAX_WIDTH)
+    if blocks is None:
+        return
+    whole("model.blocks", blocks, 1, MAX_WIDTH)
+    if bases is not None:
+        raise UserError(f"model.blocks={blocks}: model.bases={bases} is the other form of weights, set one to null")
+    what = {f"model.hidden={width}": width for width in widths[1:-1]}
+    what |= {f"{widths[0]} columns of input rows": widths[0], f"{widths[-1]} outputs": widths[-1]}
+    for name, width in what.items():
+        if width % blocks:
+            raise UserError(f"{name} cannot be divided by model.blocks={blocks}: choose another number, or model.bases")

@@ -1,0 +1,50 @@
+"""Degrees of the ends of edges within the relation of an edge."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.graph.csc import sort_edges
+
+
+def relation_degrees(csc: CSC, destinations: Ids, types: Ids) -> Floats:  # [num_edges, 2] float64
+    """Sums, for each edge, the weights of the edges of its relation at its two ends.
+
+    Column 0 is about the in-edges of the destination, column 1 about the out-edges of
+    the source. Counts edges without weights.
+
+    Args:
+        csc: All edges of a graph.
+        destinations: [num_edges] destination of each edge.
+        types: [num_edges] relation of each edge.
+    """
+    ends = (destinations, csc.indices)
+    return np.stack([_shared(nodes, types, csc.num_nodes, csc.weight) for nodes in ends], axis=1)
+
+
+def _shared(nodes: Ids, types: Ids, num_nodes: int, weight: Floats | None) -> Floats:  # [num_edges] float64
+    """Sums the weights of all edges with the same node and type."""
+    order, first = by_pair(nodes, types, num_nodes)
+    pair = np.empty(len(nodes), np.int64)
+    pair[order] = np.cumsum(first) - 1
+    return np.bincount(pair, weight)[pair].astype(np.float64, copy=False)
+
+
+def by_pair(nodes: Ids, types: Ids, num_nodes: int) -> tuple[Ids, np.ndarray]:
+    """Orders edges by (type, node).
+
+    Also says which edges of this order are the first of their pair [num_edges].
+
+    Args:
+        nodes: [num_edges] one end of each edge.
+        types: [num_edges] relation of each edge.
+        num_nodes: Number of nodes.
+    """
+    num_relations = int(types.max(initial=-1)) + 1
+    by_type = np.ascontiguousarray(types, np.int32)
+    grouped, order = sort_edges(nodes, by_type, num_relations, num_nodes, True, None)
+    first = np.ones(len(nodes), bool)
+    first[1:] = grouped.indices[1:] != grouped.indices[:-1]
+    first[grouped.indptr[:-1][np.diff(grouped.indptr) > 0]] = True
+    return order, first
