@@ -34,9 +34,10 @@ class EdgeFolder(Dataset):
 
     `edges.csv`, `edges.parquet` or `edges.npy` has columns `src`, `dst` and optionally
     `weight` and `type`, the name or the number of the edge's relation. Further columns
-    must be numeric and are edge features. An .npy is [2, num_edges], or has these named
-    fields. Instead, a folder `edges` may hold one such file for each relation, under
-    the name of the relation and all with the same columns.
+    must be numeric and are edge features. An .npy is [2, num_edges] or [num_edges, 2]
+    (of two edges the former), or has these named fields. Instead, a folder `edges` may
+    hold one such file for each relation, under the name of the relation and all with
+    the same columns.
 
     `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. A column
     `label` holds class numbers or names, empty or -1 for none. Decimal fractions are
@@ -51,6 +52,8 @@ class EdgeFolder(Dataset):
     `labels.npy` may take the place of the column `label`, in any form of
     `Graph.labels`.
 
+    The arguments `src`, `dst`, `id` and `label` name columns of other names.
+
     CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
     """
@@ -64,6 +67,10 @@ class EdgeFolder(Dataset):
         sort_ids: bool = False,
         split: Sequence[float] | None = None,
         seed: int = 0,
+        src: str = "src",
+        dst: str = "dst",
+        id: str = "id",
+        label: str = "label",
     ) -> None:
         """Keeps the options.
 
@@ -80,6 +87,10 @@ class EdgeFolder(Dataset):
             split: shares of the labelled nodes that train, validate and test, for data
                 without a split. Default: none is drawn.
             seed: of this draw.
+            src: your name of the column `src`.
+            dst: your name of the column `dst`.
+            id: your name of the column `id`.
+            label: your name of the column `label`.
         """
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
@@ -88,6 +99,7 @@ class EdgeFolder(Dataset):
         self.sort_ids = sort_ids
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
+        self.ends, self.id, self.label = (src, dst), id, label
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
@@ -98,15 +110,17 @@ class EdgeFolder(Dataset):
         if not self.root.is_dir():
             raise UserError("is not a folder")
         path = _file(self.root, "nodes", ("csv", "parquet"))
-        nodes = _table(path, {"id": pa.string()}) if path else None
+        nodes = _table(path, {self.id: pa.string()}, self.id) if path else None
         if nodes is None and self.sort_ids:
             raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
         if path and self.num_nodes is not None:
             raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
-        ids = nodes.ids("id") if nodes else None
+        ids = None if nodes is None else self._asked("id", nodes).ids(self.id)
         # Ids that are text must not be read as numbers. Numbers are checked below.
         text = ids is not None and is_text(ids.type)
-        edges = _edges(self.root, {"src": pa.string(), "dst": pa.string()} if text else {})
+        edges = _edges(self.root, dict.fromkeys(self.ends, pa.string()) if text else {})
+        for table in edges.values():
+            self._asked("src", self._asked("dst", table))
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
@@ -114,11 +128,11 @@ class EdgeFolder(Dataset):
         labels, class_names = self._labels(nodes)
         features, names = self._features(nodes)
         first, *_ = tables = list(edges.values())
-        further = first.others(("src", "dst", "weight", "type"))
+        further = first.others((*self.ends, "weight", "type"))
         types, type_names = first.types("type") if len(edges) == 1 and _ONE in edges else _by_file(edges)
         return Graph.from_edges(
-            np.concatenate([table.positions("src", ids) for table in tables]),
-            np.concatenate([table.positions("dst", ids) for table in tables]),
+            np.concatenate([table.positions(self.ends[0], ids) for table in tables]),
+            np.concatenate([table.positions(self.ends[1], ids) for table in tables]),
             self.num_nodes if ids is None else len(ids),
             features=features,
             labels=labels,
@@ -134,10 +148,18 @@ class EdgeFolder(Dataset):
             node_ids=None if ids is None else as_ids(ids),
         )
 
+    def _asked(self, key: str, table: Table) -> Table:
+        """Returns a table. Raises `UserError` where the column of a key is missing."""
+        column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
+        if column not in table.names:
+            shown = ", ".join(map(repr, [*table.names[:20], *(["..."] if len(table.names) > 20 else [])]))
+            raise UserError(f"{table.name} has no column {column!r}, only {shown}: dataset.{key}=COLUMN names yours")
+        return table
+
     def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None]:
         """Returns rows of features, and names of columns if a table has these."""
         array = self._array("features")
-        columns = nodes.others(("id", "label", "split")) if nodes else []
+        columns = nodes.others((self.id, self.label, "split")) if nodes else []
         if nodes is None or not columns:
             return array, None
         if array is not None:
@@ -146,7 +168,9 @@ class EdgeFolder(Dataset):
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         array = self._array("labels")
-        labels, names = nodes.labels("label") if nodes else (None, None)
+        if self.label != "label" and nodes is not None:
+            self._asked("label", nodes)
+        labels, names = nodes.labels(self.label) if nodes else (None, None)
         if nodes and labels is not None and array is not None:
             raise UserError(f"labels.npy and {nodes.name} both hold labels")
         return (array, None) if labels is None else (labels, names)
@@ -193,11 +217,20 @@ def _by_file(edges: dict[str, Table]) -> tuple[Array, list[str]]:
     return np.repeat(np.arange(len(edges)), [table.num_rows for table in edges.values()]), list(edges)
 
 
-def _table(path: Path, types: _Types) -> Table:
-    """Reads a file. `types` fixes the types of some columns of a CSV."""
+def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
+    """Reads a file.
+
+    Args:
+        path: The file.
+        types: Types of some columns of a CSV.
+        ids: Column of ids, read as numbers where all are. None: there is none.
+    """
     check_regular(path)
     try:
-        return Table(path.name, _READERS[path.suffix](path, types))
+        table = _READERS[path.suffix](path, types)
+        if path.suffix == ".csv" and ids is not None and table.column_names.count(ids) == 1:
+            table = table.set_column(table.column_names.index(ids), ids, narrowed(table.column(ids)))
+        return Table(path.name, table)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
@@ -226,10 +259,7 @@ def _check_width(path: Path, num_columns: int) -> None:
 def _read_csv(path: Path, types: _Types) -> pa.Table:
     with path.open("rb") as file:
         _check_width(path, file.readline(_MAX_HEADER).count(b",") + 1)
-    table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
-    if "id" not in types or table.column_names.count("id") != 1:
-        return table
-    return table.set_column(table.column_names.index("id"), "id", narrowed(table.column("id")))
+    return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
 
 
 def _read_parquet(path: Path, _: _Types) -> pa.Table:
@@ -241,8 +271,12 @@ def _read_array(path: Path, _: _Types) -> pa.Table:
     array = read_npy(path)
     if array.dtype.names:
         return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
+    if array.ndim == 2 and array.shape[1] == 2 and len(array) != 2:
+        array = array.T
     if array.ndim != 2 or len(array) != 2:
-        raise UserError(f"{path.name} has shape {list(array.shape)}, expected [2, num_edges] or named fields")
+        raise UserError(
+            f"{path.name} has shape {list(array.shape)}, expected [2, num_edges], [num_edges, 2] or named fields"
+        )
     return pa.table({"src": np.ascontiguousarray(array[0]), "dst": np.ascontiguousarray(array[1])})
 
 

@@ -59,6 +59,26 @@ def test_csv_tables_are_read_and_ids_become_positions(tmp_path: Path) -> None:
     assert_default(load(folder(tmp_path)))
 
 
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    nodes, edges = NODES.replace("id,label", "employee,team"), EDGES.replace("src,dst", "from,to")
+    folder(tmp_path, nodes_csv=nodes, edges_csv=edges)
+    assert_default(load(tmp_path, src="from", dst="to", id="employee", label="team"))
+    with pytest.raises(UserError, match=r"nodes.csv has no column 'id', only 'employee', .*: dataset.id=COLUMN names"):
+        load(tmp_path, src="from", dst="to")
+    with pytest.raises(UserError, match=r"nodes.csv has no column 'class', only .*: dataset.label=COLUMN names yours"):
+        load(tmp_path, src="from", dst="to", id="employee", label="class")
+
+
+def test_an_array_of_edges_may_have_a_row_for_each(tmp_path: Path) -> None:
+    ends = np.array([[0, 1], [1, 2], [2, 0]])
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "columns").mkdir()
+    one = load(folder(tmp_path / "rows", nodes_csv=None, edges_csv=None, edges_npy=ends))
+    other = load(folder(tmp_path / "columns", nodes_csv=None, edges_csv=None, edges_npy=ends.T))
+    np.testing.assert_array_equal(one.csc.indices, other.csc.indices)
+    np.testing.assert_array_equal(one.csc.indptr, [0, 1, 2, 3])
+
+
 def test_parquet_tables_mean_the_same(tmp_path: Path) -> None:
     nodes = {
         "id": [10, 30, 20, 40],
@@ -187,7 +207,10 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": ""}, "nodes.csv: Empty CSV file"),
         ({"nodes_csv": "id,label\n"}, "nodes.csv has no rows"),
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
-        ({"edges_csv": "10,20\n20,10\n"}, "edges.csv has no column 'src', only '10', '20'"),
+        (
+            {"edges_csv": "10,20\n20,10\n"},
+            "edges.csv has no column 'dst', only '10', '20': dataset.dst=COLUMN names yours",
+        ),
         ({"edges_csv": "src,dst,dst\n10,20,20\n"}, "edges.csv has two columns 'dst'"),
         ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
         ({"edges_csv": "src,dst\n10,20\n10,99\n"}, r"edges.csv, column 'dst', row 1: 99 is no id of a node"),
@@ -234,7 +257,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": b"\xff\xfe\x00id"}, r"nodes.csv"),
         (
             {"edges_csv": None, "edges_npy": np.zeros(6, int)},
-            r"edges.npy has shape \[6\], expected \[2, num_edges\] or",
+            r"edges.npy has shape \[6\], expected \[2, num_edges\], \[num_edges, 2\] or",
         ),
         (
             {"edges_csv": None, "edges_npy": np.array([[10], [20.5]])},
