@@ -119,9 +119,8 @@ class Pairs:
         """
         if self._of_blocks is None:
             csc, num = self._into.csc, len(self.sizes)
-            places = (
-                np.asarray(csc.indices, np.int64) * num + np.repeat(self.relation.cpu(), np.diff(csc.indptr)).numpy()
-            )
+            relation = np.repeat(self.relation.cpu().numpy(), np.diff(csc.indptr))
+            places = np.asarray(csc.indices, np.int64) * num + relation
             self._of_blocks = HeldEdges(CSC(csc.indptr, places, num_sources=csc.num_sources * num), self._into.device)
         rows = x.reshape(len(x) * len(self.sizes), -1)
         return self._of_blocks.constant_sum(rows, self._by(x))

@@ -208,13 +208,15 @@ class RGCN(ConvModel):
             what = "project=true" if project else f"blocks={blocks}"
             raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
         total = num_relations * (1 + inverse)
-        ways = {"inverse": inverse, "own": self_loop}
-        first: nn.Module
+
+        def conv(a: int, b: int) -> nn.Module:
+            return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
+
+        rest = [conv(a, b) for a, b in pairwise(widths[1:])]
         if one_hot:
-            first = OneHotConv(widths[0], widths[1], total, bases, **ways)
+            first: nn.Module = OneHotConv(widths[0], widths[1], total, bases, inverse=inverse, own=self_loop)
         else:
-            first = RGCNConv(*widths[:2], RelationWeights(*widths[:2], total, bases, blocks), **ways)
-        rest = [RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), **ways) for a, b in pairwise(widths[1:])]
+            first = conv(widths[0], widths[1])
         self.convs = nn.ModuleList([first, *rest])
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
