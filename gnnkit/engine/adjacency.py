@@ -135,7 +135,7 @@ class Adjacency(ABC):
         """
 
     def aggregate_relations(
-        self, x: Tensor, combine: Combine, *, inverse: bool = False
+        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:  # [num_src, f] -> [num_dst, k]
         """Takes the mean over the in-edges of each relation, and combines the means.
 
@@ -151,6 +151,8 @@ class Adjacency(ABC):
             combine: From means and `Pairs` to [pairs.num_rows, k].
             inverse: Whether each edge u -> v also leads from v to u, by a relation of
                 its own: that of the edge plus the number of relations. Default: no.
+            blocks: Whether `x` has a block of columns for each relation, inverse ones
+                last, of which means take the relation's. Default: no.
         """
         raise UserError(
             f"{type(self).__name__} does not tell relations apart, as its edges have no types: a model of relations (rgcn) "
@@ -382,10 +384,12 @@ class ShardAdjacency(Adjacency):
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         return self._entered("messages").message_sum(x, message, self.layer)
 
-    def aggregate_relations(self, x: Tensor, combine: Combine, *, inverse: bool = False) -> Tensor:
+    def aggregate_relations(
+        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
+    ) -> Tensor:
         if self.forward.schedule is not None:
             raise UserError("a model of relations reads rows of now: choose exchange=exact or quantized")
-        return self._entered("relations").relation_sum(x, combine, self.layer, inverse=inverse)
+        return self._entered("relations").relation_sum(x, combine, self.layer, inverse=inverse, blocks=blocks)
 
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return self._entered("scores").scores(src, dst, edge, self.layer)

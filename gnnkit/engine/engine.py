@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import functional as F
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.aggregate import HeldEdges
@@ -312,7 +313,7 @@ class Engine:
         self._pairs = dict(pairs)
 
     def relation_sum(
-        self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False
+        self, x: Tensor, combine: Combine, layer: int, *, inverse: bool = False, blocks: bool = False
     ) -> Tensor:  # [num_owned, f] -> [num_owned, k]
         """Sums what `combine` makes of the means of each relation, over the holders.
 
@@ -324,10 +325,15 @@ class Engine:
             combine: From means of pairs and columns of `x` to sums of rows.
             layer: Layer of the model.
             inverse: Whether edges also lead back, by relations of their own.
+            blocks: Whether means are of the relation's block of columns only.
         """
         pairs = self.pairs(inverse)
         columns = self.slicing.columns(x.shape[-1]) if self.slicing else slice(0, x.shape[-1])
-        sums = combine(self._means(x, pairs, layer, inverse), pairs, columns)
+        if blocks:
+            means = self._block_means(self._all_rows(x, layer, inverse), pairs, columns, x.shape[1])
+        else:
+            means = self._means(x, pairs, layer, inverse)
+        sums = combine(means, pairs, columns)
         own, halo = len(self.shard.cell_nodes), len(self.shard.halo)
         z = sums[:own]
         if not self.targets.idle:
@@ -344,6 +350,19 @@ class Engine:
         if not known:
             self._kept_means[inverse] = pairs.means(self._all_rows(x, layer, inverse))
         return copy_on_write(self._kept_means[inverse])
+
+    def _block_means(self, rows: Tensor, pairs: Pairs, columns: slice, width: int) -> Tensor:  # [num_pairs, k]
+        """Returns the means of each relation's block, zeros in columns of other slices.
+
+        Args:
+            rows: [num_rows, f / S].
+            pairs: The pairs.
+            columns: Range of the columns that `rows` have.
+            width: Columns of all slices.
+        """
+        if self.slicing:
+            rows = F.pad(rows, (columns.start, width - columns.stop))
+        return pairs.block_means(rows)
 
     def _all_rows(self, x: Tensor, layer: int, inverse: bool) -> Tensor:
         """Returns the rows [cell_nodes | halo | partial], those not read as zeros."""

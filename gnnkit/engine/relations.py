@@ -78,6 +78,7 @@ class Pairs:
         """
         self.sizes, self._into, self._factor, self._out = list(sizes), into, factor, out
         self._factors: dict[torch.dtype, Factors] = {}
+        self._of_blocks: HeldEdges | None = None  # from the columns of a relation in a row into pairs
 
     @classmethod
     def of(cls, edges: RelationEdges, device: torch.device) -> Pairs:
@@ -109,10 +110,26 @@ class Pairs:
 
         A pair whose edges several ranks hold gets this rank's part of the mean.
         """
+        return self._into.constant_sum(x, self._by(x))
+
+    def block_means(self, x: Tensor) -> Tensor:  # [num_rows, num_relations * k] -> [num_pairs, k]
+        """Takes the mean over the in-edges of each pair, of the relation's columns.
+
+        `x` holds k columns for each relation, in the order of relations.
+        """
+        if self._of_blocks is None:
+            csc, num = self._into.csc, len(self.sizes)
+            relation = np.repeat(self.relation.cpu().numpy(), np.diff(csc.indptr))
+            places = np.asarray(csc.indices, np.int64) * num + relation
+            self._of_blocks = HeldEdges(CSC(csc.indptr, places, num_sources=csc.num_sources * num), self._into.device)
+        rows = x.reshape(len(x) * len(self.sizes), -1)
+        return self._of_blocks.constant_sum(rows, self._by(x))
+
+    def _by(self, x: Tensor) -> Factors:
+        """Returns the share of each edge in the mean of its pair."""
         if x.dtype not in self._factors:
-            factor = torch.tensor(self._factor, dtype=x.dtype, device=x.device)[:, None]
-            self._factors[x.dtype] = Factors(factor)
-        return self._into.constant_sum(x, self._factors[x.dtype])
+            self._factors[x.dtype] = Factors(torch.tensor(self._factor, dtype=x.dtype, device=x.device)[:, None])
+        return self._factors[x.dtype]
 
     def sum(self, z: Tensor) -> Tensor:  # [num_pairs, k] -> [num_rows, k]
         """Sums over the relations of each row."""

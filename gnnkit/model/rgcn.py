@@ -78,15 +78,71 @@ class RelationWeights(nn.Module):
 class RGCNConv(nn.Module):
     """Computes W_0 x + sum over relations of W_r times the mean over in-edges + b."""
 
-    def __init__(self, in_features: int, out_features: int, weights: RelationWeights, inverse: bool) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, weights: RelationWeights, *, inverse: bool, own: bool
+    ) -> None:
         super().__init__()
-        self.own, self.relations, self.inverse = nn.Linear(in_features, out_features), weights, inverse
-        nn.init.xavier_uniform_(self.own.weight)
-        nn.init.zeros_(self.own.bias)
+        self.relations, self.inverse = weights, inverse
+        self.own = nn.Linear(in_features, out_features, bias=False) if own else None
+        self.bias = Parameter(torch.zeros(out_features))
+        if self.own is not None:
+            nn.init.xavier_uniform_(self.own.weight)
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        own: Tensor = self.own(x[: adjacency.num_dst])
-        return own + adjacency.aggregate_relations(x, self.relations, inverse=self.inverse)
+        out = adjacency.aggregate_relations(x, self.relations, inverse=self.inverse) + self.bias
+        return out if self.own is None else out + self.own(x[: adjacency.num_dst])
+
+
+class OneHotConv(nn.Module):
+    """The layer over nodes without features, each of which is a column of its own.
+
+    A product with a one-hot row is a row of the weight. So `x` holds what the weights
+    have of each node, side by side: a block of `out_features` columns for each
+    relation, or for each basis, and one for W_0. These are learned rows.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, num_relations: int, bases: int | None, *, inverse: bool, own: bool
+    ) -> None:
+        """Makes the parameters. Raises `UserError` for another width of `x`.
+
+        Args:
+            in_features: Width of the input rows.
+            out_features: Width of the output rows.
+            num_relations: Number of relations, with inverse ones.
+            bases: Number of bases. None: not of bases.
+            inverse: Whether edges also lead back.
+            own: Whether a node reads its own row.
+        """
+        super().__init__()
+        self.inverse, self.own, self.width = inverse, own, out_features
+        needed = out_features * ((bases or num_relations) + own)
+        if in_features != needed:
+            raise UserError(
+                f"{in_features} columns of input rows, but model.one_hot=true reads {needed}: model.hidden for each relation "
+                f"or basis, and for W_0. Use inputs=learned with embedding={needed}"
+            )
+        self.bias = Parameter(torch.zeros(out_features))
+        self.coefficients = None if bases is None else Parameter(torch.empty(num_relations, bases))
+        if self.coefficients is not None:
+            nn.init.xavier_uniform_(self.coefficients)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        blocks = x[:, : x.shape[1] - self.width] if self.own else x
+        if self.coefficients is None:
+            out = adjacency.aggregate_relations(blocks, self._sum, inverse=self.inverse, blocks=True)
+        else:
+            out = adjacency.aggregate_relations(blocks, self._mix, inverse=self.inverse)
+        return out + x[: adjacency.num_dst, -self.width :] + self.bias if self.own else out + self.bias
+
+    def _sum(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
+        return pairs.sum(means)
+
+    def _mix(self, means: Tensor, pairs: Pairs, columns: slice) -> Tensor:
+        assert self.coefficients is not None
+        unit = torch.eye(self.width, dtype=means.dtype, device=means.device)
+        weights = (self.coefficients[:, :, None, None] * unit).flatten(1, 2)
+        return pairs.sum(pairs.product(means, weights[:, columns]))
 
 
 class RGCN(ConvModel):
@@ -110,7 +166,9 @@ class RGCN(ConvModel):
         bases: int | None = None,
         blocks: int | None = None,
         inverse: bool = True,
+        self_loop: bool = True,
         project: bool = False,
+        one_hot: bool = False,
         norm: Norm = "none",
     ) -> None:
         """Makes the layers.
@@ -128,9 +186,12 @@ class RGCN(ConvModel):
             blocks: Blocks on the diagonal of each relation's weight. Default: weights
                 are dense.
             inverse: Whether edges also lead back, each type by a relation of its own.
+            self_loop: Whether a node also reads its own row, by W_0.
             project: Whether one weight of all relations brings input rows to the hidden
                 width first. Of types of nodes with columns of their own, each has a
                 weight of its own so.
+            one_hot: Whether input rows are learned and are rows of the first layer's
+                weights, as published for nodes without features.
             norm: Normalisation between two convolutions: "none", "batch" over all nodes
                 of a step, or "layer" over the numbers of a node.
         """
@@ -142,11 +203,21 @@ class RGCN(ConvModel):
             nn.init.xavier_uniform_(self.project)
         self.reads_sparse = project and hidden < in_features
         widths = [hidden if project else in_features, *[hidden] * (num_layers - 1), num_classes]
-        _check_parts(bases, blocks, widths)
+        _check_parts(bases, blocks, widths[1:] if one_hot else widths)
+        if one_hot and (project or blocks is not None):
+            what = "project=true" if project else f"blocks={blocks}"
+            raise UserError(f"model.one_hot=true: the first layer multiplies nothing, so model.{what} must go")
         total = num_relations * (1 + inverse)
-        self.convs = nn.ModuleList(
-            RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse) for a, b in pairwise(widths)
-        )
+
+        def conv(a: int, b: int) -> nn.Module:
+            return RGCNConv(a, b, RelationWeights(a, b, total, bases, blocks), inverse=inverse, own=self_loop)
+
+        rest = [conv(a, b) for a, b in pairwise(widths[1:])]
+        if one_hot:
+            first: nn.Module = OneHotConv(widths[0], widths[1], total, bases, inverse=inverse, own=self_loop)
+        else:
+            first = conv(widths[0], widths[1])
+        self.convs = nn.ModuleList([first, *rest])
 
     def drop(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         x = super().drop(x, adjacency)

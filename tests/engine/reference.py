@@ -73,7 +73,9 @@ class OneProcess(Adjacency):
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
         return self._sum(message(x[self.src], slice(0, x.shape[1])))
 
-    def aggregate_relations(self, x: Tensor, combine: Combine, *, inverse: bool = False) -> Tensor:
+    def aggregate_relations(
+        self, x: Tensor, combine: Combine, *, inverse: bool = False, blocks: bool = False
+    ) -> Tensor:
         means: dict[tuple[int, int], Tensor] = {}  # by relation and node
         for back, (src, dst) in enumerate(((self.src, self.dst), (self.dst, self.src))[: 1 + inverse]):
             of_pair: dict[tuple[int, int], list[int]] = {}
@@ -83,8 +85,11 @@ class OneProcess(Adjacency):
             for pair, edges in of_pair.items():
                 total = self.weight[edges].sum()
                 means[pair] = sum((self.weight[e] * x[src[e]] for e in edges), x.new_zeros(x.shape[1])) / total
-        names = sorted(means)
-        rows = torch.stack([means[name] for name in names]) if names else x.new_zeros(0, x.shape[1])
+        names, width = sorted(means), x.shape[1]
+        if blocks:
+            width //= self.num_relations * (1 + inverse)
+            means = {name: row[name[0] * width :][:width] for name, row in means.items()}
+        rows = torch.stack([means[name] for name in names]) if names else x[:0, :width]
         pairs: Any = PlainPairs(names, self.num_dst, self.num_relations * (1 + inverse))
         return combine(rows, pairs, slice(0, x.shape[1]))
 

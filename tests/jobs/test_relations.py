@@ -67,6 +67,18 @@ def test_all_layouts_learn_the_same_from_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("bases", "width"), [(None, 8 * (2 * 4 + 1)), (3, 8 * (3 + 1))])
+def test_all_layouts_learn_the_rows_of_the_first_weights(tmp_path: Path, bases: int | None, width: int) -> None:
+    model = {**RGCN, "one_hot": True, "bases": bases, "dropout": 0.3}
+    for partition in ("1d", "2d", "3d"):
+        train(tmp_path / partition, partition=partition, model=model, embedding=width, write=["logits"])
+        logits = (np.load(tmp_path / name / "logits.npy") for name in (partition, "1d"))
+        np.testing.assert_allclose(*logits, rtol=1e-8)
+    with pytest.raises(UserError, match=rf"8 columns of input rows, but .*embedding={width}$"):
+        train(tmp_path / "other", model=model)
+
+
+@pytest.mark.slow
 def test_a_model_of_one_type_cannot_tell(tmp_path: Path) -> None:
     plain = replace(told_by_types(), edge_types=None, edge_type_names=None)
     assert train(tmp_path, plain)["test_accuracy"] < 0.8
@@ -165,6 +177,7 @@ def test_strategies_whose_edges_have_no_types_are_refused(tmp_path: Path, keys: 
         ({"blocks": 3}, r"model\.hidden=8 cannot be divided by model\.blocks=3"),
         ({"blocks": 4}, r"2 outputs cannot be divided by model\.blocks=4"),
         ({"hidden": 0}, r"model\.hidden=0 must be"),
+        ({"one_hot": True, "project": True}, r"model\.one_hot=true: .*model\.project=true must go"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -170,7 +170,7 @@ def rgcn(model: Any, x: Tensor) -> Tensor:
     edges += [(v, u, relation + GRAPH.num_relations, weight) for u, v, relation, weight in edges]
     for number, conv in enumerate(model.convs):
         x = x.relu() if number else x
-        rows = list(conv.own(x))
+        rows = list(x @ conv.own.weight.T + conv.bias)
         for node in range(csc.num_nodes):
             for relation in {r for _, v, r, _ in edges if v == node}:
                 near = [(u, weight) for u, v, r, weight in edges if (v, r) == (node, relation)]
@@ -207,6 +207,27 @@ def test_models_are_what_the_papers_say(name: str) -> None:
     edges = Edges.of(GRAPH, self_loops=getattr(model, "self_loops", False))
     x = torch.tensor(GRAPH.features)
     torch.testing.assert_close(model(x, layers_of(edges, 2, 0)), FORMULAS[name](model, x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bases", [None, 2])
+def test_one_hot_rows_are_rows_of_the_first_weights(bases: int | None) -> None:
+    """The same weights as matrices give the same logits."""
+    torch.manual_seed(0)
+    n, width, total = GRAPH.num_nodes, 4, 2 * RELATIONS
+    model = RGCN(width * ((bases or total) + 1), CLASSES, RELATIONS, hidden=width, bases=bases, one_hot=True).double()
+    x = torch.randn(n, model.convs[0].width * ((bases or total) + 1), dtype=torch.float64)
+    blocks = x.view(n, -1, width).movedim(1, 0)  # of relations or bases, then W_0
+    written = RGCN(n, CLASSES, RELATIONS, hidden=width, bases=bases).double()
+    state = {name: value for name, value in model.state_dict().items() if name.startswith("convs.1")}
+    state |= {"convs.0.bias": torch.randn(width).double(), "convs.0.own.weight": blocks[-1].T}
+    state["convs.0.relations.weight"] = blocks[:-1, None]
+    if bases is not None:
+        state["convs.0.relations.coefficients"] = model.convs[0].coefficients
+    written.load_state_dict(state)
+    with torch.no_grad():
+        model.convs[0].bias.copy_(state["convs.0.bias"])
+    found = model(x, layers_of(Edges.of(GRAPH, self_loops=False), 2, 0))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, rgcn(written, torch.eye(n).double()), rtol=1e-12, atol=1e-12)
 
 
 def test_batch_normalisation_is_torchs() -> None:

@@ -194,17 +194,21 @@ class DenseAdjacency:
     def aggregate_messages(self, x: Tensor, message: Callable[[Tensor, slice], Tensor]) -> Tensor:
         return self._into.double() @ message(x[self._src], slice(0, x.shape[1]))
 
-    def aggregate_relations(self, x: Tensor, combine: Callable[..., Tensor], *, inverse: bool = False) -> Tensor:
+    def aggregate_relations(
+        self, x: Tensor, combine: Callable[..., Tensor], *, inverse: bool = False, blocks: bool = False
+    ) -> Tensor:
+        num, count = self._edges.num_relations, self._edges.num_relations * (1 + inverse)
         assert self.num_dst == self._edges.num_nodes, "relations are read in the whole graph only"
         rows, means = [], []
-        for src, dst in ((self._src, self._dst), (self._dst, self._src))[: 1 + inverse]:
-            for relation in range(self._edges.num_relations):
+        for back, (src, dst) in enumerate(((self._src, self._dst), (self._dst, self._src))[: 1 + inverse]):
+            for relation in range(num):
+                own = x.chunk(count, 1)[relation + back * num] if blocks else x
                 of = self._edges.types[self._held] == relation
                 into = (dst == torch.arange(self.num_dst)[:, None]) & of
                 matrix = (into * self._edges.weights[self._held]) @ (src[:, None] == torch.arange(len(x))).double()
                 degree, entered = matrix.sum(1, keepdim=True), into.any(1)
                 rows.append(entered.nonzero()[:, 0])
-                means.append((matrix @ x / torch.where(degree == 0, 1, degree))[entered])
+                means.append((matrix @ own / torch.where(degree == 0, 1, degree))[entered])
         return combine(torch.cat(means), DensePairs(rows, self.num_dst), slice(0, x.shape[1]))
 
     def add_columns(self, z: Tensor) -> Tensor:
