@@ -129,6 +129,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "model.dropout": [-0.1, 1, NAN, INF],
     "model.negative_slope": [NAN, INF, -INF],
     "model.aggregator": ["min"],
+    "model.bases": [*COUNT, 2**70],
+    "model.blocks": [*COUNT, 2**70],
     "model.alpha": [-0.1, 1, NAN],
     "model.damping": [-0.1, 1, NAN],
     "model.tolerance": [-1, NAN, INF],

@@ -43,7 +43,9 @@ def with_train(nodes: range) -> Graph:
 
 def without_edges() -> Graph:
     csc = CSC(np.zeros(GRAPH.num_nodes + 1, np.int64), np.zeros(0, np.int32), weight=GRAPH.csc.weight[:0])
-    return replace(GRAPH, csc=csc, edge_features=GRAPH.edge_features[:0], edge_positions=None)
+    return replace(
+        GRAPH, csc=csc, edge_features=GRAPH.edge_features[:0], edge_positions=None, edge_types=GRAPH.edge_types[:0]
+    )
 
 
 def isolated(graph: Graph, alone: range) -> Graph:
