@@ -20,6 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests start many interpreters. Each would compile Lightning anew, for 10 seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 RUNS = {"jobs", "leader", "training"}  # folders with tests of whole runs
+SOME_RUNS = {"nn", "partition", "strategy", "sync", "task", "witness"}  # folders where slow tests have such runs
 
 settings.register_profile("gnnkit", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("gnnkit")
@@ -49,6 +50,18 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps what tests cache out of the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def slow_ones_within(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keeps whole runs cheap, as `conftest.py` of `RUNS` does for all tests."""
+    if request.path.parent.name not in SOME_RUNS or request.node.get_closest_marker("slow") is None:
+        yield
+        return
+    from tests.runs import within_process
+
+    with within_process():
         yield
 
 

@@ -9,20 +9,23 @@ import gc
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gnnkit import config
+from gnnkit import config, keys
 from gnnkit.config import MAIN, compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import decide, foresee, partition, run
+from gnnkit.keys import plain
 from gnnkit.launch import processes
 from gnnkit.launch.environment import LOOPBACK, StartedRank
+from gnnkit.leader import result
 
-BARE = {"report": False, "logger": None}  # keys of a run whose page and loggers nobody reads
+BARE = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 
 
 @contextlib.contextmanager
@@ -31,13 +34,19 @@ def within_process() -> Iterator[None]:
 
     The data are prepared here too, and equal configurations are composed once. A run of
     two epochs takes half the time. Restores what a run sets in a process of its own.
+    What is installed is read once: each trainer opens a file of every distribution.
     """
+    from lightning.fabric.utilities import registry
+
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         for module in (decide, foresee, partition, run):
             patch.setattr(module, "run_in_child", _run_here)
         patch.setattr(run, "launch", _launch)
         patch.setattr(config, "compose", _compose)
+        patch.setattr(keys, "plain", _plain)
+        patch.setattr(result, "version", _version)
+        patch.setattr(registry, "entry_points", _entry_points)
         yield
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)
@@ -80,6 +89,16 @@ def _compose(
     if config_dirs or config_name != MAIN or any("${" in text for text in overrides):
         return compose(overrides, config_dirs=config_dirs, config_name=config_name)
     return copy.deepcopy(_composed(tuple(overrides)))
+
+
+def _plain(value: Any) -> str:
+    """Is `keys.plain`, which every run calls for 160 keys and values, with a memory."""
+    return plain(value) if isinstance(value, list | dict) else _spelt(value)
+
+
+_spelt = functools.lru_cache(maxsize=None, typed=True)(plain)
+_version = functools.cache(metadata.version)
+_entry_points = functools.cache(metadata.entry_points)
 
 
 @functools.cache

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import nn
 
 from gnnkit import callback
 from gnnkit.errors import UserError
 from gnnkit.jobs.job import Job
-from gnnkit.jobs.redacted import to_yaml
+from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
@@ -51,7 +50,7 @@ def writers(job: Job, model: nn.Module) -> Writers:
     """
     makers = [choice.create() for choice in job.settings.logger]
     made = Writers(tuple((maker, maker.make(job.folder)) for maker in makers))
-    settings: dict[str, Any] = yaml.safe_load(to_yaml(job.settings.composed))
+    settings = shown(job.settings.composed)
     own = getattr(model, "hparams", None)
     if isinstance(own, Mapping) and own:
         settings["hparams"] = {str(name): value if _is_plain(value) else str(value) for name, value in own.items()}

@@ -20,9 +20,15 @@ _URL_USER = re.compile(r"(?<=://)[^/?#\s]*@")
 _URL_QUERY = re.compile(r"(?<=[?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
 
+def shown(composed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration as plain data, without secrets."""
+    plain: dict[str, Any] = _redacted(composed)
+    return plain
+
+
 def to_yaml(composed: Mapping[str, Any]) -> str:
     """Spells a configuration as YAML with a comment for each key, without secrets."""
-    return keys.annotated(_redacted(composed))
+    return keys.annotated(shown(composed))
 
 
 def plain_yaml(node: Mapping[str, Any] | Sequence[Any]) -> str:

@@ -15,6 +15,7 @@ import gnnkit
 from gnnkit.graph import Graph, Split
 from gnnkit.model.program import Nodes, Program
 from tests.jobs.test_train import open_files
+from tests.runs import BARE
 
 N = 24
 
@@ -41,7 +42,7 @@ def make_graph(*, split: bool = True) -> Graph:
 
 
 def run(folder: Path, model: Any, *overrides: str, graph: Graph | None = None, **keys: Any) -> dict[str, Any]:
-    chosen = {"comm": "threads", "workers": 4, "threads": 1, "trainer": {"precision": 64}, **keys}
+    chosen = {"comm": "threads", "workers": 4, "threads": 1, "trainer": {"precision": 64}, **BARE, **keys}
     return gnnkit.train(
         graph or make_graph(),
         strategy="vertex_centric",

@@ -18,6 +18,7 @@ from gnnkit.graph import Split
 from gnnkit.partition.base import Grid
 from gnnkit.sync.all_reduce import AllReduce
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 from tests.sync.training import make_model, shards_on, train
 
 STEPS: dict[str, Any] = {
@@ -66,12 +67,18 @@ class Normed(nn.Module):
 def run(folder: Path, steps: str, sync: str, final_average: bool, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 4, "lr": 0.1, "check_val_every_n_epoch": 1, "final_average": final_average}
     trainer |= keys.pop("trainer", {})
-    chosen = {"strategy": STEPS[steps], "sync": SYNCS[sync], "workers": 3, "threads": 1, "comm": "threads", **keys}
+    chosen = {
+        "strategy": STEPS[steps],
+        "sync": SYNCS[sync],
+        "workers": 3,
+        "threads": 1,
+        "comm": "threads",
+        **BARE,
+        **keys,
+    }
     if steps == "sampled":
         chosen["sampler"] = {"name": "neighbor", "fanouts": [3]}
-    result = gnnkit.train(
-        small_graph(), folder=folder, model=Normed, trainer=trainer, write=["logits"], report=False, **chosen
-    )
+    result = gnnkit.train(small_graph(), folder=folder, model=Normed, trainer=trainer, write=["logits"], **chosen)
     return dict(result)
 
 

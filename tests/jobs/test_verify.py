@@ -14,10 +14,11 @@ from gnnkit.engine import Adjacency
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training.ddp import SyncMeter
 from tests.jobs.test_plan import make_graph
+from tests.runs import BARE
 
 
 def verify(folder: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
-    chosen = {"workers": 4, "comm": "threads", "partition": "2d", **keys}
+    chosen = {"workers": 4, "comm": "threads", "partition": "2d", **BARE, **keys}
     return gnnkit.train(
         make_graph(), strategy="vertex_centric", overrides=["job=verify", *overrides], folder=folder / "run", **chosen
     )

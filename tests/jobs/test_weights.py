@@ -17,6 +17,7 @@ from gnnkit.jobs import weights
 from gnnkit.jobs.models import Widths
 from gnnkit.model.gcn import GCN
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 WIDTHS = Widths(in_features=3, num_classes=2, edge_width=0)
 
@@ -91,7 +92,7 @@ class Shifted(GCN):
 @pytest.mark.slow
 def test_outputs_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     graph: Graph = small_graph()
-    keys = {"workers": 2, "comm": "threads"}
+    keys = {"workers": 2, "comm": "threads", **BARE}
     trainer = {"max_epochs": 1}
     gnnkit.train(graph, strategy="vertex_centric", model=Shifted, folder=tmp_path / "run", trainer=trainer, **keys)
     tensors, widths = weights.read(tmp_path / "run")

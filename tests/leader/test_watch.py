@@ -33,6 +33,7 @@ from gnnkit.model.gcn import GCN
 from gnnkit.sampler import Loader, NeighborSampler
 from gnnkit.training.display import Display, worker_table
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 SLOW, FIRST_SLOW, SECONDS = 1, 10, 0.03  # rank, step, seconds it sleeps in each
 
@@ -56,7 +57,7 @@ class Sleeps(GCN):
 
 def train(folder: Path, model: Any = GCN, **keys: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 30, "precision": 64, "checkpoint": False, **keys.pop("trainer", {})}
-    chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, "report": False, **keys}
+    chosen = {"workers": 3, "threads": 1, "comm": "gloo", "trainer": trainer, **BARE, **keys}
     return gnnkit.train(small_graph(), strategy="vertex_centric", model=model, folder=folder, **chosen)
 
 

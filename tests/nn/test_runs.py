@@ -19,6 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.model.pyg import PyG
 from gnnkit.nn import BatchNorm, Dropout
 from tests.graphs import random_graph
+from tests.runs import BARE
 
 SAMPLED = {"strategy": "individual_sample", "sampler": {"name": "neighbor", "fanouts": [3, 3]}}
 FULL = {"strategy": "vertex_centric"}
@@ -29,10 +30,10 @@ def batches(size: int) -> dict[str, Any]:
 
 
 def run(folder: Path, **keys: Any) -> Any:
-    given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **keys}
+    given = {"workers": 2, "comm": "threads", "threads": 1, "partition": "1d", "write": ["logits"], **BARE, **keys}
     trainer = {"max_epochs": 4, "check_val_every_n_epoch": 2, "precision": 64, **given.pop("trainer", {})}
     model = given.pop("model", {"name": "gcn", "norm": "batch"})
-    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, report=False, **given)
+    return gnnkit.train(random_graph(), folder=folder, trainer=trainer, model=model, **given)
 
 
 def buffers(result: Any, model: nn.Module | None = None) -> dict[str, Tensor]:

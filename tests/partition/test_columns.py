@@ -17,6 +17,7 @@ from gnnkit.graph import Graph
 from gnnkit.partition import Grid, Partition, Traffic, cut_all, fewest_words, in_columns, measure
 from gnnkit.partition.contiguous import Contiguous
 from gnnkit.partition.stored import Stored
+from tests.runs import BARE
 
 
 def ring(num_nodes: int) -> Graph:
@@ -91,7 +92,7 @@ def test_uneven_columns_are_left_out() -> None:
 
 
 def run(folder: Path, *overrides: str, workers: int, **keys: Any) -> dict[str, Any]:
-    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 3, "precision": 64}, "workers": workers}
+    chosen = {"comm": "threads", "threads": 1, "trainer": {"max_epochs": 3, "precision": 64}, "workers": workers} | BARE
     overrides = ("partition.nodes=random", *overrides)
     graph = random_graph(60, 1500)
     return dict(

@@ -24,13 +24,14 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from gnnkit.testing.ranks import ONE, on_ranks
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 SPLITS = {"train": 1, "val": 2, "test": 3}
 
 
 def run(folder: Path, graph: Graph, **keys: Any) -> dict[str, Any]:
-    keys = {"workers": 3, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 3}} | keys
-    gnnkit.train(graph, strategy="vertex_centric", folder=folder, report=False, **keys)
+    keys = {"workers": 3, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 3}} | BARE | keys
+    gnnkit.train(graph, strategy="vertex_centric", folder=folder, **keys)
     return json.loads((folder / "result.json").read_text())  # type: ignore[no-any-return]
 
 

@@ -285,10 +285,9 @@ def test_a_run_writes_figures_predictions_and_names_of_the_task(name: str, tmp_p
     names = ("a", "b", "c", "d") if name == "multilabel" else None
     graph = dataclasses.replace(graph, class_names=names)
     folder = tmp_path / "run"
-    trainer = {"max_epochs": 2, "check_val_every_n_epoch": 1}
-    result = gnnkit.train(
-        graph, strategy="vertex_centric", task=name, workers=2, comm="threads", trainer=trainer, folder=folder
-    )
+    keys = {"workers": 2, "comm": "threads", "trainer": {"max_epochs": 2, "check_val_every_n_epoch": 1}}
+    keys |= {"report": False, "logger": "csv"}
+    result = gnnkit.train(graph, strategy="vertex_centric", task=name, folder=folder, **keys)
     task = TASKS[name][0]
     assert set(task.names) <= set(result)
     assert result["task"] == name

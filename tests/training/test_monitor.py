@@ -27,6 +27,7 @@ from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.training import checkpoint
 from gnnkit.training.monitor import Monitor
 from tests.jobs.test_train import small_graph
+from tests.runs import BARE
 
 PATIENCE = 3
 
@@ -41,8 +42,7 @@ def run(folder: Path, monitor: str | None, **keys: Any) -> dict[str, Any]:
         "threads": 1,
         "comm": "threads",
         "model": "gcn",
-        "report": False,
-        "logger": "csv",
+        **BARE,
         **keys,
     }
     return gnnkit.train(graph, folder=folder, trainer=trainer, **chosen)  # type: ignore[return-value]
@@ -210,7 +210,7 @@ def test_the_task_names_the_figure_that_may_end_training() -> None:
 @pytest.mark.slow
 def test_the_least_error_of_a_task_ends_training(tmp_path: Path) -> None:
     graph = replace(small_graph(), labels=np.where(small_graph().labels == 0, 1.0, 3.0)[:, None])
-    result = run(tmp_path / "run", "val_mae", graph=graph, task="regression")
+    result = run(tmp_path / "run", "val_mae", graph=graph, task="regression", logger="csv")
     assert PATIENCE < result["epochs"] < 60
     lines = (tmp_path / "run/csv/metrics.csv").read_text().splitlines()
     column = lines[0].split(",").index("val_mae")
@@ -250,7 +250,7 @@ def scalars(folder: Path, name: str) -> list[float]:
 def test_a_run_ends_with_the_model_of_the_best_evaluation(tmp_path: Path, keys: dict[str, Any]) -> None:
     """The learning rate is so large that the last model is worse."""
     given = {"trainer": {"lr": 2.0, "max_epochs": 11, "check_val_every_n_epoch": 1, "patience": None}, **keys}
-    result = run(tmp_path / "run", "val_loss", **given)
+    result = run(tmp_path / "run", "val_loss", logger="csv", **given)
     losses = scalars(tmp_path / "run", "val_loss")
     best = int(np.argmin(losses))
     assert best < len(losses) - 1

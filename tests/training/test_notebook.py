@@ -19,7 +19,7 @@ SHELLS = ["code"] + (["IPython"] if importlib.util.find_spec("IPython") else [])
 CODE = """
 import sys, gnnkit
 result = gnnkit.train(strategy="vertex_centric", workers=2, threads=1, folder=sys.argv[1] + "/run",
-                      dataset={"name": "synthetic", "num_nodes": 60}, trainer={"max_epochs": 2}, report=False, logger=None)
+                      dataset={"name": "synthetic", "num_nodes": 60}, trainer={"max_epochs": 2}, report=False, logger="none")
 
 print("interactive", hasattr(sys, "ps1"), "epochs", result["epochs"])
 """
@@ -117,7 +117,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
             "graph, count = small_graph(), 0\n"
             "def train(max_epochs=2, **keys):\n"
             "    return gnnkit.train(graph, strategy='vertex_centric', workers=2, threads=1,\n"
-            "                        trainer={'max_epochs': max_epochs}, report=False, logger=None, **keys)\n"
+            "                        trainer={'max_epochs': max_epochs}, report=False, logger='none', **keys)\n"
         )
         assert error is None, notebook.printed
         yield notebook

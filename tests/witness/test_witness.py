@@ -39,6 +39,7 @@ from gnnkit.testing.graphs import CLASSES, EDGE_WIDTH, check_graph
 from gnnkit.testing.witness import Plan, check_plan, serial
 from gnnkit.testing.witness.models import HIDDEN, READS, Cooked, Recipe
 from tests.models import MODELS
+from tests.runs import BARE
 
 GRAPH = replace(check_graph(14), features=check_graph(14).features[:, :HIDDEN])
 TWO, THREE, ACROSS = Grid(2, 1, 1), Grid(3, 1, 1), Grid(2, 2, 1)
@@ -251,7 +252,7 @@ def test_a_whole_run_trains_as_matrices_do(tmp_path: Path) -> None:
         comm="threads",
         trainer=trainer,
         write=["logits"],
-        report=False,
+        **BARE,
         folder=tmp_path / "run",
     )
     train = torch.from_numpy(np.flatnonzero(GRAPH.split == Split.TRAIN))
