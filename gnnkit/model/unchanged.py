@@ -69,7 +69,7 @@ class EdgeIndexModel(nn.Module):
         (adjacency,) = adjacencies
         module: nn.Module = self.module  # type: ignore[assignment]
         module.training = self.training
-        called = Pass(type(module).__name__, adjacency)
+        called = Pass(self.name, adjacency)
         given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
         values = {self._rows: x, _EDGES: called.edge_index()} | {name: given[name] for name in self._optional}
         try:
@@ -77,6 +77,11 @@ class EdgeIndexModel(nn.Module):
         finally:
             called.end()
         return out
+
+    @property
+    def name(self) -> str:
+        """Name of the module's class."""
+        return type(self.module).__name__
 
     def decayed_parameters(self) -> Iterable[Parameter]:
         """The parameters that `trainer.weight_decay` applies to."""
