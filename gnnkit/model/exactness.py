@@ -14,8 +14,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit.engine.trial import Sizes, Trial
+from gnnkit.model.functions import BATCH_NORMS
 from gnnkit.model.pyg import reads_whole_graph
 from gnnkit.model.two_ranks import differs
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
@@ -70,8 +72,9 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules called now, the innermost last
         self.reasons: dict[str, str] = {}
+        exact = BATCH_NORMS if isinstance(model, EdgeIndexModel) else ()
         for name, module in model.named_modules():
-            if (reason := _by_module(module)) is not None:
+            if type(module).__name__ not in exact and (reason := _by_module(module)) is not None:
                 self.add(name or type(module).__name__, reason)
             if name:
                 module.register_forward_pre_hook(lambda module, _, name=name: self.calls.append((name, module)))

@@ -15,9 +15,14 @@ from torch.nn import Parameter
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
+from gnnkit.model.functions import ExactFunctions
 
 _EDGES = "edge_index"
 _OF_EDGES = ("edge_weight", "edge_attr")  # given where the graph has these
+_REFUSED = {
+    "cached": "keeps edges or rows of one step for others",
+    "allow_single_element": "takes no statistics on a worker with a single row",
+}
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -43,7 +48,8 @@ class EdgeIndexModel(nn.Module):
 
     `x` and `edge_index` are those of a rank. Rows of other ranks are exchanged wherever
     a layer reads rows by `edge_index[0]`, so that losses and gradients are those of one
-    process. Parameters, buffers and submodules are the module's own, by name too.
+    process. Dropout of rows follows from node ids, and batch normalisation takes its
+    statistics over all ranks. Parameters, buffers and submodules are the module's own, by name too.
     """
 
     num_layers = 1  # all reads of the module go through one adjacency
@@ -55,9 +61,10 @@ class EdgeIndexModel(nn.Module):
             object.__setattr__(self, name, getattr(module, name))
         object.__setattr__(self, "module", module)  # no part of this one, which has its parts already
         self._rows, self._optional = _read(module)
-        for part in (module, *module.modules()):
-            if getattr(part, "cached", False) is True:
-                raise _error(module, f"{type(part).__name__}(cached=True) keeps edges of one step: use cached=False")
+        for part in module.modules():
+            for name, why in _REFUSED.items():
+                if getattr(part, name, False) is True:
+                    raise _error(module, f"{type(part).__name__}({name}=True) {why}: use {name}=False")
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         """Computes logits [num_dst, num_classes]. Collective.
@@ -73,7 +80,8 @@ class EdgeIndexModel(nn.Module):
         given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
         values = {self._rows: x, _EDGES: called.edge_index()} | {name: given[name] for name in self._optional}
         try:
-            out: Tensor = module(**{name: value for name, value in values.items() if value is not None})
+            with ExactFunctions(adjacency):
+                out: Tensor = module(**{name: value for name, value in values.items() if value is not None})
         finally:
             called.end()
         return out
