@@ -12,8 +12,8 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.engine import LearnedRows
-from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs import models
+from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress

@@ -117,13 +117,13 @@ class ModelSource:
 
 
 def check(settings: Settings, strategy: ExecutionStrategy, model: object) -> None:
-    """Raises `UserError` for a module of (x, edge_index) and a strategy that gives blocks.
+    """Raises `UserError` for a module of (x, edge_index) where batches are blocks.
 
     Rows of a block shrink from layer to layer, and `edge_index` stays.
     """
     if isinstance(model, EdgeIndexModel) and not strategy.full_graph:
         raise UserError(
-            f"strategy={settings.strategy.name}: model={model.name} reads one edge_index in all layers, and a sampled "
+            f"strategy={settings.strategy.name}: model={type(model).__name__} reads one edge_index in all layers, and a sampled "
             "batch has other edges in each: use strategy=vertex_centric, or list the layers in "
             "gnnkit.model.pyg.PyG([...])"
         )

@@ -48,7 +48,7 @@ class Pass:
         self._over = True
 
     def with_halo(self, x: Tensor, dim: int) -> Tensor:
-        """Brings the halo of a tensor whose dimension `dim` are the own rows. Collective."""
+        """Puts the halo behind the own rows, along dimension `dim`. Collective."""
         if self._over:
             raise self.error("reads edges of an earlier step: keep none, as by cached=False")
         if x.size(dim) != self.num_owned:
@@ -152,7 +152,7 @@ def _plainly(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
 
 def _get(func: Any, x: Tensor, index: Any) -> Any:
     """Serves x[index]."""
-    if isinstance(index, Edges) or isinstance(x, Edges | Sources) and _flat_ends(index):
+    if isinstance(index, Edges) or (isinstance(x, Edges | Sources) and _flat_ends(index)):
         raise _refused("x[index]", (x, index))
     if isinstance(x, Edges):
         return _of_edges(x, index)
@@ -166,7 +166,7 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
 
 
 def _of_edges(edges: Edges, index: Any) -> Any:
-    """Serves edge_index[0], edge_index[1], edge_index[0, chosen] and edge_index[:, chosen]."""
+    """Serves edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
     first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
     if isinstance(first, int):
         row = edges.ends[first]
@@ -185,7 +185,7 @@ def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
     func(x, _plain(index), _plain(value))
 
 
-def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:  # noqa: A002 - torch's name
+def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
     """Serves index_select."""
     if isinstance(input, Edges) and dim in (1, -1) and not isinstance(index, _Ends):
         return Edges.of(_plain(input).index_select(1, index), input.called)
@@ -196,7 +196,7 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:  # noqa: 
     return index.read(input, dim) if isinstance(index, Sources) else _plainly(func, (input, dim, index), {})
 
 
-def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:  # noqa: A002 - torch's name
+def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
     """Serves `source, destination = edge_index`."""
     if isinstance(input, Edges) and dim == 0:
         return input.ends
@@ -234,7 +234,7 @@ def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
     return _plainly(func, (tensors, dim), {})
 
 
-def _compare(func: Any, input: Any, other: Any) -> Any:  # noqa: A002 - torch's name
+def _compare(func: Any, input: Any, other: Any) -> Any:
     """Serves source != destination, which finds loops."""
     both = (input, other)
     sources = [each for each in both if isinstance(each, Sources)]
@@ -245,7 +245,7 @@ def _compare(func: Any, input: Any, other: Any) -> Any:  # noqa: A002 - torch's 
     raise _refused(_name(func), both)
 
 
-def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - torch's name
+def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
     """Serves edge_index.to(device) and other copies."""
     copied = _plainly(func, (input, *args), kwargs)
     if copied.dtype != torch.int64:
@@ -256,7 +256,7 @@ def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:  # noqa: A
 
 
 def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function of rows that edges lead into, all of which are this rank's own."""
+    """Calls a function of rows that edges lead into. All are this rank's own."""
     first = args[0] if args else None
     if isinstance(first, Destinations) and len(args) == 1 and not kwargs and _name(func) in _LARGEST:
         return first.new_tensor(first.called.num_owned - 1)  # so that each own row gets a place, as in degree(index)
@@ -296,9 +296,13 @@ def _name(func: Any) -> str:
 
 def _refused(name: str, values: Any) -> UserError:
     ends = next(each for each in _flat(values) if isinstance(each, _Ends))
-    hint = ": pass num_nodes=x.size(0)" if name in _LARGEST else (
-        ". Workers have rows of their own: read rows as x[edge_index[0]], and add up at edge_index[1], or write "
-        "forward(x, adjacencies)"
+    hint = (
+        ": pass num_nodes=x.size(0)"
+        if name in _LARGEST
+        else (
+            ". Workers have rows of their own: read rows as x[edge_index[0]], and add up at edge_index[1], or write "
+            "forward(x, adjacencies)"
+        )
     )
     what = "edge_index" if isinstance(ends, Edges) else "the sources of edges, edge_index[0]"
     return ends.called.error(f"calls {name} on {what}{hint}")

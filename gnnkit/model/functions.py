@@ -17,10 +17,10 @@ BATCH_NORMS = ("BatchNorm", "BatchNorm1d")  # that call F.batch_norm, by class n
 
 
 class ExactFunctions(TorchFunctionMode):
-    """Dropout of node rows that follows from node ids, and batch statistics of all ranks.
+    """Dropout that follows from node ids, and batch statistics of all ranks.
 
     Serves F.dropout and F.batch_norm, and so the modules that call these. Dropout of
-    other tensors, such as attention over edges, stays torch's.
+    tensors that are no rows of nodes, such as attention over edges, stays torch's.
     """
 
     def __init__(self, adjacency: Adjacency) -> None:
