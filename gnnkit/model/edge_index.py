@@ -76,7 +76,7 @@ class _Ends(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name, kwargs = _name(func), kwargs or {}
-        if name in _FACTS:
+        if name in _FACTS and not _flat_ends((args[1:], *kwargs.values())):
             return _plainly(func, args, kwargs)
         if name in _SERVED:
             return _SERVED[name](func, *args, **kwargs)
@@ -158,6 +158,8 @@ def _get(func: Any, x: Tensor, index: Any) -> Any:
         return _of_edges(x, index)
     if isinstance(x, Sources):
         return Sources.of(_plain(x)[index], x.into[index], x.called)
+    if isinstance(x, Destinations) and _flat_ends(index, Sources):
+        raise _refused("x[index]", (x, index))
     if isinstance(index, Sources):
         return index.read(x, 0)
     if isinstance(index, tuple) and index and isinstance(index[0], Sources) and not _flat_ends(index[1:]):
@@ -191,7 +193,11 @@ def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
         return Edges.of(_plain(input).index_select(1, index), input.called)
     if isinstance(input, Sources) and not isinstance(index, _Ends):
         return _get(func, input, index)
-    if isinstance(input, Edges | Sources) or isinstance(index, Edges):
+    if (
+        isinstance(input, Edges | Sources)
+        or isinstance(index, Edges)
+        or (_flat_ends(input) and _flat_ends(index, Sources))
+    ):
         raise _refused("index_select", (input, index))
     return index.read(input, dim) if isinstance(index, Sources) else _plainly(func, (input, dim, index), {})
 
@@ -304,8 +310,9 @@ def _refused(name: str, values: Any) -> UserError:
             "forward(x, adjacencies)"
         )
     )
-    what = "edge_index" if isinstance(ends, Edges) else "the sources of edges, edge_index[0]"
-    return ends.called.error(f"calls {name} on {what}{hint}")
+    kinds = {Edges: "edge_index", Sources: "the sources of edges, edge_index[0]"}
+    what = kinds.get(type(ends), "the destinations of edges, edge_index[1]")
+    return ends.called.error(f"calls {name.strip('_')} on {what}{hint}")
 
 
 def _caller() -> str:
