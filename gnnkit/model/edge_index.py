@@ -312,7 +312,7 @@ def _refused(name: str, values: Any) -> UserError:
     )
     kinds = {Edges: "edge_index", Sources: "the sources of edges, edge_index[0]"}
     what = kinds.get(type(ends), "the destinations of edges, edge_index[1]")
-    return ends.called.error(f"calls {name.strip('_')} on {what}{hint}")
+    return ends.called.error(f"calls {name.removeprefix('__').removesuffix('__')} on {what}{hint}")
 
 
 def _caller() -> str:
