@@ -223,7 +223,8 @@ def _dtype(model: nn.Module) -> torch.dtype:
 def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shard:
     """Makes up a shard, in which ids say no more than which rank owns a row.
 
-    All edges lead from the first source into the first target.
+    All edges lead from the second source into the first target, so are no loops. A
+    single source has loops.
     """
     halo = sizes.halo if traffic.gather_rows.any() else 0
     partial = sizes.partial if traffic.reduce_rows.any() else 0
@@ -232,7 +233,7 @@ def _shard(traffic: Traffic, slice_: int, edge_width: int, sizes: Sizes) -> Shar
     degrees = np.ones(sizes.cell_nodes)
     indptr = np.full(sizes.cell_nodes + partial + 1, sizes.edges)
     indptr[0] = 0
-    indices = np.zeros(sizes.edges, np.int64)
+    indices = np.full(sizes.edges, min(sizes.cell_nodes, 2) - 1)
     return Shard(
         rank=slice_,
         grid=traffic.grid,

@@ -77,6 +77,7 @@ def _check_parts(settings: Settings, model: Given) -> Settings:
     """
     from gnnkit.jobs import inputs, lost
     from gnnkit.jobs.models import ModelSource
+    from gnnkit.model.unchanged import adapted
 
     settings.comm.load()
     sync: GradientSync = settings.sync.create()
@@ -84,7 +85,7 @@ def _check_parts(settings: Settings, model: Given) -> Settings:
     _check_trainer(settings, sync, task)
     strategy: ExecutionStrategy = settings.create_strategy()
     source = ModelSource(settings.model, model)
-    tried = _try_model(source) if model is None else model
+    tried = _try_model(source) if model is None else adapted(model)
     num_layers = getattr(tried, "num_layers", None)
     settings = _with_sampler(settings, strategy, num_layers)
     sampler: Sampler | None = None if settings.sampler is None else settings.sampler.create()
@@ -122,9 +123,10 @@ def _check_training(
         task: The configured task.
         sampler: The configured sampler, or None.
     """
-    from gnnkit.jobs import outputs
+    from gnnkit.jobs import models, outputs
 
     task.check(strategy, sampler)
+    models.check(settings, strategy, model)
     outputs.check(settings, model)
     _check_accumulate(settings, strategy, sync)
     if isinstance(num_layers := getattr(model, "num_layers", None), int):

@@ -12,6 +12,7 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.engine import LearnedRows
+from gnnkit.jobs import models
 from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
@@ -103,6 +104,7 @@ class Job:
 
         Returns the learned input rows of one rank, where input rows are learned.
         """
+        models.check(self.settings, strategy, model)
         strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
         strategy.setup(worker, model)
         width = self.settings.embedding

@@ -16,7 +16,9 @@ from gnnkit.errors import UserError
 from gnnkit.model import parameters
 from gnnkit.model.calls import calls
 from gnnkit.model.program import Program, is_iterated
-from gnnkit.settings import Choice
+from gnnkit.model.unchanged import EdgeIndexModel, adapted
+from gnnkit.settings import Choice, Settings
+from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import Task
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
@@ -79,8 +81,9 @@ class ModelSource:
     def make_model(self, widths: Widths, seed: int, task: Task | None = None) -> nn.Module:
         """Makes a new model, with the same first parameters on all ranks.
 
-        Parameters do not depend on the precision. Raises `UserError` for a model
-        without `num_layers`, and for parameters that ranks cannot train together.
+        Parameters do not depend on the precision. A module of (x, edge_index) is
+        adapted. Raises `UserError` for another model without `num_layers`, and for
+        parameters that ranks cannot train together.
 
         Args:
             widths: Sizes that the model must fit.
@@ -89,14 +92,16 @@ class ModelSource:
         """
         with _building:
             torch.manual_seed(seed)
-            model = self._make(widths)
+            made = self._make(widths)
+            model: nn.Module = adapted(made)
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)
         if not isinstance(getattr(model, "num_layers", None), int):
             raise UserError(
-                f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads"
+                f"model={type(model).__name__} needs an attribute num_layers: how many adjacencies it reads, or a "
+                "forward(x, edge_index) as models of PyG have"
             )
-        parameters.check(model)
+        parameters.check(made)
         return model
 
     def calls(self, model: nn.Module, widths: Widths) -> list[str]:
@@ -115,3 +120,16 @@ class ModelSource:
         arguments |= {name: getattr(widths, name) for name in ("edge_width", "num_relations") if name in read}
         model: nn.Module = self.choice.create(**arguments)
         return model
+
+
+def check(settings: Settings, strategy: ExecutionStrategy, model: object) -> None:
+    """Raises `UserError` for a module of (x, edge_index) where batches are blocks.
+
+    Rows of a block shrink from layer to layer, and `edge_index` stays.
+    """
+    if isinstance(model, EdgeIndexModel) and not strategy.full_graph:
+        raise UserError(
+            f"strategy={settings.strategy.name}: model={type(model).__name__} reads one edge_index in all layers, and a sampled "
+            "batch has other edges in each: use strategy=vertex_centric, or list the layers in "
+            "gnnkit.model.pyg.PyG([...])"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,41 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnkit.engine.trial import Sizes, Trial, relations_of
+from gnnkit.model.functions import BATCH_NORMS
 from gnnkit.model.pyg import reads_whole_graph
 from gnnkit.model.two_ranks import differs
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.traffic import Traffic
 
-ROWS = Sizes(owned=3, edges=3)  # batch normalisation refuses a single row
+ROWS = Sizes(owned=3, edges=4)  # batch normalisation refuses a single row
 ONE_RANK = Traffic(Grid(1, 1, 1), np.array([3]), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64))
 _DROPOUT = ("native_dropout", "bernoulli", "bernoulli_")
 _ORDERED = (
     "LSTMAggregation", "GRUAggregation", "SortAggregation", "MLPAggregation", "PatchTransformerAggregation",
 )  # fmt: skip
 _UNORDERED = ("Set2Set",)  # whose LSTM reads no neighbours
-# What to use instead.
-_DROP = "use gnnkit.nn.Dropout, or adjacency.dropout"
-_DROP_EDGES = "set its dropout to 0 and drop rows by gnnkit.nn.Dropout, or use model=gat"
-_DRAW = "derive draws from adjacency.key and adjacency.src_nodes"
-_NORM = "use gnnkit.nn.BatchNorm, or torch's LayerNorm"
-_OVER_ROWS = "as with x.mean(0) over the rows of a rank: use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
-_REDUCE = 'use aggr="mean", "sum" or "max"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Cures:
+    """What to use instead."""
+
+    dropout: str = "use gnnkit.nn.Dropout, or adjacency.dropout"
+    edge_dropout: str = "set its dropout to 0 and drop rows by gnnkit.nn.Dropout, or use model=gat"
+    draw: str = "derive draws from adjacency.key and adjacency.src_nodes"
+    norm: str = "use gnnkit.nn.BatchNorm, or torch's LayerNorm"
+    over_rows: str = "use gnnkit.nn.BatchNorm or adjacency.pool, see job=verify"
+    order: str = 'use aggr="mean", "sum" or "max"'
+
+
+_ROWS_ONLY = _Cures(  # of a module that gets no adjacency
+    dropout="use F.dropout on rows [num_nodes, width]",
+    edge_dropout="set its dropout to 0 and drop rows by nn.Dropout, or use model=gat",
+    draw="draw by nn.Dropout only, or write forward(x, adjacencies)",
+    norm="use nn.BatchNorm1d or nn.LayerNorm",
+    over_rows="use nn.BatchNorm1d, or write forward(x, adjacencies), see job=verify",
+)
 
 
 def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str]:
@@ -59,7 +76,8 @@ def inexact(model: nn.Module, in_features: int, edge_width: int = 0) -> list[str
         notes.add_dropouts(model)
     with contextlib.suppress(Exception):
         if not notes.reasons and differs(untouched, in_features, edge_width):
-            notes.add("the model", f"outputs on two ranks differ from those on one, {_OVER_ROWS}")
+            cure = f"as with x.mean(0) over the rows of a rank: {notes.cures.over_rows}"
+            notes.add("the model", f"outputs on two ranks differ from those on one, {cure}")
     return [f"{name}: {reason}" for name, reason in notes.reasons.items()]
 
 
@@ -70,8 +88,9 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[str, nn.Module]] = [("the model", model)]  # modules called now, the innermost last
         self.reasons: dict[str, str] = {}
+        exact, self.cures = (BATCH_NORMS, _ROWS_ONLY) if isinstance(model, EdgeIndexModel) else ((), _Cures())
         for name, module in model.named_modules():
-            if (reason := _by_module(module)) is not None:
+            if type(module).__name__ not in exact and (reason := _by_module(module, self.cures)) is not None:
                 self.add(name or type(module).__name__, reason)
             if name:
                 module.register_forward_pre_hook(lambda module, _, name=name: self.calls.append((name, module)))
@@ -88,42 +107,45 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Notes torch's dropouts by their class, where the model could not be tried."""
         for name, module in model.named_modules():
             if isinstance(module, _DropoutNd) and module.p > 0:
-                self.add(name or type(module).__name__, _drawn(module, "Dropout"))
+                self.add(name or type(module).__name__, _drawn(module, "Dropout", self.cures))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, module = self.calls[-1]
-        reason = _by_operator(func, args, module)
+        reason = _by_operator(func, args, module, self.cures)
         if reason is not None:
             self.add(name, reason)
         return func(*args, **(kwargs or {}))
 
 
-def _by_operator(func: Any, args: tuple[Any, ...], module: nn.Module) -> str | None:
+def _by_operator(func: Any, args: tuple[Any, ...], module: nn.Module, cures: _Cures) -> str | None:
     """Says why an operator depends on the layout, if so.
 
     Args:
         func: The operator.
         args: Its arguments.
         module: The module that calls the operator.
+        cures: What to use instead.
     """
     name = str(func.overloadpacket.__name__)
     if torch.Tag.nondeterministic_seeded in func.tags:
-        return _drawn(module, name)
+        return _drawn(module, name, cures)
     if "batch_norm" in name and next((each for each in args if isinstance(each, bool)), True):
-        return _normed(_own_name(module, "BatchNorm"))
+        return _normed(_own_name(module, "BatchNorm"), cures)
     return None
 
 
-def _drawn(module: nn.Module, operator: str) -> str:
+def _drawn(module: nn.Module, operator: str, cures: _Cures) -> str:
     if operator not in (*_DROPOUT, "Dropout"):
-        return f"a draw of torch ({operator}) differs on every layout: {_DRAW}"
+        return f"a draw of torch ({operator}) differs on every layout: {cures.draw}"
     if _gathers(module):
-        return f"{type(module).__name__} drops by torch's own Dropout, which differs on every layout: {_DROP_EDGES}"
-    return f"torch's own {_own_name(module, 'Dropout')} differs on every layout: {_DROP}"
+        return (
+            f"{type(module).__name__} drops by torch's own Dropout, which differs on every layout: {cures.edge_dropout}"
+        )
+    return f"torch's own {_own_name(module, 'Dropout')} differs on every layout: {cures.dropout}"
 
 
-def _normed(name: str) -> str:
-    return f"{name} takes its statistics over the rows of one rank: {_NORM}"
+def _normed(name: str, cures: _Cures) -> str:
+    return f"{name} takes its statistics over the rows of one rank: {cures.norm}"
 
 
 def _own_name(module: nn.Module, otherwise: str) -> str:
@@ -131,13 +153,13 @@ def _own_name(module: nn.Module, otherwise: str) -> str:
     return type(module).__name__ if otherwise in type(module).__name__ else otherwise
 
 
-def _by_module(module: nn.Module) -> str | None:
+def _by_module(module: nn.Module, cures: _Cures) -> str | None:
     kind = type(module).__name__
     if reads_whole_graph(module):
-        return _normed(kind)
+        return _normed(kind, cures)
     by_recurrence = _gathers(module) and any(isinstance(part, nn.RNNBase) for part in module.children())
     if kind in _ORDERED or (by_recurrence and kind not in _UNORDERED):
-        return f"{kind} reads neighbours in an order that differs between layouts: {_REDUCE}"
+        return f"{kind} reads neighbours in an order that differs between layouts: {cures.order}"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,25 +58,53 @@ class BatchNorm(nn.BatchNorm1d):
             )
         if not self.training:
             return super().forward(x)
-        pool, rows = adjacency.pool(len(x)), x.to(wide(x.dtype))
-        mean, count = pool.mean(rows)
-        centred = rows - mean
-        variance, _ = pool.mean(centred.square())
-        if pool.lasts:
-            self._remember(mean, variance, count)
-        out = centred * (variance + self.eps).rsqrt()
+        out, seen = normalize(x, adjacency, self.eps)
+        if seen.lasts:
+            self._remember(seen)
         if self.affine:
             out = out * self.weight + self.bias
         return out.to(x.dtype)
 
-    @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        """Moves the running statistics towards those of a step, as torch does."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
+    def _remember(self, seen: Statistics) -> None:
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = variance * (count / (count - 1).clamp(min=1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+        seen.remember(self.running_mean, self.running_var, share)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistics:
+    """Mean and variance of each column over the rows of all ranks."""
+
+    mean: Tensor  # [f]
+    variance: Tensor  # [f] divided by the number of rows
+    count: Tensor  # the number of rows
+    lasts: bool  # False: ranks do not meet in this pass, so running statistics stay
+
+    @torch.no_grad()
+    def remember(self, running_mean: Tensor | None, running_var: Tensor | None, share: float) -> None:
+        """Moves the running statistics towards these by a share, as torch does."""
+        unbiased = self.variance * (self.count / (self.count - 1).clamp(min=1))
+        for running, now in ((running_mean, self.mean), (running_var, unbiased)):
+            if running is not None:
+                running.lerp_(now.to(running.dtype), share)
+
+
+def normalize(x: Tensor, adjacency: Adjacency, eps: float) -> tuple[Tensor, Statistics]:
+    """Takes from each column its mean over all ranks, and divides by the deviation.
+
+    Collective, in forward and backward.
+
+    Args:
+        x: [num_rows, f] rows, each on one rank, of nodes or edges.
+        adjacency: The adjacency of the layer that reads or computes these rows.
+        eps: Added to the variance.
+
+    Returns:
+        [num_rows, f] in the precision of the statistics, and the statistics.
+    """
+    pool, rows = adjacency.pool(len(x)), x.to(wide(x.dtype))
+    mean, count = pool.mean(rows)
+    centred = rows - mean
+    variance, _ = pool.mean(centred.square())
+    return centred * (variance + eps).rsqrt(), Statistics(mean, variance, count, pool.lasts)

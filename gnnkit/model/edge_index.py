@@ -1,0 +1,325 @@
+"""The edges of a rank as the `edge_index` that layers of PyG read.
+
+Row numbers are those of the rank: its own rows, then the halo. Layers read rows through
+`edge_index[0]` and write through `edge_index[1]`, so `x` may have the own rows only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
+
+_FACTS = {
+    "size", "shape", "dim", "ndim", "numel", "nelement", "__len__", "dtype", "device", "layout", "is_sparse",
+    "is_sparse_csr", "is_cuda", "is_cpu", "is_mps", "is_meta", "is_nested", "is_quantized", "is_floating_point",
+    "is_complex", "requires_grad", "is_leaf", "grad_fn", "get_device", "element_size", "new_ones",
+    "new_zeros", "new_full", "new_empty", "new_tensor", "__hash__", "__repr__",
+}  # fmt: skip
+_COPIES = ("to", "long", "clone", "contiguous", "detach", "cpu", "cuda")
+_LARGEST = ("max", "amax")
+
+
+class Pass:
+    """One forward pass of a model over the edges of a rank."""
+
+    def __init__(self, model: str, adjacency: Adjacency) -> None:
+        """Begins the pass.
+
+        Args:
+            model: Name of the model, for errors.
+            adjacency: Brings the rows of other ranks.
+        """
+        self.model, self._adjacency, self._over = model, adjacency, False
+        self.num_owned = adjacency.num_dst
+
+    def edge_index(self) -> Edges:
+        """Returns the edges of the rank."""
+        return Edges.of(self._adjacency.rank_graph.edge_index, self)
+
+    def end(self) -> None:
+        """Ends the pass. Nothing reads through its edges afterwards."""
+        self._over = True
+
+    def with_halo(self, x: Tensor, dim: int) -> Tensor:
+        """Puts the halo behind the own rows, along dimension `dim`. Collective."""
+        if self._over:
+            raise self.error("reads edges of an earlier step: keep none, as by cached=False")
+        if x.size(dim) != self.num_owned:
+            raise self.error(
+                f"reads {x.size(dim)} rows by edge_index[0], and this worker has {self.num_owned}: make one row for each "
+                "row of x, as by num_nodes=x.size(0)"
+            )
+        rows = x.movedim(dim, 0)
+        flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
+        found = self._adjacency.with_halo(flat)
+        return found.view(len(found), *rows.shape[1:]).movedim(0, dim)
+
+    def error(self, text: str) -> UserError:
+        """Makes the error of the layer that calls."""
+        return UserError(f"model={self.model}: {_caller()} {text}")
+
+
+class _Ends(Tensor):
+    """Row numbers of a rank, which no function may read as numbers."""
+
+    called: Pass
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, kwargs = _name(func), kwargs or {}
+        if name in _FACTS and not _flat_ends((args[1:], *kwargs.values())):
+            return _plainly(func, args, kwargs)
+        if name in _SERVED:
+            return _SERVED[name](func, *args, **kwargs)
+        if not any(isinstance(each, Edges | Sources) for each in _flat((*args, *kwargs.values()))):
+            return _at_destinations(func, args, kwargs)
+        raise _refused(name, (*args, *kwargs.values()))
+
+
+E = TypeVar("E", bound=_Ends)
+
+
+class Edges(_Ends):
+    """[2, num_edges] source row, destination row."""
+
+    @classmethod
+    def of(cls, rows: Tensor, called: Pass) -> Edges:
+        """Marks row numbers [2, num_edges]."""
+        return _marked(cls, rows, called)
+
+    @property
+    def ends(self) -> tuple[Sources, Destinations]:
+        """The two rows."""
+        source, destination = _plain(self).unbind(0)
+        return Sources.of(source, destination, self.called), _marked(Destinations, destination, self.called)
+
+
+class Destinations(_Ends):
+    """[num_edges] rows of the rank that edges lead into."""
+
+
+class Sources(_Ends):
+    """[num_edges] rows of the rank and of the halo that edges leave."""
+
+    into: Tensor  # [num_edges] row that each edge leads into
+
+    @classmethod
+    def of(cls, rows: Tensor, into: Tensor, called: Pass) -> Sources:
+        """Marks row numbers.
+
+        Args:
+            rows: [num_edges].
+            into: [num_edges] row that each edge leads into.
+            called: The forward pass.
+        """
+        sources = _marked(cls, rows, called)
+        sources.into = into
+        return sources
+
+    def read(self, x: Tensor, dim: int) -> Tensor:
+        """Selects rows along a dimension, those of other ranks too. Collective."""
+        return self.called.with_halo(x, dim).index_select(dim, _plain(self))
+
+
+def _marked(kind: type[E], rows: Tensor, called: Pass) -> E:
+    ends = rows.as_subclass(kind)
+    ends.called = called
+    return ends
+
+
+def _plain(value: Any) -> Any:
+    """Takes the marks away, in lists too."""
+    if isinstance(value, _Ends):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value.as_subclass(Tensor)
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(each) for each in value)
+    return value
+
+
+def _plainly(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
+
+
+def _get(func: Any, x: Tensor, index: Any) -> Any:
+    """Serves x[index]."""
+    if isinstance(index, Edges) or (isinstance(x, Edges | Sources) and _flat_ends(index)):
+        raise _refused("x[index]", (x, index))
+    if isinstance(x, Edges):
+        return _of_edges(x, index)
+    if isinstance(x, Sources):
+        return Sources.of(_plain(x)[index], x.into[index], x.called)
+    if isinstance(x, Destinations) and _flat_ends(index, Sources):
+        raise _refused("x[index]", (x, index))
+    if isinstance(index, Sources):
+        return index.read(x, 0)
+    if isinstance(index, tuple) and index and isinstance(index[0], Sources) and not _flat_ends(index[1:]):
+        return index[0].read(x, 0)[(slice(None), *index[1:])]
+    return _at_destinations(func, (x, index), {})
+
+
+def _of_edges(edges: Edges, index: Any) -> Any:
+    """Serves edge_index[0], edge_index[1, chosen] and edge_index[:, chosen]."""
+    first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+    if isinstance(first, int):
+        row = edges.ends[first]
+        return row[rest] if rest else row
+    if isinstance(first, slice) and first == slice(None) and len(rest) == 1 and not isinstance(rest[0], int):
+        return Edges.of(_plain(edges)[:, rest[0]], edges.called)
+    raise _refused("edge_index[index]", (edges,))
+
+
+def _set(func: Any, x: Tensor, index: Any, value: Any) -> None:
+    """Serves x[index] = value, by the sources of loops too."""
+    if isinstance(index, Sources) and torch.equal(_plain(index), index.into):
+        index = index.into
+    if isinstance(x, _Ends) or _flat_ends((index, value), Edges | Sources):
+        raise _refused("x[index] = value", (x, index, value))
+    func(x, _plain(index), _plain(value))
+
+
+def _select(func: Any, input: Tensor, dim: int, index: Tensor) -> Any:
+    """Serves index_select."""
+    if isinstance(input, Edges) and dim in (1, -1) and not isinstance(index, _Ends):
+        return Edges.of(_plain(input).index_select(1, index), input.called)
+    if isinstance(input, Sources) and not isinstance(index, _Ends):
+        return _get(func, input, index)
+    if (
+        isinstance(input, Edges | Sources)
+        or isinstance(index, Edges)
+        or (_flat_ends(input) and _flat_ends(index, Sources))
+    ):
+        raise _refused("index_select", (input, index))
+    return index.read(input, dim) if isinstance(index, Sources) else _plainly(func, (input, dim, index), {})
+
+
+def _unbind(func: Any, input: Tensor, dim: int = 0) -> Any:
+    """Serves `source, destination = edge_index`."""
+    if isinstance(input, Edges) and dim == 0:
+        return input.ends
+    if isinstance(input, Destinations):
+        return _plainly(func, (input, dim), {})
+    raise _refused("unbind", (input,))
+
+
+def _join(func: Any, tensors: Any, dim: int = 0) -> Any:
+    """Serves edges with loops behind, torch.cat([edge_index, loops], 1)."""
+    ends = [each for each in tensors if isinstance(each, Edges)]
+    others = [each for each in tensors if not isinstance(each, Edges)]
+    if not ends or dim not in (1, -1) or _flat_ends(others, Sources):
+        return _unless_sources(func, tensors, dim)
+    for each in others:
+        if each.size(0) != 2 or not torch.equal(each[0], each[1]) or bool((each[0] >= ends[0].called.num_owned).any()):
+            raise ends[0].called.error(
+                "adds edges that are no loops at rows of x: add these to the graph, or loops by num_nodes=x.size(0)"
+            )
+    return Edges.of(torch.cat(_plain(list(tensors)), 1), ends[0].called)
+
+
+def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
+    """Serves torch.stack([source, destination])."""
+    if dim == 0 and len(tensors) == 2 and isinstance(tensors[0], Sources) and isinstance(tensors[1], Destinations):
+        source, destination = tensors
+        if torch.equal(source.into, _plain(destination)):
+            return Edges.of(torch.stack(_plain([source, destination])), source.called)
+    return _unless_sources(func, tensors, dim)
+
+
+def _unless_sources(func: Any, tensors: Any, dim: int) -> Any:
+    if _flat_ends(tensors, Edges | Sources):
+        raise _refused(_name(func), tensors)
+    return _plainly(func, (tensors, dim), {})
+
+
+def _compare(func: Any, input: Any, other: Any) -> Any:
+    """Serves source != destination, which finds loops."""
+    both = (input, other)
+    sources = [each for each in both if isinstance(each, Sources)]
+    if not _flat_ends(both, Edges | Sources):
+        return _plainly(func, both, {})
+    if len(sources) == 1 and _flat_ends(both, Destinations) and sources[0].shape == sources[0].into.shape:
+        return _plainly(func, both, {})
+    raise _refused(_name(func), both)
+
+
+def _copy(func: Any, input: _Ends, *args: Any, **kwargs: Any) -> Any:
+    """Serves edge_index.to(device) and other copies."""
+    copied = _plainly(func, (input, *args), kwargs)
+    if copied.dtype != torch.int64:
+        raise _refused(_name(func), (input,))
+    if isinstance(input, Sources):
+        return Sources.of(copied, input.into.to(copied.device), input.called)
+    return _marked(type(input), copied, input.called)
+
+
+def _at_destinations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function of rows that edges lead into. All are this rank's own."""
+    first = args[0] if args else None
+    if isinstance(first, Destinations) and len(args) == 1 and not kwargs and _name(func) in _LARGEST:
+        return first.new_tensor(first.called.num_owned - 1)  # so that each own row gets a place, as in degree(index)
+    found = _plainly(func, args, kwargs)
+    if isinstance(first, Destinations) and _name(func) in ("__getitem__", "index_select") and found.dim() == 1:
+        return _marked(Destinations, found, first.called)
+    return found
+
+
+_SERVED: dict[str, Callable[..., Any]] = {
+    "__getitem__": _get,
+    "__setitem__": _set,
+    "index_select": _select,
+    "unbind": _unbind,
+    "cat": _join,
+    "concat": _join,
+    "concatenate": _join,
+    "stack": _stack,
+    **dict.fromkeys(("__eq__", "__ne__", "eq", "ne", "not_equal"), _compare),
+    **dict.fromkeys(_COPIES, _copy),
+}
+
+
+def _flat(value: Any) -> list[Any]:
+    return [inner for each in value for inner in _flat(each)] if isinstance(value, list | tuple) else [value]
+
+
+def _flat_ends(value: Any, kinds: Any = _Ends) -> bool:
+    return any(isinstance(each, kinds) for each in _flat(value))
+
+
+def _name(func: Any) -> str:
+    """Names a function of torch, or a property of tensors."""
+    name: str = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+    return name
+
+
+def _refused(name: str, values: Any) -> UserError:
+    ends = next(each for each in _flat(values) if isinstance(each, _Ends))
+    hint = (
+        ": pass num_nodes=x.size(0)"
+        if name in _LARGEST
+        else (
+            ". Workers have rows of their own: read rows as x[edge_index[0]], and add up at edge_index[1], or write "
+            "forward(x, adjacencies)"
+        )
+    )
+    kinds = {Edges: "edge_index", Sources: "the sources of edges, edge_index[0]"}
+    what = kinds.get(type(ends), "the destinations of edges, edge_index[1]")
+    return ends.called.error(f"calls {name.removeprefix('__').removesuffix('__')} on {what}{hint}")
+
+
+def _caller() -> str:
+    """Names the innermost module that is called now."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if isinstance(module := frame.f_locals.get("self"), nn.Module):
+            return type(module).__name__
+        frame = frame.f_back
+    return "the model"

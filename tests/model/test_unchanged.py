@@ -1,0 +1,534 @@
+"""Classes of PyG as they are on several ranks, against PyG on the whole graph."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+from torch_geometric.utils import degree, dropout_edge, softmax
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.dataset.npz import Npz
+from gnnkit.engine import Engine, ShardAdjacency
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, Split
+from gnnkit.model.calls import calls
+from gnnkit.model.exactness import inexact
+from gnnkit.model.unchanged import adapted
+from gnnkit.partition import Grid, Partition, Shard, cut_all
+from tests.runs import BARE, within_process
+
+NODES, WIDTH, EDGE_WIDTH, HIDDEN, CLASSES = 23, 6, 3, 8, 4
+DEGREES = torch.tensor([5, 4, 3, 3, 2, 1, 1])
+
+
+class Net(nn.Module):
+    """Two layers, as a user of PyG writes them."""
+
+    def __init__(self, conv1: nn.Module, conv2: nn.Module) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv1, conv2
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.conv2(self.conv1(x, edge_index).relu(), edge_index)
+        return out
+
+
+class Weighted(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:  # type: ignore[override]
+        out: Tensor = self.conv2(self.conv1(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+        return out
+
+
+class Featured(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
+        out: Tensor = self.conv2(self.conv1(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
+        return out
+
+
+class OfData(Net):
+    def forward(self, data: Any) -> Tensor:  # type: ignore[override]
+        return super().forward(data.x, data.edge_index)
+
+
+class Deep(nn.Module):
+    """A residual, layers that read their first input again, and several hops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.out = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.convs = nn.ModuleList([pyg.GCN2Conv(HIDDEN, 0.1, 0.5, layer) for layer in (1, 2)])
+        self.spread, self.norm = pyg.APPNP(3, 0.1), nn.BatchNorm1d(HIDDEN)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        first = h = self.lin(x).relu()
+        for conv in self.convs:
+            h = h + self.norm(conv(h, first, edge_index)).relu()
+        out: Tensor = self.spread(self.out(h), edge_index)
+        return out
+
+
+class ByHand(nn.Module):
+    """Sums, degrees and attention that use no layer of PyG."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.out = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        (source, destination), h = edge_index, self.lin(x)
+        keep = source != destination
+        edge_index = torch.stack([source[keep], destination[keep]])
+        source, destination = edge_index[0], edge_index[1]
+        scores = (h[source] * h[destination]).sum(-1) / (1 + degree(destination, x.size(0))[source, None].squeeze(1))
+        weights = softmax(scores, destination)
+        z = torch.zeros_like(h).index_add(0, destination, weights[:, None] * h[source])
+        out: Tensor = self.out(z + h)
+        return out
+
+
+def mlp(width: int, out: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 5), nn.ReLU(), nn.Linear(5, out))
+
+
+def two(make: Callable[[int, int], nn.Module], kind: type[Net] = Net) -> Callable[[], nn.Module]:
+    return lambda: kind(make(WIDTH, HIDDEN), make(HIDDEN, CLASSES))
+
+
+def sequential() -> nn.Module:
+    reads = "x, edge_index -> x"
+    layers = [(pyg.GCNConv(WIDTH, HIDDEN), reads), nn.ReLU(), (pyg.GATConv(HIDDEN, 5), reads), nn.Linear(5, CLASSES)]
+    return pyg.Sequential("x, edge_index", layers)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "GCNConv": two(pyg.GCNConv),
+    "SAGEConv": two(pyg.SAGEConv),
+    "SAGEConv max": two(functools.partial(pyg.SAGEConv, aggr="max")),
+    "GATConv": two(lambda a, b: pyg.GATConv(a, b // 2, heads=2)),
+    "GATv2Conv": two(lambda a, b: pyg.GATv2Conv(a, b // 2, heads=2)),
+    "TransformerConv": two(lambda a, b: pyg.TransformerConv(a, b // 2, heads=2, beta=True)),
+    "GINConv": two(lambda a, b: pyg.GINConv(mlp(a, b), train_eps=True)),
+    "GraphConv": two(pyg.GraphConv),
+    "TAGConv": two(pyg.TAGConv),
+    "SGConv": two(functools.partial(pyg.SGConv, K=2)),
+    "ARMAConv": two(lambda a, b: pyg.ARMAConv(a, b, num_stacks=2, num_layers=2)),
+    "EdgeConv": two(lambda a, b: pyg.EdgeConv(mlp(2 * a, b))),
+    "PNAConv": two(lambda a, b: pyg.PNAConv(a, b, ["mean", "max", "std"], ["identity", "amplification"], DEGREES)),
+    "ResGatedGraphConv": two(pyg.ResGatedGraphConv),
+    "LEConv": two(pyg.LEConv),
+    "GENConv": two(pyg.GENConv),
+    "GCN": lambda: pyg.models.GCN(WIDTH, HIDDEN, 3, CLASSES),
+    "GraphSAGE": lambda: pyg.models.GraphSAGE(WIDTH, HIDDEN, 3, CLASSES, jk="cat", norm="BatchNorm"),
+    "GAT": lambda: pyg.models.GAT(WIDTH, HIDDEN, 2, CLASSES, heads=2, jk="lstm"),
+    "GIN": lambda: pyg.models.GIN(WIDTH, HIDDEN, 2, CLASSES),
+    "Sequential": sequential,
+    "Deep": Deep,
+    "ByHand": ByHand,
+    "data": two(pyg.GCNConv, OfData),
+    "edge_weight": two(pyg.GCNConv, Weighted),
+    "edge_attr": two(lambda a, b: pyg.GATConv(a, b // 2, heads=2, edge_dim=EDGE_WIDTH), Featured),
+}
+
+
+@functools.cache
+def make_graph(weights: bool) -> Graph:
+    """Directed, with a loop, parallel edges, and nodes without (in-)edges."""
+    rng = np.random.default_rng(4)
+    src, dst = rng.integers(0, NODES - 2, 80), rng.integers(0, NODES - 5, 80)
+    keep = src != dst
+    src, dst = np.append(src[keep], [0, 3, 3]), np.append(dst[keep], [0, 5, 5])
+    return Graph.from_edges(
+        src,
+        dst,
+        NODES,
+        features=rng.standard_normal((NODES, WIDTH)),
+        labels=rng.integers(0, CLASSES, NODES),
+        weight=rng.uniform(0.5, 2, len(src)) if weights else None,
+        edge_features=rng.standard_normal((len(src), EDGE_WIDTH)) if weights else None,
+    )
+
+
+def edges_of(graph: Graph) -> Tensor:  # [2, num_edges]
+    dst = np.repeat(np.arange(graph.num_nodes), np.diff(graph.csc.indptr))
+    return torch.from_numpy(np.stack([np.asarray(graph.csc.indices, np.int64), dst]))
+
+
+def make_model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name]().double()
+
+
+def answer(logits: Tensor, labels: Tensor, model: nn.Module) -> tuple[Tensor, list[Tensor]]:
+    """The share of the mean loss, and the gradients of the parameters."""
+    loss = F.cross_entropy(logits, labels, reduction="sum") / NODES
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach(), [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+
+
+def whole(name: str, graph: Graph) -> tuple[Tensor, list[Tensor]]:
+    """PyG by itself."""
+    model, x, edge_index = make_model(name), torch.from_numpy(graph.features), edges_of(graph)
+    if name == "data":
+        return answer(model(Data(x, edge_index)), torch.from_numpy(graph.labels), model)
+    more = {"edge_weight": graph.csc.weight, "edge_attr": graph.edge_features}
+    options = {name: torch.from_numpy(value) for name, value in more.items() if name in [name_of(model)]}
+    return answer(model(x, edge_index, **options), torch.from_numpy(graph.labels), model)
+
+
+def name_of(model: nn.Module) -> str:
+    return {Weighted: "edge_weight", Featured: "edge_attr"}.get(type(model), "")
+
+
+def on_rank(shards: list[Shard], model: nn.Module, comm: Communicator) -> tuple[Tensor, list[Tensor]]:
+    model, shard = adapted(copy.deepcopy(model)), shards[comm.rank]  # ranks are threads
+    logits = model(torch.tensor(np.asarray(shard.features)), layers_of(shard, comm))
+    loss, gradients = answer(logits, torch.from_numpy(shard.labels), model)
+    return comm.all_reduce(loss), [comm.all_reduce(g.clone()) for g in gradients]
+
+
+def layers_of(shard: Shard, comm: Communicator) -> Any:
+    return ShardAdjacency.layers(Engine(shard, comm, torch.float64), 1, 0)
+
+
+def compare(name: str, ranks: int) -> None:
+    graph = make_graph(weights=name.startswith("edge_"))
+    owners = np.random.default_rng(1).integers(0, ranks, NODES).astype(np.int32)
+    if ranks == 3:
+        owners[owners == 1] = 2  # a rank without nodes
+    shards = list(cut_all(graph, Partition(owners, None, Grid(ranks, 1, 1))))
+    parts = Threads.run(functools.partial(on_rank, shards, make_model(name)), ranks, timeout=20)
+    loss, gradients = whole(name, graph)
+    for part in parts:
+        assert abs(float(part[0] - loss)) <= 1e-12
+        for mine, theirs in zip(part[1], gradients, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_class_of_pyg_gives_what_pyg_gives(name: str, ranks: int) -> None:
+    compare(name, ranks)
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "edge_attr"])
+def test_layers_that_add_loops_give_what_pyg_gives(name: str) -> None:
+    compare(name, 2)
+
+
+@pytest.mark.parametrize(("grid", "ranks"), [((2, 2, 1), 4), ((1, 2, 1), 2), ((1, 1, 2), 2)])
+def test_several_columns_or_slices_are_refused_with_the_key(grid: tuple[int, int, int], ranks: int) -> None:
+    shards = list(cut_all(make_graph(False), Partition((np.arange(NODES) % ranks).astype(np.int32), None, Grid(*grid))))
+    with pytest.raises(UserError, match=r"partition\.grid=.*use partition\.grid=1d"):
+        Threads.run(functools.partial(on_rank, shards, make_model("GCNConv")), ranks, timeout=20)
+
+
+class Reading(nn.Module):
+    """A model that does something with edges."""
+
+    def __init__(self, read: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.lin, self.read = nn.Linear(WIDTH, CLASSES), read
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        self.read(x, edge_index)
+        out: Tensor = self.lin(x)
+        return out
+
+
+def run_alone(model: nn.Module) -> Tensor:
+    (shard,) = cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(1, 1, 1)))
+    return Threads.run(lambda comm: on_rank([shard], model.double(), comm), 1, timeout=20)[0][0]
+
+
+def ring(x: Tensor) -> Tensor:
+    rows = torch.arange(len(x))
+    return torch.stack([rows, rows.roll(1)])
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (
+            lambda x, e: x.new_zeros(NODES).scatter_add_(0, e[0], x[e[0]][:, 0]),
+            "Reading calls scatter_add_ on the source",
+        ),
+        (lambda x, e: e.flip(0), "Reading calls flip on edge_index"),
+        (lambda x, e: e[[1, 0]], r"calls edge_index\[index\] on edge_index"),
+        (lambda x, e: e.max(), r"calls max on edge_index: pass num_nodes=x\.size\(0\)"),
+        (lambda x, e: e[0] * 1.0, "calls mul on the sources"),
+        (lambda x, e: e[0] < e[1], "calls lt on the sources"),
+        (lambda x, e: e[0] == 0, "calls eq on the sources"),
+        (lambda x, e: e.float(), "calls float on edge_index"),
+        (lambda x, e: e.to(torch.float), "calls to on edge_index"),
+        (lambda x, e: torch.cat([e[0], e[1]]), "calls cat on the sources"),
+        (lambda x, e: torch.stack([e[0], e[0]]), "calls stack on the sources"),
+        (lambda x, e: torch.cat([e, ring(x)], 1), "adds edges that are no loops at rows of x"),
+        (lambda x, e: torch.cat([e, torch.full((2, 1), NODES)], 1), "adds edges that are no loops at rows of x"),
+        (lambda x, e: x[:-1][e[0]], f"reads {NODES - 1} rows by edge_index.0., and this worker has {NODES}"),
+        (lambda x, e: x[e], r"calls x\[index\] on edge_index"),
+        (lambda x, e: F.embedding(e[0], x), "calls embedding on the sources"),
+        (lambda x, e: x.clone().__setitem__(e[0], 0), r"calls x\[index\] = value on the sources"),
+        (lambda x, e: e.__setitem__(0, 0), r"calls x\[index\] = value on edge_index"),
+        (lambda x, e: e[1][e[0]], r"calls x\[index\] on"),
+        (lambda x, e: e.tolist(), "calls tolist on edge_index"),
+    ],
+)
+def test_sources_that_reach_another_function_are_refused_by_name(
+    read: Callable[[Tensor, Tensor], Any], expected: str
+) -> None:
+    with pytest.raises(UserError, match=f"model=Reading: .*{expected}"):
+        run_alone(Reading(read))
+
+
+def test_a_layer_that_adds_up_at_sources_is_named() -> None:
+    with pytest.raises(UserError, match="model=Net: ChebConv calls view on the sources of edges"):
+        run_alone(two(functools.partial(pyg.ChebConv, K=2))())
+
+
+def test_edges_of_an_earlier_step_are_refused() -> None:
+    kept: list[Tensor] = []
+
+    def read(x: Tensor, edge_index: Tensor) -> None:
+        kept.append(edge_index)
+        x[kept[0][0]]
+
+    (shard,) = cut_all(make_graph(False), Partition(np.zeros(NODES, np.int32), None, Grid(1, 1, 1)))
+
+    def twice(comm: Communicator) -> None:
+        model, x = adapted(Reading(read).double()), torch.tensor(np.asarray(shard.features))
+        for _ in range(2):
+            model(x, layers_of(shard, comm))
+
+    with pytest.raises(UserError, match="reads edges of an earlier step: keep none"):
+        Threads.run(twice, 1, timeout=20)
+
+
+class Asks(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return x
+
+
+class Lit(L.LightningModule):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (Asks, "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight and edge_attr"),
+        (Lit, "model=Lit: a LightningModule has steps of its own.*hand in the module"),
+        (two(functools.partial(pyg.GCNConv, cached=True)), r"model=Net: GCNConv\(cached=True\).*use cached=False"),
+        (
+            lambda: Net(pyg.GCNConv(2, 2), pyg.BatchNorm(2, allow_single_element=True)),
+            r"BatchNorm\(allow_single_element=True\).*use allow_single_element=False",
+        ),
+    ],
+)
+def test_what_no_worker_can_compute_is_refused_before(make: Callable[[], nn.Module], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        adapted(make())
+
+
+def test_what_the_graph_lacks_is_named() -> None:
+    with pytest.raises(UserError, match="model=Weighted: forward asks for edge_weight, which the graph lacks"):
+        run_alone(make_model("edge_weight"))
+
+    class Times(OfData):
+        def forward(self, data: Any) -> Tensor:  # type: ignore[override]
+            return super().forward(data) * data.batch
+
+    with pytest.raises(UserError, match=r"model=Times: forward reads data\.batch, and a graph gives x, edge_index"):
+        run_alone(two(pyg.GCNConv, Times)())
+
+
+def test_an_adapted_module_has_the_parameters_and_names_of_its_own() -> None:
+    module = pyg.models.GraphSAGE(WIDTH, HIDDEN, 2, CLASSES, norm="BatchNorm")
+    model = copy.deepcopy(adapted(module))
+    assert list(model.state_dict()) == list(module.state_dict())
+    assert adapted(model) is model
+    model.double().eval()
+    assert all(part.dtype == torch.float64 for part in model.module.parameters())
+    assert not any(part.training for part in model.modules())
+    assert type(model).__name__ == "GraphSAGE"
+
+
+class Rows(nn.Module):
+    """A layer, and a function of its rows."""
+
+    def __init__(self, conv: nn.Module, function: Callable[[Tensor], Tensor] = F.relu) -> None:
+        super().__init__()
+        self.conv, self.function = conv, function
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.function(self.conv(x, edge_index))
+
+
+class Dropped(Rows):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, dropout_edge(edge_index, 0.5)[0])
+
+
+CONV = functools.partial(pyg.SAGEConv, WIDTH, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Rows(CONV(), F.dropout), None),
+        (lambda: Rows(CONV(), nn.BatchNorm1d(CLASSES)), None),
+        (lambda: Rows(CONV(), pyg.BatchNorm(CLASSES)), None),
+        (lambda: pyg.models.GCN(WIDTH, HIDDEN, 2, CLASSES, dropout=0.5, norm="BatchNorm"), None),
+        (lambda: Rows(CONV(), pyg.GraphNorm(CLASSES)), "function: GraphNorm takes its statistics.*use nn.BatchNorm1d"),
+        (lambda: Rows(CONV(), lambda x: x - x.mean(0)), "the model: outputs on two ranks differ.*use nn.BatchNorm1d"),
+        (lambda: Rows(CONV(aggr="lstm")), "conv.aggr_module: LSTMAggregation reads neighbours in an order"),
+        (
+            lambda: Rows(pyg.TransformerConv(WIDTH, 4, dropout=0.5)),
+            "conv: TransformerConv drops by torch's own Dropout",
+        ),
+        (lambda: Rows(pyg.GATConv(WIDTH, 4, dropout=0.5)), "conv: GATConv drops.*set its dropout to 0"),
+        (lambda: Dropped(CONV()), "the model: a draw of torch .rand. differs on every layout: draw by nn.Dropout only"),
+    ],
+)
+def test_parts_that_depend_on_the_number_of_workers_are_named(
+    make: Callable[[], nn.Module], expected: str | None
+) -> None:
+    found = inexact(adapted(make()), WIDTH)
+    if expected is None:
+        assert found == []
+    else:
+        (line,) = found
+        assert re.match(expected, line)
+
+
+def test_the_order_of_reads_is_compared_between_ranks() -> None:
+    assert calls(adapted(make_model("GATConv")), WIDTH)[:2] == [
+        "with_halo of 2 columns in layer 0 of conv1.att_src, conv1.lin.weight",
+        "with_halo of 8 columns in layer 0 of conv1.lin.weight",
+    ]
+
+
+class TwoLayers(nn.Module):
+    """The model of PyG's introduction."""
+
+    def __init__(self, in_features: int, num_classes: int, p: float = 0.5, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.GCNConv(in_features, hidden), pyg.GCNConv(hidden, num_classes)
+        self.norm, self.p = nn.BatchNorm1d(hidden), p
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.norm(self.conv1(x, edge_index)).relu()
+        out: Tensor = self.conv2(F.dropout(x, self.p, self.training), edge_index)
+        return out
+
+
+def make_data() -> Data:
+    rng = np.random.default_rng(0)
+    masks = {f"{split}_mask": torch.arange(60) % 3 == i for i, split in enumerate(("train", "val", "test"))}
+    x, y = torch.tensor(rng.normal(size=(60, WIDTH)), dtype=torch.float32), torch.tensor(rng.integers(0, CLASSES, 60))
+    return Data(x, torch.tensor(rng.integers(0, 60, (2, 200))), y=y, **masks)
+
+
+def train(tmp_path: Path, model: Any, **keys: Any) -> gnnkit.Result:
+    usual: dict[str, Any] = {"strategy": "vertex_centric", "workers": 3, "comm": "threads", **BARE}
+    usual["trainer"] = {"max_epochs": 2}
+    with within_process():
+        return gnnkit.train(make_data(), model=model, folder=tmp_path / "run", **(usual | keys))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [TwoLayers(WIDTH, CLASSES), TwoLayers])
+def test_training_is_that_of_one_process_with_dropout_and_batch_normalisation(tmp_path: Path, model: Any) -> None:
+    result = train(tmp_path, model, job="verify")
+    assert result["verified"], result["largest_difference"]
+    assert result["note"] is None
+
+
+@pytest.mark.slow
+def test_a_run_over_processes_is_loaded_into_the_class_of_the_user(tmp_path: Path) -> None:
+    data, model = make_data(), TwoLayers(WIDTH, CLASSES)
+    keys: dict[str, Any] = {"trainer": {"max_epochs": 2}, "workers": 3, **BARE}
+    result = gnnkit.train(data, model=model, strategy="vertex_centric", folder=tmp_path / "run", **keys)
+    assert (result["exact"], result["inexact"], result["model"]) == (True, [], "TwoLayers")
+    loaded = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES))
+    assert isinstance(loaded, TwoLayers)
+    folder = tmp_path / "predicted"
+    with within_process():
+        predicted = gnnkit.predict(result.folder, data, model=model, write=["logits"], folder=folder, comm="threads")
+        tested = gnnkit.predict(result.folder, data, model=model, job="test", folder=tmp_path / "test", comm="threads")
+    logits = loaded(data.x, data.edge_index).detach()
+    np.testing.assert_allclose(np.load(predicted.folder / "logits.npy"), logits, atol=1e-5)
+    assert tested["test_accuracy"] == pytest.approx(result["test_accuracy"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["individual_sample", "joint_sample", "preset_workload"])
+def test_strategies_that_make_batches_are_refused_by_name(tmp_path: Path, strategy: str) -> None:
+    expected = f"strategy={strategy}: model=TwoLayers reads one edge_index .*use strategy=vertex_centric, or list"
+    with pytest.raises(UserError, match=expected):
+        train(tmp_path, TwoLayers(WIDTH, CLASSES), strategy=strategy)
+
+
+@pytest.mark.slow
+def test_a_class_is_refused_by_ranks_that_make_batches(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="strategy=individual_sample: model=TwoLayers reads one edge_index"):
+        train(tmp_path, TwoLayers, strategy="individual_sample", sampler={"name": "neighbor", "fanouts": [3]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"exchange": "quantized"},
+        {"exchange": "pipelined"},
+        {"exchange": "adaptive"},
+        {"strategy": {"name": "vertex_centric", "local_iterations": 2}},
+        {"task": "link_prediction"},
+        {"sync": "parameter_server"},
+    ],
+    ids=str,
+)
+def test_other_keys_of_full_graphs_go_with_classes_of_pyg(tmp_path: Path, keys: dict[str, Any]) -> None:
+    assert np.isfinite(train(tmp_path, TwoLayers(WIDTH, CLASSES), **keys)["train_loss"])
+
+
+@pytest.mark.slow
+def test_accuracy_on_cora_is_that_of_pyg(tmp_path: Path, data_folder: Path) -> None:
+    graph = Npz(str(data_folder / "cora.npz")).load()
+    epochs, rate = 60, 0.01
+    torch.manual_seed(0)
+    model = TwoLayers(graph.features.shape[1], graph.num_classes, p=0.0, hidden=16)
+    alone = copy.deepcopy(model)
+    x, edge_index = torch.from_numpy(np.asarray(graph.features, np.float32)), edges_of(graph)
+    labels, split = torch.from_numpy(np.array(graph.labels)), torch.from_numpy(np.array(graph.split))
+    optimizer = torch.optim.Adam(alone.parameters(), lr=rate)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        rows = split == Split.TRAIN
+        F.cross_entropy(alone(x, edge_index)[rows], labels[rows]).backward()
+        optimizer.step()
+    rows = split == Split.TEST
+    expected = float((alone.eval()(x, edge_index)[rows].argmax(1) == labels[rows]).float().mean())
+    assert expected > 0.6
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", **BARE}
+    keys["trainer"] = {"max_epochs": epochs, "lr": rate, "check_val_every_n_epoch": epochs}
+    for workers in (1, 4):
+        with within_process():
+            result = gnnkit.train(graph, model=model, folder=tmp_path / str(workers), workers=workers, **keys)
+        assert result["test_accuracy"] == pytest.approx(expected, abs=0.01)
