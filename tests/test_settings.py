@@ -175,7 +175,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "runs": [3, "", ["a", ""]],
 }
 SWITCHES = ("report", "profile", "leader.rebalance")
-WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "resume", "symmetrize", "row_normalize", "sort_ids", "add_inverse_edge", "redraw", "edge_ids",
+WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "resume", "symmetrize", "row_normalize",
+                 "sort_ids", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
                  "project", "experiment", "run_name", "group", "offline", "tracking_uri")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]

@@ -120,7 +120,7 @@ class EdgeFolder(Dataset):
         text = ids is not None and is_text(ids.type)
         edges = _edges(self.root, dict.fromkeys(self.ends, pa.string()) if text else {})
         for table in edges.values():
-            self._asked("src", self._asked("dst", table))
+            self._asked("dst", self._asked("src", table))
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 

@@ -209,7 +209,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"edges_csv": ""}, "edges.csv: Empty CSV file"),
         (
             {"edges_csv": "10,20\n20,10\n"},
-            "edges.csv has no column 'dst', only '10', '20': dataset.dst=COLUMN names yours",
+            "edges.csv has no column 'src', only '10', '20': dataset.src=COLUMN names yours",
         ),
         ({"edges_csv": "src,dst,dst\n10,20,20\n"}, "edges.csv has two columns 'dst'"),
         ({"edges_csv": "src,dst\n10,20,30\n"}, "edges.csv: CSV parse error: Expected 2 columns, got 3"),
