@@ -1,7 +1,7 @@
 """Rules that all tests keep, as a plugin of pytest.
 
 A test that is marked `alone` runs while no other test does. Where CI runs, a test that
-is not marked `slow` should take half a second, and fails after twice that.
+is not marked `slow` should take half a second, and fails after six times that.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 WANTED = 0.5  # seconds of a processor, children included, or by the clock where threads make this less
-MAX_SECONDS = 2 * WANTED  # one measurement of a test may be twice another
-MAX_WAIT = 3.0  # seconds by the clock, which other work takes part in
+MAX_SECONDS = 6 * WANTED  # imports and garbage of others may add seconds to one measurement
+MAX_WAIT = 30.0  # seconds by the clock, which other work takes part in
 
 
 @pytest.hookimpl(wrapper=True)

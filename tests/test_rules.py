@@ -16,11 +16,11 @@ def busy(seconds):
         pass
 
 def test_long():
-    busy(1.2)
+    busy(3.2)
 
 @pytest.mark.slow
 def test_long_and_marked():
-    busy(1.2)
+    busy(3.2)
 
 def test_short():
     busy(0.1)
