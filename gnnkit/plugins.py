@@ -125,9 +125,9 @@ def create(choice: Choice, **extra: Any) -> Any:
     with the configuration key for unknown, missing or ill-typed arguments, and for
     arguments that the constructor refuses with a `ValueError`.
     """
-    check(choice, extra)
     if len(joined := _parts(choice)) > 1:
         return functools.reduce(operator.add, (create(part, **extra) for part in joined))
+    check(choice, extra)
     try:
         return choice.load()(**choice.arguments, **extra)
     except ValueError as error:

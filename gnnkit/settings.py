@@ -36,7 +36,7 @@ PRECISIONS = (32, 64, "bf16-mixed")
 ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
-SCALES = ("auto", "standard", "row", "none")
+SCALES = ("standard", "row", "none")
 DEFAULT_WORKERS = 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
@@ -238,10 +238,10 @@ class LeaderSettings:
 class FeaturesSettings:
     """The section `features`. The constructor checks the values."""
 
-    scale: str  # of SCALES
+    scale: str  # of SCALES, or AUTO: chosen by the columns
 
     def __post_init__(self) -> None:
-        one_of("features.scale", self.scale, SCALES)
+        one_of("features.scale", self.scale, (AUTO, *SCALES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,9 +151,7 @@ class EdgeFolder(Dataset):
     def _asked(self, key: str, table: Table) -> Table:
         """Returns a table. Raises `UserError` where the column of a key is missing."""
         column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
-        if column not in table.names:
-            shown = ", ".join(map(repr, [*table.names[:20], *(["..."] if len(table.names) > 20 else [])]))
-            raise UserError(f"{table.name} has no column {column!r}, only {shown}: dataset.{key}=COLUMN names yours")
+        table.require(column, f": dataset.{key}=COLUMN names yours")
         return table
 
     def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None]:

@@ -178,10 +178,14 @@ class Table:
         self._refuse(name, ~np.isfinite(numbers), exact, "is too large for float32")
         return numbers
 
-    def _column(self, name: str) -> pa.Array:
+    def require(self, name: str, cure: str = "") -> None:
+        """Raises `UserError` for a missing column, with `cure` behind the message."""
         if name not in self.names:
             shown = [*map(repr, self.names[:20]), *(["..."] if len(self.names) > 20 else [])]
-            raise UserError(f"{self.name} has no column {name!r}, only {', '.join(shown)}")
+            raise UserError(f"{self.name} has no column {name!r}, only {', '.join(shown)}{cure}")
+
+    def _column(self, name: str) -> pa.Array:
+        self.require(name)
         column = self._table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)

@@ -110,9 +110,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     """
     begun = time.monotonic()
     phase(f"reading dataset={settings.dataset.name}")
-    graph, inputs, told = as_read(settings, with_names(settings, graph))
-    if settings.job == "train":
-        inputs.save(folder)
+    graph, told = as_read(settings, with_names(settings, graph), folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, SparseFeatures, Split
 from gnnkit.ranges import one_of, shown
+from gnnkit.settings import SCALES
 
-KINDS = ("standard", "row", "none")
 _LARGE = 4.0  # standard deviation of a column, beyond which training suffers
 _UNEVEN = 30.0  # times another column's, in a table
 _TABLE = 64  # columns at most. Wider rows count words or the like, whose zeros mean something
@@ -24,12 +24,12 @@ Numbers = npt.NDArray[np.float64]
 class Scale:
     """How rows of features were made even before a model read them."""
 
-    kind: str  # of KINDS
+    kind: str  # of SCALES
     mean: list[float] | None = None  # [width] of `standard`
     deviation: list[float] | None = None  # [width] of `standard`, 1 for a constant column
 
     def __post_init__(self) -> None:
-        one_of("features.scale", self.kind, KINDS)
+        one_of("features.scale", self.kind, SCALES)
         numbers = [] if self.mean is None or self.deviation is None else [*self.mean, *self.deviation]
         right = all(isinstance(number, float) and np.isfinite(number) for number in numbers)
         if (self.kind == "standard") != bool(numbers) or not right:
@@ -71,7 +71,7 @@ def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
 
     Args:
         graph: The graph that trains.
-        kind: "auto", or one of KINDS.
+        kind: "auto", or one of SCALES.
     """
     features, rows = graph.features, np.flatnonzero(graph.split == Split.TRAIN)
     rows = rows if len(rows) else np.arange(graph.num_nodes)

@@ -72,38 +72,35 @@ class Inputs:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
 
 
-def as_read(settings: Settings, graph: Graph) -> tuple[Graph, Inputs, list[str]]:
-    """Returns the graph as the model reads it, the facts to keep, and lines for people.
+def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, list[str]]:
+    """Returns the graph as the model reads it, and lines for people.
 
     Columns have the order and the scale of the trained model. A run that begins anew
-    chooses the scale.
+    chooses the scale. A run that trains keeps the facts in the folder `kept_in`.
     """
-    known, graph = _known(settings), as_trained(settings, graph)
-    inputs, lines = Inputs.of(graph, settings.inputs), []
-    if known is not None:
-        inputs = replace(inputs, scale=known.scale)
+    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
+    known = None if folder is None else Inputs.load(folder)
+    scale, why = Scale("none"), ""
+    if folder is not None and known is not None:
+        graph, scale = _as_trained(settings, graph, known, folder), known.scale
     elif settings.inputs == "features":
         scale, why = choose(graph, settings.features.scale)
-        inputs, lines = replace(inputs, scale=scale), [why] if why else []
-    return inputs.scale.apply(graph), inputs, lines
+    if settings.job == "train":
+        replace(Inputs.of(graph, settings.inputs), scale=scale).save(kept_in)
+    return scale.apply(graph), [why] if why else []
 
 
-def _known(settings: Settings) -> Inputs | None:
-    """Reads the facts of a trained model. None for a run that begins anew."""
-    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
-    return None if folder is None else Inputs.load(folder)
-
-
-def as_trained(settings: Settings, graph: Graph) -> Graph:
+def _as_trained(settings: Settings, graph: Graph, known: Inputs, folder: Path) -> Graph:
     """Returns the graph with the columns in the order of the trained model.
 
-    Prints a line for each difference that only the user can judge. Does nothing for a
-    run that begins anew.
+    Prints a line for each difference that only the user can judge.
+
+    Args:
+        settings: The configuration.
+        graph: The graph.
+        known: The facts that the model relies on.
+        folder: The folder of the run that has trained.
     """
-    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
-    known = _known(settings)
-    if folder is None or known is None:
-        return graph
     own = Inputs.of(graph, settings.inputs)
     named = settings.read_otherwise if settings.dataset.origin != "Python" else ()
     for line in [*(named or _differences(known, own, folder)), *_unnamed(known, own, folder)]:

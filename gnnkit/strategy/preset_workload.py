@@ -105,8 +105,8 @@ class PresetWorkload(ExecutionStrategy):
         self.drifts = average == "parameters"
         self.only_synchronises = keys.period == 1 and not self.drifts
         self.measures = split == "dynamic" and not keys.covers
-        self.keeps_state = keys.period > 1 or self.measures or (exchange_every or 1) > 1
-        self.keeps_state = self.keeps_state or self.exchange.keeps_state
+        keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
+        self.keeps_state = keys.period > 1 or self.measures or keeps_rows
         self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:

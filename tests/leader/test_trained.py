@@ -12,7 +12,7 @@ import pytest
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.leader.trained import Inputs, as_trained
+from gnnkit.leader.trained import Inputs, as_read
 from gnnkit.settings import Choice as Chosen
 from gnnkit.settings import Settings, settle, with_choice
 
@@ -22,6 +22,10 @@ EDGES = {"src": [0, 1, 1, 2], "dst": [1, 0, 2, 1], "u": [1.0, 2.0, 3.0, 4.0], "v
 
 def graph(nodes: dict[str, object] = NODES, edges: dict[str, object] = EDGES) -> Graph:  # type: ignore[assignment]
     return Graph.from_tables(pd.DataFrame(edges), pd.DataFrame(nodes))
+
+
+def as_trained(settings: Settings, graph: Graph, kept_in: Path = Path()) -> Graph:
+    return as_read(settings, graph, kept_in)[0]
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +93,10 @@ def test_columns_without_names_are_taken_by_place_and_told(
     assert "warning: columns of features have no names here, and are taken in the order" in capsys.readouterr().err
 
 
-def test_a_resumed_run_puts_columns_into_its_order(settings: Settings) -> None:
+def test_a_resumed_run_puts_columns_into_its_order(settings: Settings, tmp_path: Path) -> None:
     trainer = replace(settings.trainer, resume=settings.checkpoint)
     again = replace(settings, job="train", checkpoint=None, trainer=trainer)
-    assert as_trained(again, graph(dict(reversed(NODES.items())))).feature_names == graph().feature_names
+    assert as_trained(again, graph(dict(reversed(NODES.items()))), tmp_path).feature_names == graph().feature_names
 
 
 def test_a_graph_from_python_that_differs_in_kind_is_told(
