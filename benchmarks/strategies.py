@@ -1,4 +1,4 @@
-"""The README's strategies on one graph: traffic, memory, time to accuracy, accuracy.
+"""The four strategies on one graph: traffic, memory, time to accuracy, accuracy.
 
     uv run python benchmarks/strategies.py --data path/to/coauthor_cs.npz --raw
     uv run python benchmarks/strategies.py --nodes 200000 --epochs 50

@@ -1,11 +1,13 @@
-"""Fills pages from the README, the other documents, the YAML files and pictures.
+"""Fills pages of the site with pictures and keys, and adds documents of the repository.
 
-A line `::name argument` of a page is replaced by the text that the function of this
-name returns.
+A line `<!-- name argument -->` of a page is replaced by the text that the function of
+this name returns. Links of pages lead to files of the repository, as editors show them.
+The site has its own places for CONTRIBUTING.md, DESIGN.md and CHANGELOG.md.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -20,39 +22,45 @@ from pictures import layout, strategy  # noqa: E402
 from gnnkit import keys, plugins  # noqa: E402
 from gnnkit.partition import Grid  # noqa: E402
 
-PAGES = {
+ADDED = {
     "CONTRIBUTING.md": "contributing.md",
     "DESIGN.md": "explanation/design.md",
     "CHANGELOG.md": "changelog.md",
-    "docs/explanation/samplers.md": "explanation/samplers.md",
-}
+}  # page of each document of the repository
+SOURCES = {page: document for document, page in ADDED.items()}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the documents of the repository as pages. mkdocs calls this function."""
+    from mkdocs.structure.files import File  # tests read this module without mkdocs
+
+    for document, page in ADDED.items():
+        files.append(File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8")))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replaces the lines of a page that begin with `::`. mkdocs calls this function."""
-    up = "../" * page.file.src_uri.count("/")
-    return re.sub(r"^::(\w+) ?(.*)$", lambda line: FILL[line[1]](line[2], up), markdown, flags=re.MULTILINE)
+    """Fills in the lines of a page, and mends its links. mkdocs calls this function."""
+    filled = re.sub(r"^<!-- (\w+) ?(.*) -->$", lambda line: FILL[line[1]](line[2]), markdown, flags=re.MULTILINE)
+    return linked(filled, page.file.src_uri)
 
 
-def section(heading: str, up: str = "", name: str = "README.md") -> str:
-    """Returns a section of a document, without its heading."""
-    parts = re.split(r"^## (.*)$", _read(name), flags=re.MULTILINE)
-    return _linked(dict(zip(parts[1::2], parts[2::2], strict=True))[heading].strip(), up)
+def linked(text: str, page: str) -> str:
+    """Makes links to documents lead to their pages. Other files have no page."""
+    folder = os.path.dirname(SOURCES.get(page, f"docs/{page}"))
+
+    def link(found: re.Match[str]) -> str:
+        label, (target, mark, anchor) = found[1], found[2].strip().partition("#")
+        path = os.path.normpath(os.path.join(folder, target))
+        if not target or not (ROOT / path).exists():
+            return found[0]
+        there = ADDED.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        return f"[{label}]({os.path.relpath(there, os.path.dirname(page) or '.')}{mark}{anchor})" if there else label
+
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", link, text)
 
 
-def document(name: str, up: str = "") -> str:
-    """Returns a document of the repository."""
-    return _linked(_read(name), up)
-
-
-def table(heading: str, up: str = "") -> str:
-    """Returns the table of the README whose first column has this heading."""
-    found = re.search(rf"^\| {re.escape(heading)} \|.*\n(?:\|.*\n)+", _read("README.md"), re.MULTILINE)
-    assert found is not None, f"README has no table of {heading}"
-    return _linked(found[0], up)
-
-
-def every_key(_argument: str = "", _up: str = "") -> str:
+def every_key(_argument: str = "") -> str:
     """Lists the keys of all YAML files that are installed, with default and comment."""
     parts = [f"## The main keys\n\n{_keys('', keys.read('', 'config').keys)}"]
     for kind in (*plugins.KINDS, "trainer"):
@@ -77,32 +85,8 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _read(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
-
-
-def _linked(text: str, up: str) -> str:
-    """Makes links to documents lead to their pages. Other files have no page."""
-
-    def link(found: re.Match[str]) -> str:
-        label, target = found[1], found[2]
-        if "://" in target:
-            return found[0]
-        return f"[{label}]({up}{PAGES[target]})" if target in PAGES else label
-
-    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", link, text)
-
-
-def _grid(shape: str, _up: str) -> str:
-    return layout(Grid(*map(int, shape.split())))
-
-
-FILL: dict[str, Callable[[str, str], str]] = {
-    "readme": section,
-    "contributing": lambda heading, up: section(heading, up, "CONTRIBUTING.md"),
-    "document": document,
-    "table": table,
+FILL: dict[str, Callable[[str], str]] = {
     "keys": every_key,
-    "layout": _grid,
-    "strategy": lambda name, _: strategy(name),
+    "layout": lambda shape: layout(Grid(*map(int, shape.split()))),
+    "strategy": strategy,
 }

@@ -31,7 +31,8 @@ from tests.runs import within_process
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SITE = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FOR_USERS = ("README.md", *SITE)
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in (*DOCUMENTS, *SITE)}
 EXAMPLES = {"stripes"}  # plugins that only show how a plugin is made
 EVERYTHING = "write=[predictions,logits,probabilities,embeddings]"
 QUICK = ["trainer.max_epochs=1", "comm=threads", "trainer.checkpoint=false"]
@@ -40,7 +41,7 @@ SMALL = ["dataset=synthetic", "dataset.num_nodes=120", "dataset.num_edges=400", 
 
 def sections(name: str) -> dict[str, str]:
     """Returns the text of a document by the headings of its sections."""
-    parts = re.split(r"^## (.*)$", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^## (.*)$", TEXTS[name], flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -51,7 +52,7 @@ def blocks(text: str, language: str = "python") -> list[str]:
 
 def prose(name: str) -> str:
     """Returns a document without its blocks of code between fences."""
-    return re.sub(r"^( *)```.*?^\1```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^( *)```.*?^\1```$", "", TEXTS[name], flags=re.MULTILINE | re.DOTALL)
 
 
 def commands(name: str) -> list[list[str]]:
@@ -63,10 +64,11 @@ def commands(name: str) -> list[list[str]]:
 
 
 def table(heading: str) -> list[list[str]]:
-    """Returns the cells of the table whose first column has this heading."""
-    found = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-|]*\n((?:\|.*\n)+)", README, re.MULTILINE)
-    assert found is not None, f"README has no table of {heading}"
-    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in found[1].splitlines()]
+    """Returns the cells of the only table whose first column has this heading."""
+    pattern = re.compile(rf"^\| {re.escape(heading)} \|.*\n\|[-|]*\n((?:\|.*\n)+)", re.MULTILINE)
+    found = [rows for name in FOR_USERS for rows in pattern.findall(TEXTS[name])]
+    assert len(found) == 1, f"{len(found)} tables of {heading}"
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in found[0].splitlines()]
 
 
 def code(text: str) -> set[str]:
@@ -81,7 +83,7 @@ def named(heading: str) -> set[str]:
 
 @pytest.fixture
 def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the code of a section finds: a small graph, and runs of one epoch."""
+    """What the code of a document may find: a small graph, and runs of one epoch."""
     rng = np.random.default_rng(0)
     masks = {f"{split}_mask": torch.arange(60) % 3 == i for i, split in enumerate(("train", "val", "test"))}
     edges, classes = torch.tensor(rng.integers(0, 60, (2, 200))), torch.tensor(rng.integers(0, 3, 60))
@@ -92,15 +94,26 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         yield {"__name__": "document", "data": data, "graph": Graph.from_pyg(data)}
 
 
-PARTS = [
-    (name, title) for name in ("README.md", "CONTRIBUTING.md") for title, text in sections(name).items() if blocks(text)
-]
+def programs() -> Iterator[tuple[str, str]]:
+    """Names what runs as one program: a section of a document, or a whole page."""
+    for name in ("README.md", "CONTRIBUTING.md"):
+        yield from ((name, title) for title, text in sections(name).items() if blocks(text))
+    yield from ((name, "") for name in SITE if blocks(TEXTS[name]))
+
+
+def given(page: str) -> set[str]:
+    """Returns what the code of a page may find there, as the page itself says."""
+    said = [paragraph for paragraph in page.split("\n\n") if paragraph.startswith("The code ")]
+    return {name for name in ("graph", "data") if any(f"`{name}`" in paragraph for paragraph in said)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "title"), PARTS)
+@pytest.mark.parametrize(("name", "title"), list(programs()))
 def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]) -> None:
-    for block in blocks(sections(name)[title]):
+    text = sections(name)[title] if title else TEXTS[name]
+    for unsaid in {"graph", "data"} - given(text) if not title else ():
+        del namespace[unsaid]
+    for block in blocks(text):
         exec(compile(block, f"{name}: {title}", "exec"), namespace)
     for value in [value for key, value in namespace.items() if key.startswith("result")]:
         assert 0 <= value["test_accuracy"] <= 1
@@ -108,8 +121,7 @@ def test_code_in_documents_runs(name: str, title: str, namespace: dict[str, Any]
 
 @pytest.mark.slow
 def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[str, Any]) -> None:
-    for block in blocks(sections("README.md")["Your own model"]):
-        exec(block, namespace)
+    exec(blocks(TEXTS["docs/howto/own-model.md"])[-1], namespace)
 
     class ByHand(nn.Module):
         num_layers = 1
@@ -128,20 +140,9 @@ def test_the_forward_of_a_model_that_calls_layers_of_pyg_trains(namespace: dict[
             assert np.isfinite(result["train_loss"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SITE if blocks((ROOT / name).read_text(encoding="utf-8"))])
-def test_code_of_a_page_of_the_site_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gnnkit, "train", functools.partial(gnnkit.train, overrides=QUICK))
-    page: dict[str, Any] = {"__name__": "document"}
-    with within_process():
-        for number, block in enumerate(blocks((ROOT / name).read_text(encoding="utf-8"))):
-            exec(compile(block, f"{name}: block {number}", "exec"), page)
-
-
 def all_commands() -> list[list[str]]:
     """Lists the commands of all documents, each once."""
-    found = [command for name in ("README.md", "CONTRIBUTING.md", *SITE) for command in commands(name)]
+    found = [command for name in (*FOR_USERS, "CONTRIBUTING.md") for command in commands(name)]
     return [command for place, command in enumerate(found) if command not in found[:place]]
 
 
@@ -160,7 +161,7 @@ def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pyt
 
 def sweeps() -> list[list[str]]:
     """Lists the arguments of every `gnnkit -m`, each once."""
-    lines = [line for name in ("README.md", *SITE) for line in (ROOT / name).read_text(encoding="utf-8").splitlines()]
+    lines = [line for name in FOR_USERS for line in TEXTS[name].splitlines()]
     return [each.split()[2:] for each in dict.fromkeys(lines) if each.startswith("    gnnkit -m ")]
 
 
@@ -236,12 +237,13 @@ def test_tables_name_what_is_installed(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
 def test_every_option_is_named(kind: str) -> None:
-    said = {name for name in plugins.options(kind) if f"`{name}`" in README or f"{kind}={name}" in README}
+    text = "".join(TEXTS[name] for name in FOR_USERS)
+    said = {name for name in plugins.options(kind) if f"`{name}`" in text or f"{kind}={name}" in text}
     assert said == set(plugins.options(kind)) - EXAMPLES
 
 
 def test_every_choice_and_key_in_the_text_exists() -> None:
-    text = prose("README.md")
+    text = re.sub(r"\]\([^)]*\)", "]", "\n".join(prose(name) for name in FOR_USERS))
     for kind, name in re.findall(rf"\b({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
         assert name in plugins.options(kind), f"{kind}={name}"
     known = {
@@ -254,15 +256,34 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
     assert mentioned <= known | {"partition.nodes", "partition.grid", "model.safetensors", "partition.json"}
 
 
+def test_readme_is_short_and_leads_to_every_page() -> None:
+    assert TEXTS["README.md"].count("\n") <= 200
+    assert set(SITE) - {f"docs/{page}" for page in pages("docs/index.md")} == {"docs/index.md"}
+
+
+def test_the_first_page_of_the_site_says_what_readme_says() -> None:
+    readme, index = TEXTS["README.md"], TEXTS["docs/index.md"]
+    assert readme.partition("\n## ")[0] == index.partition("\n## ")[0]
+    assert commands("docs/index.md") == commands("README.md")[:1]
+    assert [page.removeprefix("docs/") for page in pages("README.md")] == [
+        page.removeprefix("../") for page in pages("docs/index.md")
+    ]
+
+
+def pages(name: str) -> list[str]:
+    """Lists the links of the table of pages."""
+    return re.findall(r"\]\(([^)]+)\)", sections(name)["Where everything is"].partition("\n\n`uv")[0])
+
+
 def test_every_kind_of_plugin_and_every_check_is_described() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = TEXTS["CONTRIBUTING.md"]
     assert {name for name in dir(gnnkit.testing) if name.startswith("check_") and f"`{name}`" not in text} == set()
     assert {kind for kind in plugins.KINDS if f"`gnnkit.{kind}`" not in text} == set()
 
 
 @pytest.mark.parametrize("name", ["gnnkit-owned-seeds", "template"])
 def test_the_example_plugins_are_as_long_as_their_tables_say(name: str) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = TEXTS["CONTRIBUTING.md"]
     package = "gnnkit_template" if name == "template" else name.replace("-", "_")
     rows = re.findall(rf"^\| `({package}/[^`]*)` \| (\d+) \|", text, re.MULTILINE)
     assert len(rows) >= 2

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 import gnnkit
 from tests.jobs.test_train import small_graph
-from tests.pages import change, scripts, section
+from tests.pages import PAGE, change, scripts, section
 
 HEADING = "## From Lightning"
 
@@ -47,6 +47,6 @@ def test_a_moved_script_trains_the_same_model_on_two_workers(tmp_path: Path, mon
 
 def test_the_documents_say_how_many_lines_are_new() -> None:
     said = change(*scripts(HEADING).values())
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    page = (PAGE.parent / "howto/lightning.md").read_text(encoding="utf-8")
     assert said in section(HEADING).replace("\n", " ")
-    assert said in readme.replace("\n", " ")
+    assert said in page.replace("\n", " ")

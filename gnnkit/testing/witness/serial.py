@@ -96,7 +96,7 @@ def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
     for parameter in process.model.parameters():
-        if parameter.grad is None and parameter.requires_grad:  # as README says of models
+        if parameter.grad is None and parameter.requires_grad:  # as docs/howto/own-model.md says
             parameter.grad = torch.zeros_like(parameter)
     if process.plan.clip_norm is not None:
         nn.utils.clip_grad_norm_(process.model.parameters(), process.plan.clip_norm)
