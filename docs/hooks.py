@@ -24,7 +24,7 @@ from gnnkit.partition import Grid  # noqa: E402
 
 ADDED = {
     "CONTRIBUTING.md": "contributing.md",
-    "DESIGN.md": "explanation/design.md",
+    "DESIGN.md": "design/overview.md",
     "CHANGELOG.md": "changelog.md",
 }  # page of each document of the repository
 SOURCES = {page: document for document, page in ADDED.items()}
