@@ -216,6 +216,8 @@ def test_the_fields_of_a_result_are_those_of_the_table(runs: dict[str, Path]) ->
     (balance,) = (row for row in table("field") if row[0] == "`balance`")
     assert named("field") <= set(result) <= described
     assert set(result["balance"]) == code(balance[1])
+    (shown,) = blocks(TEXTS["README.md"], "text")
+    assert set(re.findall(r"^  (\w+)  ", shown, re.MULTILINE)) <= set(result)
 
 
 KINDS = {
