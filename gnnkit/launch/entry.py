@@ -48,6 +48,7 @@ def enter(
     signal.signal(signal.SIGTERM, exit_by_signal)  # so that half-done work is cleared away
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     os.environ.update(environment)
+    _print_whole_lines()
     report_on(board)
     gc.freeze()  # a pass over imported modules would copy the pages that processes share
     gc.enable()
@@ -64,6 +65,16 @@ def enter(
     writer.send_bytes(text.encode())
     writer.close()
     sys.exit(0 if text.startswith('{"result"') else 1)
+
+
+def _print_whole_lines() -> None:
+    """Writes each printed line at once, also with PYTHONUNBUFFERED.
+
+    Otherwise pieces of lines of several processes mix.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a notebook's stream, or none
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
 
 
 def die_with_parent(parent: int | None = None) -> None:

@@ -32,7 +32,7 @@ class Leader(ServedSync):
         trim: float | None = None,
         mode: Mode = "sync",
         staleness: int | None = None,
-        damping: Damping = "none",
+        damping: Damping | None = None,
         on_lost: OnLost = "stop",
     ) -> None:
         """Checks the rules.
@@ -43,7 +43,7 @@ class Leader(ServedSync):
             mode: sync, async or ssp. Default: sync.
             staleness: Steps that a worker may start ahead of the slowest, in ssp.
                 Default: 3.
-            damping: none, or staleness. Default: none.
+            damping: none, or staleness. None: staleness in async and ssp.
             on_lost: stop, or continue without a worker that dies. Default: stop.
         """
         super().__init__(make_rules(mode, staleness, damping, average, trim, on_lost), on_lost)

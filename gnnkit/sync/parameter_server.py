@@ -34,7 +34,7 @@ class ParameterServer(ServedSync):
         mode: Mode = "sync",
         staleness: int | None = None,
         servers: int = 0,
-        damping: Damping = "none",
+        damping: Damping | None = None,
         average: str = "weighted",
         trim: float | None = None,
         on_lost: OnLost = "stop",
@@ -46,7 +46,7 @@ class ParameterServer(ServedSync):
             staleness: Steps that a worker may start ahead of the slowest, in ssp.
                 Default: 3.
             servers: Ranks of their own. Default: 0, a thread of rank 0 serves.
-            damping: none, or staleness. Default: none.
+            damping: none, or staleness. None: staleness in async and ssp.
             average: Name of the aggregation, in sync. Default: weighted.
             trim: Argument of some aggregations. Default: that of the aggregation.
             on_lost: stop, or continue without a worker that dies. Default: stop.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -26,7 +26,8 @@ class Rules:
     """When a gradient is applied, and when a worker may go on.
 
     - sync: one step for the gradients of all workers.
-    - async: one step for each gradient, on arrival. Nobody waits.
+    - async: one step for each gradient, on arrival, as large as the worker's part of
+      the rows. Nobody waits.
     - ssp: as async, but a worker that has pushed c gradients waits while another has
       pushed fewer than c - `staleness`. With `staleness=0`, the rule is sync.
     """
@@ -78,7 +79,7 @@ class Rules:
 
 
 def make_rules(
-    mode: Mode, staleness: int | None, damping: Damping, average: str, trim: float | None, on_lost: OnLost
+    mode: Mode, staleness: int | None, damping: Damping | None, average: str, trim: float | None, on_lost: OnLost
 ) -> Rules:
     """Checks the keys of `sync`, and makes the rules.
 
@@ -87,23 +88,24 @@ def make_rules(
     Args:
         mode: sync, async or ssp.
         staleness: Steps that a worker may start ahead of the slowest, in ssp. None: 3.
-        damping: none, or staleness in async and ssp.
+        damping: none, or staleness. None: staleness in async and ssp, none in sync.
         average: Name of the aggregation. Only `weighted` fits async and ssp.
         trim: Argument of the aggregation. None: the default of the aggregation.
         on_lost: stop or continue.
     """
     one_of("sync.on_lost", on_lost, ("stop", "continue"))
     one_of("sync.mode", mode, ("sync", "async", "ssp"))
-    one_of("sync.damping", damping, ("none", "staleness"))
+    if damping is not None:
+        one_of("sync.damping", damping, ("none", "staleness"))
     if staleness is not None and mode != "ssp":
         raise UserError(f"sync.staleness={staleness}: only sync.mode=ssp has a bound, leave the key out")
     bound = whole("sync.staleness", STALENESS if staleness is None else staleness, 0, MAX_STALENESS)
-    rules = Rules(mode, bound if mode == "ssp" else 0, damping, aggregation(average, trim), on_lost)
-    if rules.together and damping != "none":
+    rules = Rules(mode, bound if mode == "ssp" else 0, damping or "none", aggregation(average, trim), on_lost)
+    if rules.together and damping == "staleness":
         raise UserError(f"sync.damping={damping}: no gradient is late where workers step together, leave the key out")
     if not rules.together and average != "weighted":
         raise UserError(f"sync.average={average}: sync.mode={mode} applies each gradient alone, leave the key out")
-    return rules
+    return rules if rules.together or damping is not None else replace(rules, damping="staleness")
 
 
 class Steps(Protocol):
@@ -156,7 +158,7 @@ class VersionedParameters:
         else:
             delay = self.version - self._read[rank]
             self.delays[delay] += 1
-            self._step(gradient, self.rules.rate(delay))
+            self._step_alone(gradient, share, self.rules.rate(delay))
 
     def may_start(self, rank: int) -> bool:
         """Says whether a worker may read the parameters of its next step."""
@@ -194,6 +196,18 @@ class VersionedParameters:
             shares = torch.tensor([share for _, share in pushed], dtype=gradients.dtype)
             self._round.clear()
             self._step(self.rules.combined(gradients, shares, len(self.clocks)), 1.0)
+
+    def _step_alone(self, gradient: Tensor, share: float, rate: float) -> None:
+        """Makes a step as large as the worker's part of the rows.
+
+        The optimiser gets the mean gradient of these rows, at `share` times the rate.
+        Adam would make a whole step of each part, and so one for each worker. To plain
+        SGD both are the same. A worker without rows moves nothing.
+        """
+        if share > 0:
+            self._step(gradient / share, share * rate)
+        else:
+            self.version += 1
 
     def _step(self, gradient: Tensor, rate: float) -> None:
         self.model.step(gradient, rate)

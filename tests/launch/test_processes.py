@@ -62,6 +62,19 @@ def test_rank_zero_meets_the_others_at_its_loopback_socket(start_method: Any) ->
     assert launch(meet, 3, start_method=start_method) == {"heard": [1, 2], "address": "127.0.0.1"}
 
 
+def print_lines(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    for _ in range(1000):
+        print("line", "of", "rank", rank, "in", "many", "pieces")
+    return {}
+
+
+def test_printed_lines_of_ranks_do_not_mix(capfd: pytest.CaptureFixture[str]) -> None:
+    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]  # as with PYTHONUNBUFFERED
+    launch(print_lines, 2)
+    expected = [f"line of rank {rank} in many pieces" for rank in (0, 1) for _ in range(1000)]
+    assert sorted(capfd.readouterr().out.splitlines()) == expected
+
+
 def test_every_rank_knows_its_place() -> None:
     assert launch(environment, 2) == {
         "RANK": "0",

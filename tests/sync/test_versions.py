@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.sync.aggregation import Aggregation, Mean, Median, Weighted
+from gnnkit.sync.optimised import Groups, Optimised
 from gnnkit.sync.versions import Mode, Rules, VersionedParameters
 
 MODES = [Rules("sync"), Rules("async"), Rules("ssp", 0), Rules("ssp", 1), Rules("ssp", 3)]
@@ -136,7 +137,30 @@ def test_a_late_gradient_is_recorded_and_damped() -> None:
         server.read(rank)
     server.push(1, one, 0.5)
     assert server.delays == Counter({0: 3, 3: 1})
-    assert [rate for _, rate in model.steps] == [1, 1, 1, 1 / 4]
+    assert [rate for _, rate in model.steps] == [1 / 2, 1 / 2, 1 / 2, 1 / 8], "half of the rows, half of a step"
+
+
+def test_a_part_of_the_rows_makes_a_part_of_a_step() -> None:
+    """The optimiser gets the mean gradient. A worker without rows moves nothing."""
+    model = Noted(1)
+    server = VersionedParameters(model, 3, Rules("async"))
+    for rank, (part, share) in enumerate([(2.0, 0.25), (6.0, 0.75), (0.0, 0.0)]):
+        server.push(rank, torch.tensor([part], dtype=torch.float64), share)
+    assert [(gradient.item(), rate) for gradient, rate in model.steps] == [(8.0, 0.25), (8.0, 0.75)]
+    assert server.version == 3
+
+
+def test_workers_alone_make_the_step_of_all_with_adam_too() -> None:
+    """Before, Adam made a whole step of each worker's part."""
+    together, alone = (
+        Optimised(torch.zeros(2), [[2]], Groups(((0,),), ({"lr": 0.1},)), torch.optim.Adam) for _ in range(2)
+    )
+    gradient = torch.tensor([3.0, -4.0])
+    together.step(gradient, 1.0)
+    server = VersionedParameters(alone, 4, Rules("async"))
+    for rank in range(4):
+        server.push(rank, gradient / 4, 1 / 4)
+    torch.testing.assert_close(alone.values(), together.values())
 
 
 @pytest.mark.parametrize("rules", MODES, ids=IDS)
