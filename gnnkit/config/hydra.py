@@ -1,7 +1,8 @@
 """The settings of Hydra that gnnkit takes: folders, verbosity, sweeper and launcher.
 
 Hydra never sees these. Known keys and defaults stand in `conf/hydra.yaml`, and in a
-file for each sweeper and launcher. Every other setting of Hydra is refused.
+file for each of Hydra's sweepers and launchers, which names the launcher of ours that
+does the same. Every other setting of Hydra is refused.
 """
 
 from __future__ import annotations
@@ -66,9 +67,14 @@ def split(overrides: Sequence[str]) -> tuple[list[str], HydraSettings]:
     return [text for text in overrides if not _OF_HYDRA.match(text)], _read(of_hydra)
 
 
+def hydra_section(part: str) -> str:
+    """Returns the folder with a file for each option of a part."""
+    return f"hydra_{part}"
+
+
 def hydra_options(part: str) -> list[str]:
     """Lists the sweepers or the launchers."""
-    return sorted(path.stem for path in (CONF / part).glob("*.yaml"))
+    return sorted(path.stem for path in (CONF / hydra_section(part)).glob("*.yaml"))
 
 
 def fill(text: str, composed: Mapping[str, Any], **job: Any) -> str:
@@ -99,11 +105,13 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
             chosen[part] = _known(text, name, hydra_options(part))
     values = _flat(CONF / "hydra.yaml")
     for part, name in chosen.items():
-        values |= {f"{part}.{key}": value for key, value in _flat(CONF / part / f"{name}.yaml").items()}
+        values |= {f"{part}.{key}": value for key, value in _flat(CONF / hydra_section(part) / f"{name}.yaml").items()}
     given = {}
     for text in overrides:
         key = _dotted_key(text, values)
-        values[key], given[key] = _value(text), text
+        value, given[key] = _value(text), text
+        if not key.endswith(".name") or key.removesuffix(".name") not in chosen:
+            values[key] = value
     return HydraSettings(values, given)
 
 
