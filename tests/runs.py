@@ -23,7 +23,7 @@ from gnnkit.jobs import decide, foresee, partition, run
 from gnnkit.keys import plain
 from gnnkit.launch import processes
 from gnnkit.launch.environment import LOOPBACK, StartedRank
-from gnnkit.launcher import threads
+from gnnkit.launcher import threads as threads_launcher
 from gnnkit.leader import result
 
 BARE = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
@@ -43,7 +43,7 @@ def within_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         for module in (decide, foresee, partition, run):
             patch.setattr(module, "run_in_child", _run_here)
-        patch.setattr(threads, "launch", _launch)
+        patch.setattr(threads_launcher, "launch", _launch)
         patch.setattr(config, "compose", _compose)
         patch.setattr(keys, "plain", _plain)
         patch.setattr(result, "version", _version)
@@ -60,7 +60,7 @@ def _run_here(function: Callable[..., Any], *arguments: Any, beside: Any = lambd
 
 
 def _launch(function: processes.RankFunction, *_: Any, **__: Any) -> dict[int, Any]:
-    """Is `processes.launch` of the one process whose threads are the ranks, without it."""
+    """Is `processes.launch` without the process, whose threads are the ranks."""
     environment = dict(os.environ)
     os.environ.update(StartedRank(0, 1, 0, 1, LOOPBACK, 0).variables())
     collects = gc.isenabled()

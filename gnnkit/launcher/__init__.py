@@ -5,6 +5,8 @@
 those that start processes here are in `gnnkit.launch`.
 """
 
+from gnnkit.launch.environment import StartedRank as StartedRank
+from gnnkit.launch.group import RankError as RankError
 from gnnkit.launcher.base import JOBS as JOBS
 from gnnkit.launcher.base import RANKS as RANKS
 from gnnkit.launcher.base import Jobs as Jobs
