@@ -183,7 +183,20 @@ class Steps(Program):
 CLASSES = dict(
     zip(
         KINDS,
-        ("Ring", "Deal", "First", "Strategy", "Rows", "Comm", "Launcher", "Sync", "Model", "Goal", "Curves", "Companion"),
+        (
+            "Ring",
+            "Deal",
+            "First",
+            "Strategy",
+            "Rows",
+            "Comm",
+            "Launcher",
+            "Sync",
+            "Model",
+            "Goal",
+            "Curves",
+            "Companion",
+        ),
         strict=True,
     )
 )
