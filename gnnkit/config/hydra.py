@@ -29,6 +29,7 @@ class HydraSettings:
 
     values: Mapping[str, Any]
     given: Mapping[str, str]  # keys that the user has set, with the text of the override
+    means: Mapping[str, str]  # by part: our name for the sweeper or the launcher
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -103,16 +104,16 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
         part, is_choice, name = text.removeprefix("hydra/").partition("=")
         if text.startswith("hydra/") and is_choice and part in HYDRA_PARTS:
             chosen[part] = _known(text, name, hydra_options(part))
-    values = _flat(CONF / "hydra.yaml")
+    values, means = _flat(CONF / "hydra.yaml"), {}
     for part, name in chosen.items():
-        values |= {f"{part}.{key}": value for key, value in _flat(CONF / hydra_section(part) / f"{name}.yaml").items()}
+        own = _flat(CONF / hydra_section(part) / f"{name}.yaml")
+        means[part] = own["name"]
+        values |= {f"{part}.{key}": value for key, value in own.items()} | {f"{part}.name": name}
     given = {}
     for text in overrides:
         key = _dotted_key(text, values)
-        value, given[key] = _value(text), text
-        if not key.endswith(".name") or key.removesuffix(".name") not in chosen:
-            values[key] = value
-    return HydraSettings(values, given)
+        values[key], given[key] = _value(text), text
+    return HydraSettings(values, given, means)
 
 
 def _flat(path: Path) -> dict[str, Any]:

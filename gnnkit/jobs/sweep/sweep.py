@@ -142,7 +142,7 @@ class _Sweep:
         return launcher_for(choice, JOBS)
 
     def _launcher_of_hydra(self) -> Launcher:
-        name = self.hydra["launcher.name"]
+        name = self.hydra.means["launcher"]
         try:
             return launcher_for(Choice("launcher", name, self.hydra.under("launcher")), JOBS)
         except UserError as error:  # in the words that were typed
