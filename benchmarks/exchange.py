@@ -85,7 +85,7 @@ def main() -> None:
         comm.close()
         return found
 
-    found = launch(rank, given.ranks)
+    found = launch(rank, given.ranks)[0]
     print(f"{'rows for each rank':26}" + "".join(f"{int(num_rows):>10,}" for num_rows in found))
     for name in next(iter(found.values())):
         print(f"{name:26}" + "".join(f"{times[name]:10.3f}" for times in found.values()))

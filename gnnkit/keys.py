@@ -111,7 +111,7 @@ def _of_hydra(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in read("", "hydra").keys:
         yield f"hydra.{key.name}", key.comment
     for part in (part for part, section in chosen.items() if isinstance(section, Mapping) and "name" in section):
-        option = read(part, str(chosen[part]["name"]))
+        option = read(f"hydra_{part}", str(chosen[part]["name"]))
         yield f"hydra.{part}", option.summary
         for key in option.keys:
             yield f"hydra.{part}.{key.name}", key.comment

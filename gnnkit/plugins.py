@@ -33,6 +33,7 @@ KINDS = (
     "strategy",
     "exchange",
     "comm",
+    "launcher",
     "sync",
     "model",
     "task",

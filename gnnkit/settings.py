@@ -8,10 +8,10 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, TRAINED, dotted, read_otherwise
+from gnnkit.config import SECTIONS, TRAINED, dotted, of_option, read_otherwise
 from gnnkit.errors import UserError
 from gnnkit.ranges import (
     MAX_COUNT,
@@ -27,7 +27,12 @@ from gnnkit.ranges import (
     whole,
 )
 
-AUTO = "auto"  # a partition or a strategy that the leader chooses
+if TYPE_CHECKING:
+    from gnnkit.launch.environment import StartedRank
+    from gnnkit.launcher import Launcher
+
+AUTO = "auto"  # a partition or a strategy that the leader chooses, a launcher that says so
+_OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
 JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "init")
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
@@ -295,6 +300,8 @@ class Settings:
     exchange: Choice | None  # None: nothing was chosen
     comm: Choice
     timeout: float  # seconds that a rank waits for another
+    launcher: Choice
+    started: StartedRank | None  # this process's rank, where ranks were started before
     sync: Choice
     model: Choice
     task: Choice
@@ -344,6 +351,29 @@ class Settings:
             )
         return self.strategy.create(exchange=exchange) if takes else self.strategy.create()
 
+    def create_launcher(self, *, beside: bool = False) -> Launcher:
+        """Makes the launcher of the ranks. Imports the communicator.
+
+        Raises `UserError` where the launcher starts no ranks, or none of this kind.
+
+        Args:
+            beside: Whether the ranks measure on this machine, beside those of the run.
+        """
+        in_one_process = self.comm.load().in_one_process
+        choice = self.launcher
+        if choice.name == AUTO or (beside and self.started is not None):
+            choice = _that_suits(choice, self.comm.name, in_one_process, beside)
+        launcher = launcher_for(choice, "ranks")
+        if in_one_process and self.started is not None and not beside:
+            raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
+        if in_one_process != launcher.in_one_process:
+            one, each = ("comm", "launcher") if in_one_process else ("launcher", "comm")
+            raise UserError(
+                f"{one}={getattr(self, one).name} has all ranks in one process, and {each}={getattr(self, each).name} "
+                f"each in its own: leave {each} out"
+            )
+        return launcher
+
     @property
     def servers(self) -> int:
         """Number of ranks beyond the workers, which serve the synchronisation."""
@@ -365,7 +395,9 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}  # by Hydra
     config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
     _check_keys(config)
-    notes = _replace_auto(config)
+    launcher = _choice("launcher", config)
+    started = _started(launcher)
+    notes = _replace_auto(config, launcher, started)
     workers = _count("workers", config, MAX_WORKERS)
     plan = _plan(config)
     comm = _choice("comm", config)
@@ -393,6 +425,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         exchange=_exchange(config),
         comm=replace(comm, arguments={}),
         timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
+        launcher=launcher,
+        started=started,
         sync=_choice("sync", config),
         model=_choice("model", config),
         task=_choice("task", config),
@@ -528,12 +562,75 @@ def _choice(kind: str, config: Mapping[str, Any]) -> Choice:
     section = config[kind]
     name = plugins.plugin_name(kind, section)
     arguments = plugins.arguments_of(kind, section)
-    if name != AUTO or kind not in ("partition", "strategy"):
+    if name != AUTO or kind not in _OPEN:
         for part in plugins.parts(kind, name):
             plugins.find(kind, part)
     elif kind == "strategy":
         _expect_keys("strategy", arguments, ())
+    elif kind == "launcher":
+        _expect_keys("launcher", arguments, ("ask",))
     return Choice(kind, name, arguments)
+
+
+def _asked(choice: Choice) -> list[Choice]:
+    """Returns the launcher, or all that launcher=auto asks."""
+    if choice.name != AUTO:
+        return [choice]
+    found, known = choice.arguments["ask"], plugins.names("launcher")
+    if not isinstance(found, list) or not found or any(name not in known for name in found):
+        raise UserError(f"launcher.ask={shown(found)} must be a list of launchers, there are: {', '.join(known)}")
+    return [Choice("launcher", name, {}) for name in found]
+
+
+def _started(choice: Choice) -> StartedRank | None:
+    """Returns this process's rank, where a launcher finds one.
+
+    Raises `UserError` where ranks were started, and the launcher would start others.
+    """
+    from gnnkit.launch.environment import started_rank
+
+    for each in _asked(choice):
+        launcher: Launcher = each.create()
+        if (found := launcher.started()) is not None:
+            return found
+    if (other := started_rank()) is not None:
+        raise UserError(
+            f"launcher={choice.name}: this is rank {other.rank} of {other.world_size} that were started before, leave the "
+            "launcher out"
+        )
+    return None
+
+
+def _that_suits(choice: Choice, comm: str, in_one_process: bool, beside: bool) -> Choice:
+    """Returns the first launcher that suits, of those that launcher=auto asks.
+
+    Args:
+        choice: The section. Another launcher stands for the usual ones.
+        comm: Name of the communicator.
+        in_one_process: Whether the communicator's ranks are threads.
+        beside: Whether to leave out launchers that have started the ranks before.
+    """
+    auto = choice if choice.name == AUTO else Choice("launcher", AUTO, {"ask": of_option("launcher", AUTO)["ask"]})
+    for each in _asked(auto):
+        launcher: Launcher = each.create()
+        if launcher.suits(in_one_process=in_one_process) and not (beside and launcher.started() is not None):
+            return each
+    raise UserError(f"launcher.ask={shown(auto.arguments['ask'])}: none of these starts the ranks of comm={comm} here")
+
+
+def launcher_for(choice: Choice, what: str) -> Launcher:
+    """Makes a launcher. Raises `UserError` where the launcher does not start `what`.
+
+    Args:
+        choice: The launcher.
+        what: ranks or jobs.
+    """
+    launcher: Launcher = choice.create()
+    if what not in launcher.starts:
+        usual = "add -m to run a sweep, or leave the launcher out" if what == "ranks" else "choose another launcher"
+        raise UserError(f"launcher={choice.name} starts {' and '.join(launcher.starts)}, not {what}: {usual}")
+    launcher.check(what)
+    return launcher
 
 
 def _exchange(config: Mapping[str, Any]) -> Choice | None:
@@ -636,11 +733,9 @@ def _written(value: object) -> tuple[str, ...]:
     return tuple(one_of("write", name, WRITTEN) for name in names)
 
 
-def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
+def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank | None) -> tuple[str, ...]:
     """Replaces each `auto`. Returns notes for the user, one line each."""
-    from gnnkit.launch.environment import started_rank
-
-    started, gpus, notes = started_rank(), num_gpus(), []
+    gpus, notes = num_gpus(), []
     servers = _servers(plugins.arguments_of("sync", config["sync"]))
     if started is not None:
         config["workers"] = _started_workers(config["workers"], started.world_size, servers)
@@ -655,7 +750,8 @@ def _replace_auto(config: dict[str, Any]) -> tuple[str, ...]:
     if config["threads"] == "auto":
         config["threads"] = max(num_cores() // here, 1)
     if config["comm"].get("name") == "auto":
-        config["comm"]["name"] = "nccl" if gpus >= here else "gloo"
+        usual = None if launcher.name == AUTO else launcher.load().comm
+        config["comm"]["name"] = usual or ("nccl" if gpus >= here else "gloo")
     if config["trainer"]["progress_bar"] == "auto":
         config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")

@@ -25,6 +25,7 @@ from gnnkit.jobs import decide, foresee, partition, run
 from gnnkit.keys import plain
 from gnnkit.launch import processes
 from gnnkit.launch.environment import LOOPBACK, StartedRank
+from gnnkit.launcher import threads as threads_launcher
 from gnnkit.leader import result
 
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
@@ -47,7 +48,7 @@ def within_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         for module in (decide, foresee, partition, run):
             patch.setattr(module, "run_in_child", _run_here)
-        patch.setattr(run, "launch", _launch)
+        patch.setattr(threads_launcher, "launch", _launch)
         patch.setattr(config, "compose", _compose)
         patch.setattr(keys, "plain", _plain)
         patch.setattr(result, "version", _version)
@@ -63,16 +64,14 @@ def _run_here(function: Callable[..., Any], *arguments: Any, beside: Any = lambd
     return _as_json(function(*arguments))
 
 
-def _launch(function: processes.RankFunction, world_size: int, **options: Any) -> dict[str, Any]:
-    """Is `processes.launch`, without a process where all ranks are threads of one."""
-    if getattr(function, "func", None) is not run._thread_ranks:
-        return processes.launch(function, world_size, **options)
+def _launch(function: processes.RankFunction, *_: Any, **__: Any) -> dict[int, Any]:
+    """Is `processes.launch` without the process, whose threads are the ranks."""
     environment = dict(os.environ)
     os.environ.update(StartedRank(0, 1, 0, 1, LOOPBACK, 0).variables())
     collects = gc.isenabled()
     gc.enable()
     try:
-        found: dict[str, Any] = _as_json(function(0, 1, None))
+        found = {0: _as_json(function(0, 1, None))}
     except UserError as error:
         raise UserError(str(error)) from error  # a process tells its parent no more than the message
     finally:

@@ -201,7 +201,7 @@ def test_a_value_error_on_a_rank_keeps_its_traceback(runs: Runs, capsys: pytest.
     def work(*_: Any) -> dict[str, Any]:
         return {"x": np.zeros(3).reshape(2, 2)}
 
-    runs.action = lambda: launch(work, 1)
+    runs.action = lambda: launch(work, 1)[0]
     assert main([STRATEGY]) == 1
     error = capsys.readouterr().err
     assert error.startswith("gnnkit: error: rank 0 failed: ValueError: cannot reshape array")
@@ -212,7 +212,7 @@ def test_a_user_error_on_a_rank_is_one_line(runs: Runs, capsys: pytest.CaptureFi
     def work(*_: Any) -> dict[str, Any]:
         raise UserError("sampler.fanouts has 3 hops")
 
-    runs.action = lambda: launch(work, 1)
+    runs.action = lambda: launch(work, 1)[0]
     assert main([STRATEGY]) == 2
     assert capsys.readouterr().err == "gnnkit: error: sampler.fanouts has 3 hops\n"
 
@@ -232,7 +232,7 @@ def test_a_failed_rank_speaks_for_itself_and_our_own_mistakes_show_a_traceback(
     def fail(*_: Any) -> dict[str, Any]:
         return {"x": 1 / 0}
 
-    runs.action = lambda: launch(fail, 1)
+    runs.action = lambda: launch(fail, 1)[0]
     assert main([STRATEGY]) == 1
     error = capsys.readouterr().err
     assert error.startswith("gnnkit: error: rank 0 failed: ZeroDivisionError")

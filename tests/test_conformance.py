@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,8 @@ from gnnkit.comm.threads import Threads
 from gnnkit.config import as_overrides, compose
 from gnnkit.dataset.base import Dataset
 from gnnkit.graph import CSC, Graph, Ids
+from gnnkit.launcher import Jobs, Launcher, Ranks
+from gnnkit.launcher.processes import Processes
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.program import Nodes, Program
@@ -38,6 +44,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
 from tests.folders import ogb, saint
+from tests.launch.outside import by_hand
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
 
@@ -139,6 +146,20 @@ def test_loggers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", plugins.names("callback"))
 def test_callbacks(name: str) -> None:
     testing.check_callback(configured("callback", name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", plugins.names("launcher"))
+def test_launchers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "submitit":
+        pytest.importorskip("submitit")
+        monkeypatch.delenv("PATH")  # so that no srun is found
+    if name != "outside":
+        testing.check_launcher(configured("launcher", name))
+        return
+    check = "from gnnkit import testing\nfrom gnnkit.launcher.outside import Outside\ntesting.check_launcher(Outside)"
+    ranks = [subprocess.Popen([sys.executable, "-c", check], env=os.environ | place) for place in by_hand(2)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
 
 
 @pytest.mark.slow
@@ -496,3 +517,48 @@ class OtherName(NodeClassification):
 def test_wrong_tasks_are_found(wrong: type[Task], told: str) -> None:
     with pytest.raises(AssertionError, match=told):
         testing.check_task(wrong)
+
+
+class OneResult(Processes):
+    def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        return {0: super().ranks(ranks, meanwhile)[0]}
+
+
+class Leaves(Processes):
+    """Leaves a rank behind that has reported."""
+
+    def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Any:
+        return super().ranks(dataclasses.replace(ranks, work=functools.partial(_left_behind, ranks.work)), meanwhile)
+
+
+def _left_behind(work: Callable[[Any], Any], comm: Any) -> Any:
+    if os.fork() == 0:
+        (Path(work.args[0]) / "child").write_text(str(os.getpid()))  # type: ignore[attr-defined]
+        time.sleep(4)
+        os._exit(0)
+    time.sleep(0.2)
+    return work(comm)
+
+
+class AllWell(Processes):
+    def jobs(self, jobs: Jobs) -> Any:
+        yield from ((number, 0) for number, _ in super().jobs(jobs))
+
+
+class Nothing(Launcher):
+    starts = ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (OneResult, r"results are of ranks \[0\]"),
+        (Leaves, "of ranks are left"),
+        (AllWell, "a job that fails has exit code 0"),
+        (Nothing, "starts ranks or jobs"),
+    ],
+)
+def test_wrong_launchers_are_found(wrong: type[Launcher], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        testing.check_launcher(wrong)

@@ -26,6 +26,7 @@ from gnnkit.dataset.base import Dataset
 from gnnkit.engine import Adjacency, FeatureStore
 from gnnkit.evaluation import Evaluation
 from gnnkit.exchange import RowExchange
+from gnnkit.launcher import Launcher
 from gnnkit.logger import RunLogger
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
@@ -61,6 +62,7 @@ LAYERS = [
     "evaluation",
     "task",
     "launch",
+    "launcher",
     "config",
     "keys",
     "settings",
@@ -86,6 +88,7 @@ FROM_COMM_ON = {
     "evaluation",
     "task",
     "launch",
+    "launcher",
     "leader",
     "callback",
     "training",
@@ -106,7 +109,7 @@ ALLOWED = {
 IN_FUNCTIONS = {"torch": {"settings.py", "frameworks.py"}}  # files that import a package only when they need it
 ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
 BASES = (
-    Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Mailbox,
+    Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
     Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,
 )  # fmt: skip
 READ_CONFIGURATION = {"settings", "config", "plugins"}

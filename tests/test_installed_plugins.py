@@ -30,6 +30,7 @@ from gnnkit.comm.process import Gloo
 from gnnkit.dataset.base import Dataset
 from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
+from gnnkit.launcher.processes import Processes
 from gnnkit.logger import RunLogger
 from gnnkit.model.program import Program
 from gnnkit.partition import NodePartitioner
@@ -108,6 +109,12 @@ class Comm(Gloo):
         return super().all_to_all(rows, send_counts, recv_counts)
 
 
+class Launcher(Processes):
+    def ranks(self, ranks, meanwhile=lambda: None):
+        used("launcher")
+        return super().ranks(ranks, meanwhile)
+
+
 class Sync(GradientSync):
     def step(self, module, optimizer, share):
         used("sync")
@@ -176,7 +183,20 @@ class Steps(Program):
 CLASSES = dict(
     zip(
         KINDS,
-        ("Ring", "Deal", "First", "Strategy", "Rows", "Comm", "Sync", "Model", "Goal", "Curves", "Companion"),
+        (
+            "Ring",
+            "Deal",
+            "First",
+            "Strategy",
+            "Rows",
+            "Comm",
+            "Launcher",
+            "Sync",
+            "Model",
+            "Goal",
+            "Curves",
+            "Companion",
+        ),
         strict=True,
     )
 )

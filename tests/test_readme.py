@@ -171,6 +171,7 @@ def test_sweeps_are_accepted(arguments: list[str]) -> None:
     overrides, _ = config.split(arguments)
     fixed, spaces = config.spaces(overrides)
     assert spaces
+    fixed = [text for text in fixed if config.key_of(text).partition(".")[0] != "launcher"]  # of the jobs
     for end in (0, 1):
         job = [*fixed, *(f"{space.key}={space.ends[end]}" for space in spaces)]
         dispatch.check(settings.settle(config.compose(job)))
@@ -182,7 +183,7 @@ def test_every_experiment_sweeper_and_launcher_is_in_a_table() -> None:
     for part in config.HYDRA_PARTS:
         for name in config.hydra_options(part):
             assert f"`{name}`" in cells
-            assert {key.name for key in keys.read(part, name).keys} <= {
+            assert {key.name for key in keys.read(config.hydra_section(part), name).keys} - {"cluster"} <= {
                 name.removeprefix(f"hydra.{part}.") for name in code(cells)
             }
 
@@ -246,7 +247,7 @@ def test_every_option_is_named(kind: str) -> None:
 
 def test_every_choice_and_key_in_the_text_exists() -> None:
     text = re.sub(r"\]\([^)]*\)", "]", "\n".join(prose(name) for name in FOR_USERS))
-    for kind, name in re.findall(rf"\b({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
+    for kind, name in re.findall(rf"(?<!hydra/)\b({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
         assert name in plugins.options(kind), f"{kind}={name}"
     known = {
         f"{section}.{key.name}"

@@ -13,6 +13,7 @@ from gnnkit.config.compose import as_overrides as as_overrides
 from gnnkit.config.compose import choices as choices
 from gnnkit.config.compose import compose as compose
 from gnnkit.config.compose import dotted as dotted
+from gnnkit.config.compose import of_option as of_option
 from gnnkit.config.earlier import HIDDEN as HIDDEN
 from gnnkit.config.earlier import RECORD as RECORD
 from gnnkit.config.earlier import TRAINED as TRAINED
@@ -24,6 +25,7 @@ from gnnkit.config.hydra import HYDRA_PARTS as HYDRA_PARTS
 from gnnkit.config.hydra import HydraSettings as HydraSettings
 from gnnkit.config.hydra import fill as fill
 from gnnkit.config.hydra import hydra_options as hydra_options
+from gnnkit.config.hydra import hydra_section as hydra_section
 from gnnkit.config.hydra import split as split
 from gnnkit.config.sweeps import Space as Space
 from gnnkit.config.sweeps import expand as expand

@@ -246,6 +246,11 @@ def _register_joined(overrides: Sequence[str], folders: Sequence[Path]) -> None:
         ConfigStore.instance().store(name, node, group=kind, provider="gnnkit")
 
 
+def of_option(kind: str, name: str) -> dict[str, Any]:
+    """Returns the keys of `kind=name` with defaults, no keys where there is no YAML."""
+    return _values(kind, name, conf_folders())
+
+
 def _values(kind: str, name: str, folders: Sequence[Path]) -> dict[str, Any]:
     """Reads the YAML file of `kind=name`. Returns no keys where there is none."""
     import yaml

@@ -1,7 +1,8 @@
 """The settings of Hydra that gnnkit takes: folders, verbosity, sweeper and launcher.
 
 Hydra never sees these. Known keys and defaults stand in `conf/hydra.yaml`, and in a
-file for each sweeper and launcher. Every other setting of Hydra is refused.
+file for each of Hydra's sweepers and launchers, which names the launcher of ours that
+does the same. Every other setting of Hydra is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class HydraSettings:
 
     values: Mapping[str, Any]
     given: Mapping[str, str]  # keys that the user has set, with the text of the override
+    means: Mapping[str, str]  # by part: our name for the sweeper or the launcher
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
@@ -66,9 +68,14 @@ def split(overrides: Sequence[str]) -> tuple[list[str], HydraSettings]:
     return [text for text in overrides if not _OF_HYDRA.match(text)], _read(of_hydra)
 
 
+def hydra_section(part: str) -> str:
+    """Returns the folder with a file for each option of a part."""
+    return f"hydra_{part}"
+
+
 def hydra_options(part: str) -> list[str]:
     """Lists the sweepers or the launchers."""
-    return sorted(path.stem for path in (CONF / part).glob("*.yaml"))
+    return sorted(path.stem for path in (CONF / hydra_section(part)).glob("*.yaml"))
 
 
 def fill(text: str, composed: Mapping[str, Any], **job: Any) -> str:
@@ -97,14 +104,16 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
         part, is_choice, name = text.removeprefix("hydra/").partition("=")
         if text.startswith("hydra/") and is_choice and part in HYDRA_PARTS:
             chosen[part] = _known(text, name, hydra_options(part))
-    values = _flat(CONF / "hydra.yaml")
+    values, means = _flat(CONF / "hydra.yaml"), {}
     for part, name in chosen.items():
-        values |= {f"{part}.{key}": value for key, value in _flat(CONF / part / f"{name}.yaml").items()}
+        own = _flat(CONF / hydra_section(part) / f"{name}.yaml")
+        means[part] = own["name"]
+        values |= {f"{part}.{key}": value for key, value in own.items()} | {f"{part}.name": name}
     given = {}
     for text in overrides:
         key = _dotted_key(text, values)
         values[key], given[key] = _value(text), text
-    return HydraSettings(values, given)
+    return HydraSettings(values, given, means)
 
 
 def _flat(path: Path) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from gnnkit import config
 from gnnkit.config import TRAINED
 from gnnkit.errors import UserError
+from gnnkit.launcher import RANKS
 from gnnkit.leader.result import Result
 from gnnkit.ranges import one_of
-from gnnkit.settings import AUTO, Choice, Settings, settle, with_choice
+from gnnkit.settings import AUTO, Choice, Settings, launcher_for, settle, with_choice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +55,8 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         settings.dataset.create()
     if settings.partition.nodes.name != AUTO:
         settings.partition.nodes.create()
+    if settings.launcher.name != AUTO:
+        launcher_for(settings.launcher, RANKS)
     if settings.job == "partition" and not settings.is_open:
         return settings
     if settings.strategy.name == AUTO:
@@ -79,7 +82,7 @@ def _check_parts(settings: Settings, model: Given) -> Settings:
     from gnnkit.jobs.models import ModelSource
     from gnnkit.model.unchanged import adapted
 
-    settings.comm.load()
+    settings.create_launcher()
     sync: GradientSync = settings.sync.create()
     task: Task = settings.task.create()
     _check_trainer(settings, sync, task)

@@ -19,7 +19,15 @@ from gnnkit.leader.kept import fingerprint
 from gnnkit.leader.result import versions
 from gnnkit.settings import AUTO, Settings
 
-OWN_KEYS = ("output", "cache", "threads", "report", "trainer.progress_bar")  # may differ between ranks
+OWN_KEYS = (
+    "output",
+    "cache",
+    "threads",
+    "report",
+    "launcher.name",
+    "launcher.ask",
+    "trainer.progress_bar",
+)  # may differ between ranks
 
 
 def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str, str]:

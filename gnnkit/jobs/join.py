@@ -1,8 +1,7 @@
-"""Joins a run whose ranks torchrun or a batch system has started."""
+"""Joins a run whose ranks were started before."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import time
@@ -10,21 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gnnkit.comm import Mailbox
+from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import adopt, to_plain
 from gnnkit.jobs.identity import identity
 from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
-from gnnkit.jobs.run import connect
-from gnnkit.launch.allocator import keep_freed_memory
-from gnnkit.launch.entry import die_with_parent
-from gnnkit.launch.environment import LOOPBACK, StartedRank
+from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
+from gnnkit.launcher import Ranks
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import Needs, Prepared, prepare
 from gnnkit.leader.folder import PREPARED
@@ -61,23 +58,20 @@ def join(
         graph: Instead of the data set.
         model: Instead of the configured model.
     """
-    if settings.comm.load().in_one_process:
-        raise UserError(f"comm={settings.comm.name} makes its ranks itself, but ranks were started: choose another one")
-    if started.by_torchrun:
-        die_with_parent()
-    keep_freed_memory()  # before the communicator's threads
-    os.environ.update(started.variables())
-    comm = connect(settings, started.rank, started.world_size, _listener(started))
-    try:
+
+    def joined(comm: Communicator) -> dict[str, Any]:
         agree(comm, identity(settings, graph, model))
         with comm.mailbox() as mailbox:
             if folder is None:
                 job = _hear_of_job(mailbox, settings, model)
             else:
                 job = _prepare_for_others(mailbox, settings, needs, decided, folder, graph, model)
-        return Result(settings.job, work(job, comm))
+        return work(job, comm)
+
+    ranks = Ranks(joined, started.world_size, settings.comm.load(), settings.timeout)
+    try:
+        return Result(settings.job, settings.create_launcher().ranks(ranks)[started.rank])
     finally:
-        comm.close()
         if folder is not None:
             shutil.rmtree(folder / PREPARED, ignore_errors=True)
 
@@ -152,13 +146,3 @@ def _seen(folder: Path) -> Path:
             "name a folder on a disk that all hosts see under the same path"
         )
     return folder
-
-
-def _listener(started: StartedRank) -> socket.socket | None:
-    """Opens the meeting point on loopback, if this rank is the one to do so."""
-    if not started.on_loopback or started.rank != LEADER:
-        return None
-    try:
-        return socket.create_server((LOOPBACK, started.master_port or 0), backlog=max(started.world_size, 128))
-    except OSError as error:
-        raise UserError(f"MASTER_PORT={started.master_port}: {error.strerror}; set another port") from error

@@ -16,7 +16,6 @@ from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.jobs.job import Job
-from gnnkit.launch.environment import started_rank
 from gnnkit.launch.progress import dispensable
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.cut import adopting_shard
@@ -54,7 +53,7 @@ def check(settings: Settings, strategy: ExecutionStrategy, task: Task) -> None:
             f"sync.on_lost=continue: with comm={settings.comm.name} all workers are one process and end together: "
             "choose comm=gloo"
         )
-    if (started := started_rank()) is not None and started.by_torchrun:
+    if (started := settings.started) is not None and started.by_torchrun:
         raise UserError(
             "sync.on_lost=continue: torchrun ends all workers when one is lost: start `gnnkit` without torchrun"
         )

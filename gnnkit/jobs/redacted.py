@@ -80,6 +80,8 @@ def _by_environment(text: str) -> str:
 
     So no file holds the secret, and the file still makes the same run.
     """
+    if len(text) < _SHORTEST:
+        return text
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST and value in text and _is_secret(name, value):
             text = text.replace(value, f"${{oc.env:{name}}}")

@@ -23,7 +23,6 @@ from gnnkit.engine.trial import Alone, tell_row_counts
 from gnnkit.jobs.job import DTYPES, Job, set_up_torch
 from gnnkit.jobs.models import Given
 from gnnkit.jobs.run import start_ranks
-from gnnkit.launch.environment import started_rank
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
 from gnnkit.leader.machine import measure_exchange, measure_flops
@@ -53,7 +52,7 @@ class Rehearsal:
 
 def ranks_here(settings: Settings) -> int:
     """Counts the workers of this host."""
-    started = started_rank()
+    started = settings.started
     return settings.workers if started is None else min(settings.workers, started.local_world_size)
 
 
@@ -95,7 +94,8 @@ def rehearse(
         meanwhile: Called a few times a second.
     """
     work = functools.partial(_rehearse, settings, folder, list(layouts), model)
-    return Rehearsal(**start_ranks(work, settings, num_processes(settings), meanwhile=meanwhile))
+    launcher = settings.create_launcher(beside=True)
+    return Rehearsal(**start_ranks(work, settings, num_processes(settings), launcher, meanwhile))
 
 
 def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given, comm: Communicator) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.redacted import command
 from gnnkit.jobs.report import after_run, report
-from gnnkit.launch.environment import started_rank
 from gnnkit.launch.phases import begin, phase, say
 from gnnkit.leader.result import Result
 
@@ -52,7 +51,7 @@ def start(
     """
     begun = time.perf_counter()
     begin()
-    started = started_rank()
+    started = settings.started
     is_leader = started is None or started.rank == 0
     if settings.job in _IN_ONE_PROCESS:
         if not is_leader:

@@ -147,6 +147,11 @@ class Child:
         return self.report is not None and _LOST_PEER.match(self.report.get("error", "")) is not None
 
     @property
+    def result(self) -> Any:
+        """What the process has returned, or None."""
+        return None if self.report is None else self.report.get("result")
+
+    @property
     def traceback(self) -> list[str]:
         """The traceback of the process's error, if there is one."""
         return [] if self.report is None or "traceback" not in self.report else [self.report["traceback"]]

@@ -69,8 +69,12 @@ class Group:
         self._error: BaseException | None = None
         self._starter = threading.Thread(target=self._start_and_stay, name="gnnkit-launcher", daemon=True)
 
-    def run(self) -> list[Any]:
-        """Starts the processes and returns the results. Ends all processes always."""
+    def run(self) -> dict[int, Any]:
+        """Starts the processes, and returns the results by number of the process.
+
+        Leaves out processes that the others have gone on without. Ends all processes
+        always.
+        """
         with one_interruption(), self._ending(), sigterm_as_exit():
             share_one_arena()
             self._starter.start()
@@ -79,7 +83,7 @@ class Group:
                 raise self._error
             self._beside()
             self._watch()
-        return [None if child.report is None else child.report.get("result") for child in self._children]
+        return {number: child.result for number, child in enumerate(self._children) if not child.lost}
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -89,11 +93,6 @@ class Group:
         finally:
             with no_interruption():
                 self._end()
-
-    @property
-    def lost(self) -> list[str]:
-        """The names of the processes that the others have gone on without."""
-        return [child.name for child in self._children if child.lost]
 
     def _start_and_stay(self) -> None:
         """Starts the processes from a thread that stays until all have ended.

@@ -20,7 +20,7 @@ from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.group import Group
 from gnnkit.launch.watchdog import Patience
 
-RankFunction = Callable[[int, int, socket.socket | None], dict[str, Any] | None]
+RankFunction = Callable[[int, int, socket.socket | None], Any]
 
 
 def launch(
@@ -31,15 +31,15 @@ def launch(
     patience: Patience | None = None,
     name: str = "rank {rank}",
     meanwhile: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Runs a function in processes, and returns what the function returned on rank 0.
+) -> dict[int, Any]:
+    """Runs a function in processes, and returns what the function returned, by rank.
 
     Each process calls `function(rank, world_size, listener)`. The environment holds
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank 0
     gets the socket that listens at this address as `listener`. Results must be JSON.
 
     The others go on without a rank that has called `progress.dispensable` and fails.
-    The result then names such ranks as `lost_workers`.
+    The results leave such a rank out.
 
     All ranks are ended before this function returns. This also holds when a rank
     fails, when no rank makes progress, and when a signal comes. Raises `UserError` with
@@ -66,9 +66,7 @@ def launch(
             for rank in range(world_size)
         ]
         group = Group(children, patience or Patience(), after_first_start=listener.close, meanwhile=meanwhile)
-        results = group.run()
-    lost = {"lost_workers": group.lost} if group.lost else {}
-    return (results[0] or {}) | lost
+        return group.run()
 
 
 def run_in_child(

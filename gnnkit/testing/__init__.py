@@ -1,7 +1,7 @@
 """Conformance checks for authors of plugins. The built-in plugins pass the same.
 
 Each check raises `AssertionError` for the first broken promise of an interface. Ranks
-are threads here.
+are threads here, but for launchers.
 """
 
 from gnnkit.testing.callback import check_callback as check_callback
@@ -9,6 +9,7 @@ from gnnkit.testing.comm import check_communicator as check_communicator
 from gnnkit.testing.dataset import check_dataset as check_dataset
 from gnnkit.testing.exchange import check_exchange as check_exchange
 from gnnkit.testing.graphs import example_graphs as example_graphs
+from gnnkit.testing.launcher import check_launcher as check_launcher
 from gnnkit.testing.logger import check_logger as check_logger
 from gnnkit.testing.model import check_model as check_model
 from gnnkit.testing.model import check_program as check_program

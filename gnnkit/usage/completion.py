@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gnnkit import keys, plugins
-from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section
 from gnnkit.errors import UserError
 from gnnkit.ranges import unknown
 
@@ -106,7 +106,10 @@ def _keys(section: str, before: Sequence[str]) -> Iterator[str]:
     if section == "hydra":
         yield from (f"hydra.{name}" for name in _names("", "hydra"))
         for part in HYDRA_PARTS:
-            yield from (f"hydra.{part}.{name}" for name in _names(part, _chosen(f"hydra/{part}", before) or "basic"))
+            yield from (
+                f"hydra.{part}.{name}"
+                for name in _names(hydra_section(part), _chosen(f"hydra/{part}", before) or "basic")
+            )
     elif section in SECTIONS:
         yield from (f"{section}.{key.name}" for key in keys.shared(section))
         yield from (f"{section}.{key.name}" for key in _keys_of(section, before))

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import replace
 
 from gnnkit import keys, plugins
-from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options
+from gnnkit.config import EXPERIMENT, HYDRA_PARTS, SECTIONS, hydra_options, hydra_section
 from gnnkit.ranges import unknown
 
 WIDTH = 80  # columns
@@ -95,7 +95,7 @@ def _of_hydra() -> str:
     """Lists the settings of Hydra with defaults, by sweeper and launcher."""
     parts = ["\n".join(["hydra", *(_key("hydra", key, 30) for key in keys.read("", "hydra").keys)])]
     for part in HYDRA_PARTS:
-        for option in (keys.read(part, name) for name in hydra_options(part)):
+        for option in (keys.read(hydra_section(part), name) for name in hydra_options(part)):
             lines = [f"hydra/{part}={option.name}", *_wrapped(option.summary, 2)]
             parts.append("\n".join([*lines, *(_key(f"hydra.{part}", key, 30) for key in option.keys)]))
     return "\n\n".join(parts) + "\n"

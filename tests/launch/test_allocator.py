@@ -39,7 +39,7 @@ SCRIPT = """
         thread.join()
         return found
 
-    print(json.dumps(launch(count, 1)))
+    print(json.dumps(launch(count, 1)[0]))
     """
 
 

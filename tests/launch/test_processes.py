@@ -59,7 +59,7 @@ def test_a_crash_in_native_code_says_where_it_was() -> None:
 
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_rank_zero_meets_the_others_at_its_loopback_socket(start_method: Any) -> None:
-    assert launch(meet, 3, start_method=start_method) == {"heard": [1, 2], "address": "127.0.0.1"}
+    assert launch(meet, 3, start_method=start_method)[0] == {"heard": [1, 2], "address": "127.0.0.1"}
 
 
 def print_lines(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_printed_lines_of_ranks_do_not_mix(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_every_rank_knows_its_place() -> None:
-    assert launch(environment, 2) == {
+    assert launch(environment, 2)[0] == {
         "RANK": "0",
         "WORLD_SIZE": "2",
         "LOCAL_RANK": "0",
@@ -172,7 +172,7 @@ def test_a_rank_that_is_a_thread_is_named() -> None:
 
 
 def test_results_larger_than_a_pipe_come_back() -> None:
-    assert len(launch(lambda rank, world_size, listener: {"text": "x" * 2**22}, 2)["text"]) == 2**22
+    assert len(launch(lambda rank, world_size, listener: {"text": "x" * 2**22}, 2)[0]["text"]) == 2**22
 
 
 def test_results_that_are_not_json_are_an_error_of_the_rank() -> None:
@@ -248,7 +248,7 @@ def test_ranks_may_use_openmp_after_their_parent_did() -> None:
     torch.set_num_threads(2)
     try:
         assert float((torch.ones(300_000) * 2).sum()) == 600_000
-        assert launch(work, 2) == {"sum": 600_000}
+        assert launch(work, 2)[0] == {"sum": 600_000}
     finally:
         torch.set_num_threads(before)
 
@@ -356,6 +356,6 @@ def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
 def test_eight_runs_at_once_do_not_meet() -> None:
     """Each rank hears only from the ranks of the same run."""
     imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.launch.processes import launch\n"
-    source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)['heard'] == [1, 2]"
+    source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)[0]['heard'] == [1, 2]"
     running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(8)]
     assert [process.wait(120) for process in running] == [0] * 8

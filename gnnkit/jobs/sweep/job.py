@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,6 @@ class SweepJob:
         except (OSError, yaml.YAMLError):
             return False
         return kept == [override(text) for text in self.overrides] and (self.folder / "result.json").is_file()
-
-
-# Runs jobs, and yields each job with the exit code when the job has ended.
-Launch = Callable[[Sequence[SweepJob]], Iterator[tuple[SweepJob, int]]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

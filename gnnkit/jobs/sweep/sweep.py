@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config import HydraSettings, fill, spaces
+from gnnkit.config import HydraSettings, fill, key_of, spaces
 from gnnkit.errors import UserError
 from gnnkit.jobs import dispatch, start
 from gnnkit.jobs.folder import check_free, new_folder
@@ -16,14 +17,12 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
-from gnnkit.jobs.sweep.cluster import Cluster
-from gnnkit.jobs.sweep.job import DONE, Launch, Outcome, SweepJob
-from gnnkit.jobs.sweep.local import Local
+from gnnkit.jobs.sweep.job import DONE, Outcome, SweepJob
 from gnnkit.jobs.sweep.plans import Grid, Overrides, Plan, Search
-from gnnkit.launch.environment import started_rank
 from gnnkit.launch.phases import say
-from gnnkit.ranges import local_path, num_cores, whole
-from gnnkit.settings import Settings, settle
+from gnnkit.launcher import JOBS, Jobs, Launcher
+from gnnkit.ranges import local_path
+from gnnkit.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.task import Task
 
 FAILED = 1  # exit code, if any job has failed
@@ -45,20 +44,20 @@ def run(command: Command) -> int:
 
     Raises `UserError` before the first job starts, where any job is wrong.
     """
-    if started_rank() is not None:
-        raise UserError("-m starts jobs of its own: leave torchrun, srun or mpirun out, or leave -m out")
     return _Sweep(command).run()
 
 
 class _Sweep:
     def __init__(self, command: Command) -> None:
         self.command, self.hydra = command, command.hydra
-        self.launch = self._launcher()
+        self.overrides = list(command.overrides)  # of the jobs, all together
         is_grid = self.hydra["sweeper.name"] == "basic"
-        grid = Grid(command.overrides) if is_grid else None
+        if is_grid:
+            Grid(command.overrides)  # refuses first what is no grid
         self.settings = self._settled(_first_values(command.overrides))
+        self.launcher = self._launcher()
         self.task: Task = self.settings.task.create()
-        self.plan: Plan = grid or self._search()
+        self.plan: Plan = Grid(self.overrides) if is_grid else self._search()
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
             dispatch.check(settings)
@@ -85,10 +84,19 @@ class _Sweep:
         for job in kept:
             self._take(Outcome.of(job, 0), job.number - first, "done before")
         rest = [job for job in jobs if job not in kept]
-        if rest and isinstance(self.launch, Local):
-            dispatch.preload(rest[0].settings)
-        for job, code in self.launch(rest) if rest else ():
-            self._take(Outcome.of(job, code), job.number - first)
+        if rest:
+            self._launch(rest, first)
+
+    def _launch(self, jobs: Sequence[SweepJob], first: int) -> None:
+        launched = Jobs(
+            [self._arguments(job) for job in jobs],
+            lambda number: self._work(jobs[number]),
+            lambda: dispatch.preload(jobs[0].settings),
+            [job.log for job in jobs],
+        )
+        with contextlib.closing(self.launcher.jobs(launched)) as ended:
+            for number, code in ended:
+                self._take(Outcome.of(jobs[number], code), jobs[number].number - first)
 
     def _take(self, outcome: Outcome, in_batch: int, remark: str = "") -> None:
         """Keeps an outcome, tells the plan, and says so in a line."""
@@ -116,21 +124,37 @@ class _Sweep:
     def _search(self) -> Search:
         if self.settings.job != "train":
             raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job} has none")
-        return Search(self.command.overrides, self.hydra.under("sweeper"), self.task)
+        return Search(self.overrides, self.hydra.under("sweeper"), self.task)
 
-    def _launcher(self) -> Launch:
-        name, keys = self.hydra["launcher.name"], self.hydra.under("launcher")
-        if name.startswith("submitit"):
-            return Cluster(name.removeprefix("submitit_"), keys, self._arguments)
-        if name == "basic":
-            return Local(self._work, 1)
-        number = whole("hydra.launcher.n_jobs", keys["n_jobs"], -1, 2**16)
-        if number == 0:
-            raise UserError("hydra.launcher.n_jobs=0 must be -1 or a whole number from 1")
-        return Local(self._work, num_cores() if number < 0 else number)
+    def _launcher(self) -> Launcher:
+        """Makes the launcher of the jobs: hydra/launcher, or one value of `launcher`.
+
+        A launcher that starts no jobs is of the ranks, and so is one that is swept. One
+        that starts the jobs is left out of these, whose ranks get the usual launcher.
+        """
+        choice = self.settings.launcher
+        of_ranks = [text for text in self.overrides if key_of(text).partition(".")[0] != "launcher"]
+        is_swept = any(space.key.partition(".")[0] == "launcher" for space in spaces(self.overrides)[1])
+        given = any(key.startswith("launcher.") for key in self.hydra.given)
+        if given or is_swept or choice.name == AUTO or JOBS not in choice.load().starts:
+            return self._launcher_of_hydra()
+        self.overrides = of_ranks if len(of_ranks) < len(self.overrides) else [*of_ranks, f"launcher={AUTO}"]
+        return launcher_for(choice, JOBS)
+
+    def _launcher_of_hydra(self) -> Launcher:
+        name = self.hydra.means["launcher"]
+        try:
+            return launcher_for(Choice("launcher", name, self.hydra.under("launcher")), JOBS)
+        except UserError as error:  # in the words that were typed
+            text, typed = str(error), self.hydra.given.get("launcher.name", f"launcher={name}")
+            if text.startswith("launcher."):
+                raise UserError(f"hydra.{text}") from error
+            raise UserError(text.replace(f"launcher={name}", typed, 1)) from error
 
     def _settled(self, overrides: Sequence[str]) -> Settings:
         settings = settle(self.command.compose(overrides))
+        if settings.started is not None:
+            raise UserError("-m starts jobs of its own: leave torchrun, srun or mpirun out, or leave -m out")
         if settings.output is not None:
             raise UserError("output names one run folder: name the folder of a sweep with hydra.sweep.dir=DIR")
         return settings
@@ -164,7 +188,7 @@ class _Sweep:
         return jobs
 
     def _job(self, number: int, overrides: Overrides) -> SweepJob:
-        fixed = set(self.command.overrides)
+        fixed = set(self.overrides)
         swept = dict(text.lstrip("+").split("=", 1) for text in overrides if text not in fixed)
         settings = self.checked.get(overrides) or self._settled(overrides)
         name = ",".join(f"{key}={value}".replace("/", "_") for key, value in swept.items())

@@ -1,0 +1,152 @@
+"""Runs jobs on this machine, each in a process forked from one that has imported all.
+
+The process leads a session of its own, so Ctrl-C reaches the sweep alone, and the sweep
+ends the job. A job whose sweep dies is killed by the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from gnnkit.launch.entry import die_with_parent
+
+POLL = 0.1  # seconds between two looks
+ENDING = 15.0  # seconds from SIGTERM to SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    number: int  # of the job
+    log: Path
+    pid: int
+    errors: int  # file descriptor, standard error of the job
+
+
+def run_jobs(work: Callable[[int], int], logs: Sequence[Path], at_once: int) -> Generator[tuple[int, int]]:
+    """Runs jobs. Yields number and exit code of each job that has ended.
+
+    `close` of the generator ends jobs that still run.
+
+    Args:
+        work: Does a job in the process of the job. Returns the exit code.
+        logs: By job, the file that gets what the job prints.
+        at_once: Jobs at a time. One job alone also shows its errors here.
+    """
+    waiting, running = deque(enumerate(logs)), list[_Running]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(_start(work, *waiting.popleft()))
+            _pass_on(running, POLL, aloud=at_once == 1)
+            for each in list(running):
+                code = _ended(each.pid)
+                if code is not None:
+                    _pass_on([each], 0, aloud=at_once == 1)
+                    os.close(each.errors)
+                    running.remove(each)
+                    yield each.number, code
+    finally:
+        _end(running)
+
+
+def _start(work: Callable[[int], int], number: int, log: Path) -> _Running:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("", encoding="utf-8")
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of forks beside threads
+        pid = os.fork()
+    if pid == 0:
+        _become(work, number, log, writer)
+    os.close(writer)
+    return _Running(number, log, pid, reader)
+
+
+def _become(work: Callable[[int], int], number: int, log: Path, errors: int) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        die_with_parent()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _redirect(log, errors)
+        code = work(number)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+def _pass_on(running: Sequence[_Running], seconds: float, *, aloud: bool) -> None:
+    """Writes errors of jobs to their logs, and here too if `aloud`."""
+    ready, _, _ = select.select([each.errors for each in running], [], [], seconds)
+    for each in running:
+        text = _read(each.errors) if each.errors in ready else b""
+        if not text:
+            continue
+        with each.log.open("ab") as log:
+            log.write(text)
+        if aloud:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(text.decode(errors="replace"))
+                sys.stderr.flush()
+    if ready and seconds:
+        time.sleep(POLL / 10)  # the end of a pipe is always ready
+
+
+def _read(descriptor: int) -> bytes:
+    text = b""
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(descriptor, 2**16):
+            text += part
+    return text
+
+
+def _redirect(log: Path, errors: int) -> None:
+    """Gives this process the log as output, the pipe as errors, and no input."""
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((empty, 0), (output, 1), (errors, 2)):
+        os.dup2(source, target)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as we live
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def _ended(pid: int) -> int | None:
+    """Returns the exit code, as a shell counts signals, or None for a running job."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    if found == 0:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def _end(running: Sequence[_Running]) -> None:
+    for each in running:
+        os.kill(each.pid, signal.SIGTERM)
+    deadline = time.monotonic() + ENDING
+    for each in running:
+        while _ended(each.pid) is None:
+            if time.monotonic() > deadline:
+                os.killpg(each.pid, signal.SIGKILL)
+            time.sleep(POLL)
+        os.close(each.errors)

@@ -1,0 +1,113 @@
+"""The interface of launchers, and what they start."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gnnkit.launch.environment import StartedRank
+from gnnkit.launch.progress import progress
+
+if TYPE_CHECKING:
+    from gnnkit.comm import Communicator
+
+RANKS, JOBS = "ranks", "jobs"  # what a launcher may start
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The ranks of one job. Can be pickled if the work can."""
+
+    work: Callable[[Communicator], Any]  # of one rank, collective. Returns JSON
+    world_size: int
+    comm: type[Communicator]
+    timeout: float  # seconds that a rank waits for another
+
+    def run(self, rank: int, listener: socket.socket | None = None) -> Any:
+        """Is one rank, in this process. Returns what the work returns.
+
+        The environment holds the variables of the rank (`StartedRank.variables`).
+
+        Args:
+            rank: This rank.
+            listener: Listening socket at the meeting point, on rank 0. Default: rank 0
+                opens the meeting point.
+        """
+        import torch
+
+        progress("the meeting of the ranks")
+        device = torch.device(self.comm.device_type)
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+            torch.cuda.set_device(device)
+        comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout, listener=listener)
+        try:
+            return self.work(comm)
+        finally:
+            comm.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Jobs of a sweep. A job has two forms that do the same."""
+
+    commands: Sequence[Sequence[str]]  # by job: the arguments of `gnnkit` that do the job alone
+    work: Callable[[int], int]  # does a job in a process forked from this one. Returns the exit code
+    preload: Callable[[], None]  # imports what jobs import, before forks
+    logs: Sequence[Path]  # by job: the file that gets what the job prints. Its folder may not exist
+
+
+class Launcher:
+    """Starts the ranks of a job, the jobs of a sweep, or both.
+
+    A launcher takes the methods of what it `starts`, and leaves the others alone.
+    gnnkit refuses the launcher for anything else.
+    """
+
+    starts: ClassVar[Collection[str]] = (RANKS,)  # of RANKS and JOBS
+    in_one_process: ClassVar[bool] = False  # True: ranks are threads, of a communicator that says the same
+    comm: ClassVar[str | None] = None  # the communicator of comm=auto. None: by the GPUs
+
+    def check(self, what: str) -> None:
+        """Raises `UserError` for a key that does not go with `what`: RANKS or JOBS."""
+
+    def suits(self, *, in_one_process: bool) -> bool:
+        """Says whether launcher=auto takes this launcher here.
+
+        Args:
+            in_one_process: Whether the communicator's ranks are threads.
+        """
+        return in_one_process == self.in_one_process
+
+    def started(self) -> StartedRank | None:
+        """Returns this process's rank, where the launcher has started the ranks before.
+
+        Every rank then runs the whole job, and `ranks` runs the one rank here.
+        """
+        return None
+
+    def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
+        """Runs the ranks, and returns the results by rank when all have ended.
+
+        Each rank calls `ranks.run`. A rank that has called `progress.dispensable` and
+        fails is left out of the result. After any other failure, an error of
+        `meanwhile` or a signal, all ranks are ended before the method raises: the
+        `UserError` of a rank with its message, else `RankError`, which names the rank
+        that has failed first, and the error.
+
+        Args:
+            ranks: The ranks.
+            meanwhile: Called a few times a second. Default: does nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} starts no ranks")
+
+    def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
+        """Runs the jobs. Yields number and exit code of each job that has ended.
+
+        0 is success. `close` of the generator ends jobs that still run.
+        """
+        raise NotImplementedError(f"{type(self).__name__} starts no jobs")

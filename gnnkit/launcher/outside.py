@@ -1,0 +1,52 @@
+"""Ranks that torchrun, a batch system or a person has started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.launch import environment
+from gnnkit.launch.allocator import keep_freed_memory
+from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.environment import LOOPBACK, StartedRank
+from gnnkit.launcher.base import Launcher, Ranks
+
+
+class Outside(Launcher):
+    """Finds this process's rank in the environment of torchrun, SLURM or MPI."""
+
+    def check(self, what: str) -> None:
+        if self.started() is None:
+            raise UserError(
+                "launcher=outside finds no rank in the environment: start gnnkit with torchrun, srun or mpirun, set "
+                "RANK and WORLD_SIZE, or leave the launcher out"
+            )
+
+    def suits(self, *, in_one_process: bool) -> bool:
+        return self.started() is not None
+
+    def started(self) -> StartedRank | None:
+        return environment.started_rank()
+
+    def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
+        self.check("")
+        started = self.started()
+        assert started is not None
+        if started.by_torchrun:
+            die_with_parent()
+        keep_freed_memory()  # before the communicator's threads
+        os.environ.update(started.variables())
+        return {started.rank: ranks.run(started.rank, _listener(started))}
+
+
+def _listener(started: StartedRank) -> socket.socket | None:
+    """Opens the meeting point on loopback, if this rank is the one to do so."""
+    if not started.on_loopback or started.rank != 0:
+        return None
+    try:
+        return socket.create_server((LOOPBACK, started.master_port or 0), backlog=max(started.world_size, 128))
+    except OSError as error:
+        raise UserError(f"MASTER_PORT={started.master_port}: {error.strerror}; set another port") from error

@@ -1,0 +1,57 @@
+"""Ranks and jobs that are processes of this machine."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.launch import processes
+from gnnkit.launch.child import StartMethod
+from gnnkit.launch.jobs import run_jobs
+from gnnkit.launch.watchdog import Patience
+from gnnkit.launcher.base import JOBS, RANKS, Jobs, Launcher, Ranks
+from gnnkit.ranges import num_cores, whole
+
+
+class Processes(Launcher):
+    """Forks, because what is imported is there at once. Ranks of GPUs start afresh."""
+
+    starts = (RANKS, JOBS)
+
+    def __init__(self, n_jobs: int = 1) -> None:
+        whole("launcher.n_jobs", n_jobs, -1, 2**16)
+        if n_jobs == 0:
+            raise UserError("launcher.n_jobs=0 must be -1 or a whole number from 1")
+        self.n_jobs = n_jobs
+
+    def check(self, what: str) -> None:
+        if what == RANKS and self.n_jobs != 1:
+            raise UserError(f"launcher.n_jobs={self.n_jobs} is of a sweep: add -m, or leave it out")
+
+    def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
+        method: StartMethod = "fork"
+        if ranks.comm.device_type == "cuda":
+            method = "spawn"
+            _check_gpus(ranks.world_size)
+        run = functools.partial(_run, ranks)
+        patience = Patience.of(ranks.timeout)
+        return processes.launch(run, ranks.world_size, start_method=method, patience=patience, meanwhile=meanwhile)
+
+    def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
+        jobs.preload()
+        at_once = num_cores() if self.n_jobs < 0 else self.n_jobs
+        return run_jobs(jobs.work, jobs.logs, at_once)
+
+
+def _run(ranks: Ranks, rank: int, world_size: int, listener: socket.socket | None) -> Any:
+    return ranks.run(rank, listener)
+
+
+def _check_gpus(num_ranks: int) -> None:
+    import torch
+
+    if (found := torch.cuda.device_count()) < num_ranks:
+        raise UserError(f"{num_ranks} ranks need a GPU each, and there are {found}: use fewer workers or comm=gloo")

@@ -1,0 +1,98 @@
+"""Jobs that run through submitit: on this machine, or as jobs of SLURM.
+
+submitit hands a function to another process as a pickle of its own. The function is
+submitit's `CommandFunction` with a command line, so nothing of gnnkit is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Literal
+
+from gnnkit.errors import UserError
+from gnnkit.launcher.base import JOBS, Jobs, Launcher
+from gnnkit.ranges import MAX_COUNT, real, whole
+
+POLL = 0.5  # seconds between two looks
+FOLDER = ".submitit"  # beside the logs, for submitit's files
+
+
+class Submitit(Launcher):
+    """Each job is a command line, on whatever machine the cluster has free."""
+
+    starts = (JOBS,)
+
+    def __init__(
+        self,
+        cluster: Literal["slurm", "local"] | None = None,
+        timeout_min: int = 60,
+        cpus_per_task: int | None = None,
+        gpus_per_node: int | None = None,
+        mem_gb: float | None = None,
+        partition: str | int | None = None,
+        account: str | int | None = None,
+        qos: str | int | None = None,
+        array_parallelism: int | None = None,
+    ) -> None:
+        counts = {"timeout_min": timeout_min, "cpus_per_task": cpus_per_task, "gpus_per_node": gpus_per_node}
+        for name, value in {**counts, "array_parallelism": array_parallelism}.items():
+            if value is not None:
+                whole(f"launcher.{name}", value, 1, MAX_COUNT)
+        if mem_gb is not None:
+            real("launcher.mem_gb", mem_gb, above=0)
+        of_slurm = {"partition": partition, "account": account, "qos": qos, "array_parallelism": array_parallelism}
+        self._cluster = _found(cluster)
+        if self._cluster != "slurm" and (given := [name for name in of_slurm if of_slurm[name] is not None]):
+            raise UserError(f"launcher.{given[0]}={of_slurm[given[0]]} is of launcher.cluster=slurm: leave it out")
+        keys = {**counts, "mem_gb": mem_gb, **{f"slurm_{name}": value for name, value in of_slurm.items()}}
+        self._keys = {name: value for name, value in keys.items() if value is not None}
+
+    def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
+        running = dict(enumerate(self._submit(jobs)))
+        try:
+            while running:
+                for number, submitted in list(running.items()):
+                    if submitted.done():
+                        del running[number]
+                        yield number, _exit_code(jobs.logs[number], submitted)
+                time.sleep(POLL)
+        finally:
+            for submitted in running.values():
+                with contextlib.suppress(Exception):  # has just ended
+                    submitted.cancel()
+
+    def _submit(self, jobs: Jobs) -> list[Any]:
+        import submitit
+        from submitit.helpers import CommandFunction
+
+        executor: Any = submitit.AutoExecutor(folder=jobs.logs[0].parent / FOLDER, cluster=self._cluster)
+        executor.update_parameters(name="gnnkit", **self._keys)
+        commands = [[sys.executable, "-m", "gnnkit", *command] for command in jobs.commands]
+        with executor.batch():
+            return [executor.submit(CommandFunction(command, cwd=Path.cwd())) for command in commands]
+
+
+def _found(cluster: str | None) -> str:
+    """Returns slurm or local. Raises `UserError` for what is not installed."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise UserError("launcher=submitit needs the package submitit: pip install 'gnnkit[submitit]'") from error
+    has_slurm = submitit.SlurmExecutor.affinity() >= 0
+    if cluster == "slurm" and not has_slurm:
+        raise UserError("launcher=submitit needs SLURM: srun is not found on this machine")
+    return cluster or ("slurm" if has_slurm else "local")
+
+
+def _exit_code(log: Path, submitted: Any) -> int:
+    """Keeps what the job has printed, and returns 0 or 1."""
+    failed = submitted.exception() is not None
+    parts = [submitted.stdout() or "", submitted.stderr() or ""]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(os.linesep.join(filter(None, parts)), encoding="utf-8")
+    return int(failed)

@@ -1,0 +1,144 @@
+"""Which launcher starts what, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from gnnkit import config
+from gnnkit.__main__ import main
+from gnnkit.errors import UserError
+from gnnkit.jobs.sweep.sweep import Command, _Sweep
+from gnnkit.launcher import Launcher
+from gnnkit.settings import Settings, settle
+
+PLAIN = ["strategy=vertex_centric", "dataset=synthetic", "workers=2"]
+STARTED = {"RANK": "1", "WORLD_SIZE": "2"}
+
+
+@functools.cache
+def composed(*keys: str) -> dict[str, object]:
+    return config.compose([*PLAIN, *keys])
+
+
+def settled(*keys: str) -> Settings:
+    return settle(composed(*keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "environment", "expected"),
+    [
+        ([], {}, "Processes"),
+        (["comm=threads"], {}, "Threads"),
+        (["launcher=threads"], {}, "Threads"),
+        ([], STARTED, "Outside"),
+        (["launcher=outside"], STARTED, "Outside"),
+        (["launcher.ask=[processes,outside]"], {}, "Processes"),
+    ],
+)
+def test_ranks_get_the_launcher_that_is_named_or_says_so(
+    keys: list[str], environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = settled(*keys)
+    assert type(found.create_launcher()).__name__ == expected
+    assert (found.started is not None) == (expected == "Outside")
+    if environment:
+        assert type(found.create_launcher(beside=True)).__name__ == "Processes", "a measurement has ranks of its own"
+
+
+def test_ranks_that_are_threads_get_a_communicator_of_threads() -> None:
+    assert settled("launcher=threads").comm.name == "threads"
+
+
+@pytest.mark.parametrize(
+    ("keys", "environment", "told"),
+    [
+        (["launcher=outside"], {}, "launcher=outside finds no rank in the environment"),
+        (["launcher=processes", "launcher.n_jobs=2"], {}, "launcher.n_jobs=2 is of a sweep: add -m"),
+        (["launcher=processes"], STARTED, "launcher=processes: this is rank 1 of 2 that were started before"),
+        (["launcher.ask=[processes]"], STARTED, "launcher=auto: this is rank 1 of 2 that were started before"),
+        (["launcher=processes", "comm=threads"], {}, "comm=threads has all ranks in one process, and launcher=proc"),
+        (["launcher=threads", "comm=gloo"], {}, "launcher=threads has all ranks in one process, and comm=gloo each"),
+        (["launcher.ask=[outside]"], {}, "launcher.ask=['outside']: none of these starts the ranks of comm=gloo"),
+        (["launcher.ask=[ray]"], {}, "launcher.ask=['ray'] must be a list of launchers, there are: outside, proc"),
+        (["launcher=ray"], {}, "launcher=ray is not known"),
+    ],
+)
+def test_a_launcher_that_cannot_start_the_ranks_is_refused(
+    keys: list[str], environment: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError) as error:
+        settled(*keys).create_launcher()
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["train", "partition"])
+def test_a_launcher_of_jobs_needs_a_sweep(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("submitit")
+    assert main([*PLAIN, f"job={job}", "launcher=submitit"]) == 2
+    told = "launcher=submitit starts jobs, not ranks: add -m to run a sweep, or leave the launcher out"
+    assert told in capsys.readouterr().err
+
+
+def swept(keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Launcher, list[str]]:
+    """Returns the launcher of a sweep, and what the jobs are told of launchers."""
+    monkeypatch.chdir(tmp_path)
+    overrides, hydra = config.split([*PLAIN, "job=partition", "seed=1,2", *keys])
+    found = _Sweep(Command(overrides, [], hydra, config.compose, lambda work: work()))
+    return found.launcher, [text for text in found.overrides if text.startswith("launcher")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "expected", "left"),
+    [
+        ([], "Processes", []),
+        (["launcher=processes", "launcher.n_jobs=3"], "Processes", []),
+        (["launcher=submitit", "launcher.cluster=local"], "Submitit", []),
+        (["launcher=threads"], "Processes", ["launcher=threads"]),
+        (["launcher=threads,processes"], "Processes", ["launcher=threads,processes"]),
+        (["hydra/launcher=submitit_local", "launcher=processes"], "Submitit", ["launcher=processes"]),
+    ],
+)
+def test_a_launcher_is_of_the_jobs_of_a_sweep_where_it_starts_jobs(
+    keys: list[str], expected: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit")
+    launcher, told = swept(keys, tmp_path, monkeypatch)
+    assert type(launcher).__name__ == expected
+    assert told == left
+    if "launcher.n_jobs=3" in keys:
+        assert launcher.n_jobs == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (["launcher=processes", "launcher.n_jobs=0"], "launcher.n_jobs=0 must be -1 or a whole number from 1"),
+        (["launcher=submitit", "launcher.cluster=local", "launcher.qos=x"], "launcher.qos=x is of launcher.cluster=sl"),
+        (["hydra/launcher=submitit_slurm"], "hydra/launcher=submitit_slurm needs SLURM: srun is not found"),
+        (["launcher=outside"], "launcher=outside finds no rank in the environment"),
+    ],
+)
+def test_a_launcher_that_cannot_start_the_jobs_is_refused(
+    keys: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit")
+    with pytest.raises(UserError) as error:
+        swept(keys, tmp_path, monkeypatch)
+    assert str(error.value).startswith(told)
+
+
+def test_a_sweep_within_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in STARTED.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="-m starts jobs of its own: leave torchrun, srun"):
+        swept([], tmp_path, monkeypatch)
