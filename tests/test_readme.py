@@ -247,7 +247,7 @@ def test_every_option_is_named(kind: str) -> None:
 
 def test_every_choice_and_key_in_the_text_exists() -> None:
     text = re.sub(r"\]\([^)]*\)", "]", "\n".join(prose(name) for name in FOR_USERS))
-    for kind, name in re.findall(rf"(?<!hydra/)\b({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
+    for kind, name in re.findall(rf"(?<![./\w])({'|'.join(plugins.KINDS)})=(\w[\w.]*)", text):
         assert name in plugins.options(kind), f"{kind}={name}"
     known = {
         f"{section}.{key.name}"
