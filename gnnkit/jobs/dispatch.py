@@ -65,6 +65,23 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     return _check_parts(settings, model)
 
 
+def done(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result | None:
+    """Returns the result of the same job in the run folder, where nothing is to be done.
+
+    Args:
+        settings: The configuration, from `check`.
+        folder: The run folder, or None for the key `output`.
+        graph: Instead of the data set.
+    """
+    named = settings.output if folder is None else folder
+    if settings.job != "partition" or settings.on_exists != "refuse" or named is None:
+        return None
+    from gnnkit.jobs.partition import unchanged
+
+    found = unchanged(settings, Path(named).absolute(), graph)
+    return None if found is None else replace(found, run_folder=Path(named).absolute())
+
+
 def _check_parts(settings: Settings, model: Given) -> Settings:
     """Checks the parts of the ranks' work, for one strategy.
 

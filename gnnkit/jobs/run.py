@@ -22,9 +22,10 @@ from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.leader.cut import Needs
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
+from gnnkit.leader.stored import prepared as prepare
 from gnnkit.settings import Settings
 
 
@@ -43,9 +44,8 @@ def run_ranks(
     """
     try:
         patience = Patience.of(settings.timeout)
-        prepared = Prepared(
-            **run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work)
-        )
+        in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
+        prepared = prepare(settings, needs, folder, graph, in_child)
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
         work = functools.partial(find_work(), Job(settings, folder, prepared, model))

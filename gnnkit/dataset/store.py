@@ -1,0 +1,42 @@
+"""A graph that `job=partition` has cut into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gnnkit.dataset.base import Dataset
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.ranges import local_path
+from gnnkit.store import Manifest
+
+
+class Store(Dataset):
+    """A store of `job=partition`, of which each rank opens its own part.
+
+    Workers, partition, inputs and task are those of the store.
+    """
+
+    def __init__(self, root: str) -> None:
+        """Keeps the place.
+
+        Args:
+            root: the folder that `job=partition` has written.
+        """
+        self.root = local_path("dataset.root", root)
+
+    @property
+    def store(self) -> Path:
+        return self.root
+
+    @classmethod
+    def keys(cls, root: str) -> Mapping[str, Any]:
+        return Manifest.load(local_path("dataset.root", root)).keys
+
+    def load(self) -> Graph:
+        raise UserError(
+            f"dataset.root={self.root}: a store has parts, and this job or partition=auto reads a whole graph: name the "
+            "data set itself"
+        )
