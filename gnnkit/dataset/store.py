@@ -10,7 +10,7 @@ from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.ranges import local_path
-from gnnkit.store import Manifest
+from gnnkit.store.manifest import Manifest
 
 
 class Store(Dataset):
@@ -37,6 +37,6 @@ class Store(Dataset):
 
     def load(self) -> Graph:
         raise UserError(
-            f"dataset.root={self.root}: a store has parts, and this job or partition=auto reads a whole graph: name the "
-            "data set itself"
+            f"dataset.root={self.root}: a store has parts, and job=plan, job=partition, job=init and strategy=auto read a "
+            "whole graph: name the data set itself"
         )

@@ -66,7 +66,7 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
 
 
 def done(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result | None:
-    """Returns the result of the same job in the run folder, where nothing is to be done.
+    """Returns the result of the same job, where the run folder holds it already.
 
     Args:
         settings: The configuration, from `check`.
@@ -325,7 +325,7 @@ def run(
         from gnnkit.jobs.partition import partition
 
         assert folder is not None
-        return partition(decided(), folder, graph)
+        return partition(settings, decided(), folder, graph)
     from gnnkit.jobs.join import join
     from gnnkit.jobs.models import ModelSource
     from gnnkit.jobs.run import run_ranks

@@ -19,7 +19,7 @@ from gnnkit.launch.phases import say
 from gnnkit.leader.folder import INPUTS
 from gnnkit.ranges import local_path
 from gnnkit.settings import Settings
-from gnnkit.store import FILE as STORE
+from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = "config.yaml", "checkpoints/last.json", "workers.jsonl"

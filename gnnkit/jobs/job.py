@@ -20,7 +20,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
 from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
-from gnnkit.store import Parts
+from gnnkit.store.parts import Parts
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task

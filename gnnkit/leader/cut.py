@@ -34,8 +34,7 @@ from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
 from gnnkit.storage import save_arrays
-from gnnkit.store import Parts, without_edges
-from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Reads, without_features
+from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
 
 
@@ -271,16 +270,16 @@ def why_fetched(settings: Settings) -> str:
     return f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
 
 
-def save_shared(settings: Settings, graph: Graph, target: Path) -> None:
-    """Saves the copy of the graph that all ranks read."""
-    graph.save(target / GRAPH)
+def save_rounded(settings: Settings, graph: Graph, target: Path) -> None:
+    """Saves features in bfloat16, where batches of all ranks read these."""
     if settings.trainer.precision == "bf16-mixed":
         save_arrays(target / ROUNDED, {"features": round_rows(np.asarray(graph.features))}, {})
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
     """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
-    save_shared(settings, graph, target)
+    graph.save(target / GRAPH)
+    save_rounded(settings, graph, target)
     for shard in cut_all(without_edges(graph), replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ from gnnkit.partition.shard import Shard
 from gnnkit.ranges import shown
 from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
-from gnnkit.store import Manifest, joined
-from gnnkit.store.manifest import PARTS
+from gnnkit.store.join import joined
+from gnnkit.store.manifest import KEYS, PARTS, Manifest
 from gnnkit.store.parts import GRAPH, Reads, without_features
 
-KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # that shape the parts of a store
+_GRAPH = "a strategy that reads the whole graph"
 RunInChild = Callable[..., Any]  # `run_in_child`, with what the caller adds
 
 
@@ -65,19 +65,19 @@ def _taken(settings: Settings, needs: Needs, folder: Path, root: Path, in_child:
     (folder / PREPARED).mkdir(parents=True, exist_ok=True)
     missing = _missing(settings, needs, manifest)
     if missing:
-        phase(f"putting the whole graph together for {', '.join(missing)}")
-        in_child(_complete, settings, needs, folder, root, bool({"graph", "rounded"} & {*missing}))
+        phase(f"reading all parts for {' and '.join(missing)}")
+        in_child(_complete, settings, needs, folder, root, missing)
     if manifest.holds["node_ids"]:
         shutil.copyfile(root / IDS, folder / IDS)
     if not needs.shares_all:
         write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
     if settings.job == "train" and settings.report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
-    found = _of_run(settings, needs, manifest, root)
+    found = _of_run(settings, needs, manifest, root, missing)
     return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
 
 
-def _of_run(settings: Settings, needs: Needs, manifest: Manifest, root: Path) -> Prepared:
+def _of_run(settings: Settings, needs: Needs, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
     """Returns the facts of the store as a run with these needs tells these."""
     known, reads = Prepared(**manifest.prepared), _reads(needs)
     lines = known.summary.split("\n")
@@ -88,7 +88,8 @@ def _of_run(settings: Settings, needs: Needs, manifest: Manifest, root: Path) ->
     elif not needs.features:
         why = cut.why_fetched(settings)
         known, lines = replace(known, why=why), [*lines[:-2], why, lines[-1]]
-    lines = [f"store: {root}, cut from dataset={manifest.source}: no graph is read", *lines]
+    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+    lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
     dense = manifest.holds["sparse"] and not needs.sparse
     return replace(known, summary="\n".join(lines), store=str(root), reads=reads, dense=dense)
 
@@ -158,17 +159,16 @@ def _spelt(value: Any) -> str:
 def _missing(settings: Settings, needs: Needs, manifest: Manifest) -> list[str]:
     """Names what the ranks read and the store does not hold."""
     dense = manifest.holds["sparse"] and not needs.sparse and needs.features
-    rounds = needs.shares_all and settings.trainer.precision == "bf16-mixed"
     wanted = {
-        "graph": needs.graph and (dense or not manifest.holds["graph"]),
-        "rounded": rounds,
+        _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
+        "trainer.precision=bf16-mixed": needs.shares_all and settings.trainer.precision == "bf16-mixed",
         "job=verify": needs.reference,
-        "leader.rebalance": needs.recut,
+        "leader.rebalance=true": needs.recut,
     }
     return [name for name, is_missing in wanted.items() if is_missing]
 
 
-def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, shares: bool) -> None:
+def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, missing: Sequence[str]) -> None:
     """Writes what the ranks read and the store lacks into the run folder.
 
     Args:
@@ -176,15 +176,15 @@ def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, shares
         needs: The data that the ranks read.
         folder: The run folder.
         root: The store.
-        shares: Whether ranks read a graph that the store lacks.
+        missing: From `_missing`.
     """
-    graph, target = whole(root), folder / PREPARED
+    graph, target = _whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
         graph = replace(graph, features=np.asarray(graph.features))
-    if shares and needs.features:
-        cut.save_shared(settings, graph, target)
-    elif shares:
-        without_features(graph).save(target / GRAPH)
+    if _GRAPH in missing:
+        (graph if needs.features else without_features(graph)).save(target / GRAPH)
+    if needs.shares_all:
+        cut.save_rounded(settings, graph, target)
     if needs.recut:
         graph.save(target / SOURCE)
         keep(folder, settings, load_partition(root)[0], changed=False)
@@ -192,7 +192,7 @@ def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, shares
         cut.save_whole(graph, needs, target)
 
 
-def whole(root: Path) -> Graph:
+def _whole(root: Path) -> Graph:
     """Returns the graph that the parts of a store were cut from."""
     manifest = Manifest.load(root)
     if manifest.holds["graph"]:

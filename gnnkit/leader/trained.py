@@ -76,7 +76,7 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
     """Returns the graph as the model reads it, and lines for people.
 
     Columns have the order and the scale of the trained model. A run that begins anew
-    chooses the scale. A run that trains, and a store, keep the facts in the folder `kept_in`.
+    chooses the scale. A run that trains, and a store, keep the facts in `kept_in`.
     """
     folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
     known = None if folder is None else Inputs.load(folder)

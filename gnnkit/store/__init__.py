@@ -3,9 +3,3 @@
 `manifest` says what the folder holds. `parts` reads as one rank does, its own part
 alone. `join` puts the whole graph together again, for what only a whole graph can do.
 """
-
-from gnnkit.store.join import joined as joined
-from gnnkit.store.manifest import FILE as FILE
-from gnnkit.store.manifest import Manifest as Manifest
-from gnnkit.store.parts import Parts as Parts
-from gnnkit.store.parts import without_edges as without_edges

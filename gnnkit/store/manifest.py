@@ -14,6 +14,7 @@ from gnnkit.storage import write_atomically
 
 FILE = "store.json"  # in the folder of the store, written last
 PARTS = "parts"  # folder there, with one folder for each rank
+KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
 _FORMAT, _VERSION = "gnnkit store", 1
 _SMALL = 1 << 20  # bytes. Files up to this size are hashed when they are opened
 

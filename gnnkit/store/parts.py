@@ -20,7 +20,7 @@ from gnnkit.store.manifest import PARTS, Manifest
 GRAPH = "graph"  # the whole graph
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # features of the whole graph, in bfloat16
-Reads = Literal["shard", "topology", "graph"]  # its own shard, or also the whole graph without features or with
+Reads = Literal["shard", "topology", "graph"]  # a shard, and a graph without features, or a graph with features
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -62,7 +62,7 @@ class Parts:
         return next((Links.load(root / LINKS) for root in roots if (root / LINKS).exists()), None)
 
     def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
-        """Maps the features of the whole graph in bfloat16, where batches read these."""
+        """Maps all features in bfloat16, where batches read these."""
         path = self.own / ROUNDED
         return load_arrays(path)[0]["features"] if path.exists() else None
 

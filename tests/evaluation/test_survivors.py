@@ -17,7 +17,7 @@ from gnnkit.graph import Graph
 from gnnkit.leader.folder import PREPARED
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
-from gnnkit.store import Parts
+from gnnkit.store.parts import Parts
 from gnnkit.strategy import Worker
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph

@@ -176,7 +176,7 @@ def test_a_key_counts_where_the_files_depend_on_it(prepared: Prepare, keys: list
 
 
 @pytest.mark.usefixtures("worthwhile")
-@pytest.mark.parametrize("changes", ["_code", "_origin"])
+@pytest.mark.parametrize("changes", ["_code", "origin"])
 def test_another_version_of_gnnkit_or_of_the_partitioner_starts_anew(
     prepared: Prepare, changes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
