@@ -172,7 +172,7 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
         return list(overrides)
     brought = {
         key: value
-        for key, value in load("dataset", name).keys(root).items()
+        for key, value in load("dataset", name).brought_keys(root).items()
         if users.get(key, "auto") == "auto"
         and not any(other.startswith(f"{key}.") for other in users)
         and not (key in _FIXED and any(other.partition(".")[0] == key for other in named))

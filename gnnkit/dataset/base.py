@@ -33,12 +33,12 @@ class Dataset(ABC):
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
 
     @property
-    def store(self) -> Path | None:
+    def store_folder(self) -> Path | None:
         """The folder of a graph that is cut already, which runs then do not load."""
         return None
 
     @classmethod
-    def keys(cls, root: str) -> Mapping[str, Any]:
+    def brought_keys(cls, root: str) -> Mapping[str, Any]:
         """Returns sections of the configuration that a run takes with the data.
 
         Values that the user gives come first. Called where the key `root` is given.

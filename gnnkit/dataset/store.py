@@ -28,11 +28,11 @@ class Store(Dataset):
         self.root = local_path("dataset.root", root)
 
     @property
-    def store(self) -> Path:
+    def store_folder(self) -> Path:
         return self.root
 
     @classmethod
-    def keys(cls, root: str) -> Mapping[str, Any]:
+    def brought_keys(cls, root: str) -> Mapping[str, Any]:
         return Manifest.load(local_path("dataset.root", root)).keys
 
     def load(self) -> Graph:

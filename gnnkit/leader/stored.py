@@ -46,7 +46,7 @@ def prepared(
         graph: Instead of the data set.
         in_child: Calls a function in a child.
     """
-    root = None if graph is not None else settings.dataset.create().store
+    root = None if graph is not None else settings.dataset.create().store_folder
     if root is None:
         return Prepared(**in_child(cut.prepare, settings, needs, folder, graph))
     return _taken(settings, needs, folder, root, in_child)
@@ -91,7 +91,7 @@ def _of_run(settings: Settings, needs: Needs, manifest: Manifest, root: Path, mi
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
     lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
     dense = manifest.holds["sparse"] and not needs.sparse
-    return replace(known, summary="\n".join(lines), store=str(root), reads=reads, dense=dense)
+    return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
 
 
 def _reads(needs: Needs) -> Reads:
