@@ -37,7 +37,7 @@ from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
-from tests.folders import ogb, saint
+from tests.folders import ogb, saint, store
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
 
@@ -89,8 +89,9 @@ def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("dataset"))
-def test_datasets(name: str, arguments: dict[str, dict[str, str]]) -> None:
-    testing.check_dataset(configured("dataset", name, **arguments.get(name, {}))())
+def test_datasets(name: str, arguments: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    given = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
+    testing.check_dataset(configured("dataset", name, **given)())
 
 
 LABELS = {  # that a task reads, of 30 nodes

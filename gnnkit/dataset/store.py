@@ -10,6 +10,7 @@ from gnnkit.dataset.base import Dataset
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.ranges import local_path
+from gnnkit.store.join import whole
 from gnnkit.store.manifest import Manifest
 
 
@@ -36,7 +37,13 @@ class Store(Dataset):
         return Manifest.load(local_path("dataset.root", root)).keys
 
     def load(self) -> Graph:
-        raise UserError(
-            f"dataset.root={self.root}: a store has parts, and job=plan, job=partition, job=init and strategy=auto read a "
-            "whole graph: name the data set itself"
-        )
+        """Puts the graph together from its parts, with the features that models read.
+
+        For jobs that read a whole graph. Raises `UserError` for parts that lack edges.
+        """
+        if Manifest.load(self.root).holds["links"]:
+            raise UserError(
+                f"dataset.root={self.root}: the parts lack the edges that are held out, and this job reads all edges: name "
+                "the data set itself"
+            )
+        return whole(self.root)

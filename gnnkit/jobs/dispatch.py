@@ -50,8 +50,9 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     Returns:
         The settings, with the default sampler if the strategy draws and none is chosen.
     """
-    if graph is None:
-        settings.dataset.create()
+    store = settings.dataset.create().store_folder if graph is None else None
+    if store is not None and settings.job == "partition":
+        raise UserError(f"dataset.root={store} is cut already: job=partition reads the data set itself")
     if settings.partition.nodes.name != AUTO:
         settings.partition.nodes.create()
     if settings.job == "partition" and not settings.is_open:

@@ -22,12 +22,11 @@ from gnnkit.leader.folder import COORDINATION, PICTURE, PREPARED, SOURCE
 from gnnkit.leader.inputs import IDS, check_width
 from gnnkit.leader.rebalanced import keep, load_partition, rebalanced
 from gnnkit.leader.trained import take_stored
-from gnnkit.partition.shard import Shard
 from gnnkit.ranges import shown
 from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
-from gnnkit.store.join import joined
-from gnnkit.store.manifest import KEYS, PARTS, Manifest
+from gnnkit.store.join import whole
+from gnnkit.store.manifest import KEYS, Manifest
 from gnnkit.store.parts import GRAPH, Reads, without_features
 
 _GRAPH = "a strategy that reads the whole graph"
@@ -178,7 +177,7 @@ def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, missin
         root: The store.
         missing: From `_missing`.
     """
-    graph, target = _whole(root), folder / PREPARED
+    graph, target = whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
         graph = replace(graph, features=np.asarray(graph.features))
     if _GRAPH in missing:
@@ -190,16 +189,3 @@ def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, missin
         keep(folder, settings, load_partition(root)[0], changed=False)
     if needs.reference:
         cut.save_whole(graph, needs, target)
-
-
-def _whole(root: Path) -> Graph:
-    """Returns the graph that the parts of a store were cut from."""
-    manifest = Manifest.load(root)
-    if manifest.holds["graph"]:
-        manifest.check_part(root, GRAPH)
-        return Graph.load(root / PARTS / GRAPH)
-    ranks = range(manifest.keys["workers"])
-    for rank in ranks:
-        manifest.check_part(root, str(rank))
-    shards = [Shard.load(root / PARTS / str(rank)) for rank in ranks]
-    return joined(shards, manifest.prepared["class_names"], manifest.schema["edge_types"])

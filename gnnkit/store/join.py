@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,24 @@ import numpy as np
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures
 from gnnkit.partition.shard import Shard
 from gnnkit.storage import Array
+from gnnkit.store.manifest import PARTS, Manifest
+from gnnkit.store.parts import GRAPH
+
+
+def whole(root: Path) -> Graph:
+    """Returns the graph that the parts of a store were cut from.
+
+    Features are as the model reads them. Raises `UserError` for a damaged store.
+    """
+    manifest = Manifest.load(root)
+    if manifest.holds["graph"]:
+        manifest.check_part(root, GRAPH)
+        return Graph.load(root / PARTS / GRAPH)
+    shards = []
+    for rank in range(manifest.keys["workers"]):
+        manifest.check_part(root, str(rank))
+        shards.append(Shard.load(root / PARTS / str(rank)))
+    return joined(shards, manifest.prepared["class_names"], manifest.schema["edge_types"])
 
 
 def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_types: Sequence[str] | None) -> Graph:

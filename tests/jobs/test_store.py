@@ -155,6 +155,13 @@ def test_trained_models_verify_predict_and_test_from_a_store(store: Path, data: 
     assert bits(resumed)[2:] == bits(whole)[2:]
 
 
+def test_other_layouts_of_a_store_are_planned(store: Path, data: dict[str, str], tmp_path: Path) -> None:
+    keys = {"job": "plan", "workers": 2, "partition": "hash", "trainer": {}, "logger": "none"}
+    found = train(tmp_path / "store", store, **keys)
+    words = [plan["layouts"]["chosen"]["words"] for plan in (found, train(tmp_path / "data", data, **keys))]
+    assert words[0] == words[1]
+
+
 def test_the_same_job_again_does_nothing_and_says_so(
     tmp_path: Path, data: dict[str, str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,8 +192,7 @@ def test_the_same_job_again_does_nothing_and_says_so(
         ({"partition": "hash"}, r"partition\.(grid=1d|nodes=hash): the store .* was cut with partition\."),
         ({"task": "link_prediction"}, r"task=link_prediction: the store .* was cut with task=node_classification"),
         ({"inputs": "degree"}, r"inputs=degree: the store .* was cut with inputs=features"),
-        ({"job": "plan"}, r"dataset\.root=.*read a whole graph: name the data set itself"),
-        ({"job": "partition"}, r"dataset\.root=.*read a whole graph: name the data set itself"),
+        ({"job": "partition"}, r"dataset\.root=.* is cut already: job=partition reads the data set itself"),
     ],
 )
 def test_a_run_of_other_parts_is_refused(keys: dict[str, Any], message: str, store: Path, tmp_path: Path) -> None:
