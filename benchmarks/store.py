@@ -48,9 +48,12 @@ class Memory:
 
 
 def children(process: int) -> list[int]:
+    """Returns the processes that any thread of a process has started."""
+    found: list[int] = []
     with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    return []
+        for task in Path(f"/proc/{process}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def drawn(nodes: int, edges: int, width: int, folder: Path) -> None:

@@ -135,9 +135,8 @@ def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: boo
     """
     here, there = (_flat({key: values[key] for key in KEYS}) for values in (own, its))
     keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
-    return [
-        (key.removesuffix(".name"), here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)
-    ]
+    spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
+    return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

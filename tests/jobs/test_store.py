@@ -189,7 +189,11 @@ def test_the_same_job_again_does_nothing_and_says_so(
     ("keys", "message"),
     [
         ({"workers": 2}, r"workers=2: the store .* was cut with workers=4: leave the key out"),
-        ({"partition": "hash"}, r"partition\.(grid=1d|nodes=hash): the store .* was cut with partition\."),
+        (
+            {"partition": {"name": "hash", "grid": "2d"}},
+            r"partition=hash: the store .* was cut with partition=contiguous",
+        ),
+        ({"partition": "3d"}, r"partition\.grid=3d: the store .* was cut with partition\.grid=2d"),
         ({"task": "link_prediction"}, r"task=link_prediction: the store .* was cut with task=node_classification"),
         ({"inputs": "degree"}, r"inputs=degree: the store .* was cut with inputs=features"),
         ({"job": "partition"}, r"dataset\.root=.* is cut already: job=partition reads the data set itself"),
