@@ -104,7 +104,8 @@ def predict(
 
     chosen = {"job": "predict", "checkpoint": str(checkpoint), **keys}
     given = [name for name, value in (("dataset", graph), ("model", model)) if value is not None]
-    return _start(config.with_run([*config.as_overrides(chosen), *overrides], given), graph, model, folder)
+    own = [*config.as_overrides(chosen), *overrides]
+    return _start(config.with_run(own, given), graph, model, folder, own=own)
 
 
 def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
@@ -150,6 +151,7 @@ def _start(
     model: Any,
     folder: str | Path | None,
     given: Mapping[str, Sequence[Any]] | None = None,
+    own: Sequence[str] | None = None,
 ) -> Result:
     """Runs one job.
 
@@ -159,10 +161,11 @@ def _start(
         model: A model that is not named by the overrides, or None.
         folder: The run folder, or None.
         given: Loggers and callbacks that are not named by the overrides, by kind.
+        own: Overrides that the caller has named. Default: all.
     """
     from gnnkit import config, jobs, settings
 
-    settled = settings.settle(config.compose(overrides))
+    settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))
     if graph is not None:
         from gnnkit.graph import Graph
 

@@ -170,7 +170,7 @@ def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[s
     if of_file and any(config.key_of(text) == "checkpoint" for text in overrides):
         raise UserError("checkpoint and --config-name both name the configuration of a run: give one of them")
     chosen = [*of_file, *overrides] if of_file else config.with_run(overrides)
-    return config.compose(chosen, config_dirs=arguments.config_dir, config_name=name)
+    return config.compose(config.with_data(chosen, overrides), config_dirs=arguments.config_dir, config_name=name)
 
 
 def _run_dir(overrides: Sequence[str], hydra: config.HydraSettings) -> list[str]:

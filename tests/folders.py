@@ -1,4 +1,4 @@
-"""Small data sets in the forms of other projects."""
+"""Small data sets in the forms of other projects, and a store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from gnnkit.config import compose
+from gnnkit.leader.storing import write
+from gnnkit.settings import settle
+from gnnkit.testing.graphs import check_graph
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 2]])
 FEATURES = np.arange(6, dtype=np.float32).reshape(3, 2) / 2
@@ -44,4 +49,12 @@ def saint(folder: Path, classes: Any = CLASSES, roles: Any = ROLES, matrix: Any 
     np.save(folder / "feats.npy", np.eye(4))
     (folder / "class_map.json").write_text(classes if isinstance(classes, str) else json.dumps(classes))
     (folder / "role.json").write_text(json.dumps(roles))
+    return folder
+
+
+def store(folder: Path) -> Path:
+    """Writes the store of a small graph, as job=partition does."""
+    folder.mkdir()
+    keys = ["strategy=auto", "job=partition", "workers=4", "partition=3d", "cache=false"]
+    write(settle(compose(keys)), folder, check_graph(), "")
     return folder

@@ -43,7 +43,7 @@ from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import check_graph
 from tests.comm.processes import run_gloo
-from tests.folders import ogb, saint
+from tests.folders import ogb, saint, store
 from tests.launch.outside import by_hand
 
 GRAPH = next(graph.csc for graph in testing.example_graphs() if graph.num_nodes == 24)
@@ -96,8 +96,9 @@ def test_samplers(name: str, arguments: dict[str, dict[str, str]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", plugins.names("dataset"))
-def test_datasets(name: str, arguments: dict[str, dict[str, str]]) -> None:
-    testing.check_dataset(configured("dataset", name, **arguments.get(name, {}))())
+def test_datasets(name: str, arguments: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    given = {"root": str(store(tmp_path / "store"))} if name == "store" else arguments.get(name, {})
+    testing.check_dataset(configured("dataset", name, **given)())
 
 
 LABELS = {  # that a task reads, of 30 nodes

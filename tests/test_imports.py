@@ -49,9 +49,10 @@ LAYERS = [
     "storage",
     "spans",
     "graph",
-    "dataset",
     "partition",
     "sampler",
+    "store",
+    "dataset",
     "comm",
     "engine",
     "exchange",
@@ -304,7 +305,7 @@ def test_a_configuration_is_composed_without_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("job", "without"), [("partition", ["torch"]), ("plan", ["lightning", "sympy"])])
+@pytest.mark.parametrize(("job", "without"), [("partition", ["lightning"]), ("plan", ["lightning", "sympy"])])
 def test_a_job_without_training_runs_without(job: str, without: list[str], tmp_path: Path) -> None:
     code = f"""
 for name in {without}:

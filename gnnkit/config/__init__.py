@@ -20,6 +20,7 @@ from gnnkit.config.earlier import TRAINED as TRAINED
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import read_otherwise as read_otherwise
+from gnnkit.config.earlier import with_data as with_data
 from gnnkit.config.earlier import with_run as with_run
 from gnnkit.config.hydra import HYDRA_PARTS as HYDRA_PARTS
 from gnnkit.config.hydra import HydraSettings as HydraSettings

@@ -19,7 +19,7 @@ HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "features", "embedding")  # keys that do
 TRAINED = ("predict", "test")  # jobs of a trained model
-_WITHOUT_STRATEGY = ("report", "init")  # jobs
+_WITHOUT_STRATEGY = ("report", "init", "partition")  # jobs
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
@@ -154,6 +154,31 @@ def _named(composed: Mapping[str, Any]) -> dict[str, Any]:
         return dict(composed)
     rest = {key: value for key, value in section.items() if key != "nodes"}
     return {**composed, "partition": {"name": section["nodes"], **rest}}
+
+
+def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Puts the keys that data bring before overrides, unless the user has named these.
+
+    Data that were cut for a number of workers bring this number. A value `auto` of the
+    user gives way, and so do keys of a checkpoint that do not belong to its model.
+
+    Args:
+        overrides: As on the command line.
+        own: Those of the overrides that the user has named.
+    """
+    named, users = ({key_of(text): text.partition("=")[2].strip("'\"") for text in each} for each in (overrides, own))
+    name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
+    if name not in names("dataset") or not root:
+        return list(overrides)
+    brought = {
+        key: value
+        for key, value in load("dataset", name).brought_keys(root).items()
+        if users.get(key, "auto") == "auto"
+        and not any(other.startswith(f"{key}.") for other in users)
+        and not (key in _FIXED and any(other.partition(".")[0] == key for other in named))
+    }
+    rest = [text for text in overrides if key_of(text).partition(".")[0] not in brought]
+    return [*as_overrides(_named(brought)), *rest]
 
 
 def of_file(name: str, config_dirs: Sequence[Path], overrides: Sequence[str]) -> tuple[list[str], str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +31,20 @@ class Dataset(ABC):
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
+
+    @property
+    def store_folder(self) -> Path | None:
+        """The folder of a graph that is cut already, which runs then do not load."""
+        return None
+
+    @classmethod
+    def brought_keys(cls, root: str) -> Mapping[str, Any]:
+        """Returns sections of the configuration that a run takes with the data.
+
+        Values that the user gives come first. Called where the key `root` is given.
+        Default: none.
+        """
+        return {}
 
     @abstractmethod
     def load(self) -> Graph:

@@ -51,8 +51,9 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     Returns:
         The settings, with the default sampler if the strategy draws and none is chosen.
     """
-    if graph is None:
-        settings.dataset.create()
+    store = settings.dataset.create().store_folder if graph is None else None
+    if store is not None and settings.job == "partition":
+        raise UserError(f"dataset.root={store} is cut already: job=partition reads the data set itself")
     if settings.partition.nodes.name != AUTO:
         settings.partition.nodes.create()
     if settings.launcher.name != AUTO:
@@ -66,6 +67,23 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
             check(each, graph, model)
         return settings
     return _check_parts(settings, model)
+
+
+def done(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result | None:
+    """Returns the result of the same job, where the run folder holds it already.
+
+    Args:
+        settings: The configuration, from `check`.
+        folder: The run folder, or None for the key `output`.
+        graph: Instead of the data set.
+    """
+    named = settings.output if folder is None else folder
+    if settings.job != "partition" or settings.on_exists != "refuse" or named is None:
+        return None
+    from gnnkit.jobs.partition import unchanged
+
+    found = unchanged(settings, Path(named).absolute(), graph)
+    return None if found is None else replace(found, run_folder=Path(named).absolute())
 
 
 def _check_parts(settings: Settings, model: Given) -> Settings:
@@ -311,7 +329,7 @@ def run(
         from gnnkit.jobs.partition import partition
 
         assert folder is not None
-        return partition(decided(), folder, graph)
+        return partition(settings, decided(), folder, graph)
     from gnnkit.jobs.join import join
     from gnnkit.jobs.models import ModelSource
     from gnnkit.jobs.run import run_ranks

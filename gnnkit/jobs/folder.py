@@ -19,12 +19,14 @@ from gnnkit.launch.phases import say
 from gnnkit.leader.folder import INPUTS
 from gnnkit.ranges import local_path
 from gnnkit.settings import Settings
+from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
 _CONFIG, _CHECKPOINT, _STEPS = "config.yaml", "checkpoints/last.json", "workers.jsonl"
 _KEPT = (INPUTS, "checkpoints/", "tensorboard/", "wandb/", "mlflow/")  # go on in the resumed run
 # All that a run writes. A test compares the list with a run that writes everything.
 _WRITTEN = (
+    STORE,  # first, as a store without the manifest is none
     _CONFIG,
     "result.json",
     "*.safetensors",
@@ -50,6 +52,8 @@ _WRITTEN = (
     "mlflow/**/*",
     "partition/**/*.npy",
     "partition/**/meta.json",
+    "parts/**/*.npy",
+    "parts/**/meta.json",
     "prepared/**/*.npy",
     "prepared/**/meta.json",
 )

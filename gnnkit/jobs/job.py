@@ -17,9 +17,10 @@ from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared, load_graph, load_links, load_rounded, load_shard
+from gnnkit.leader.cut import Prepared
 from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
+from gnnkit.store.parts import Parts
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
@@ -50,6 +51,11 @@ class Job:
         """The maker of the model."""
         return ModelSource(self.settings.model, self.model)
 
+    @property
+    def parts(self) -> Parts:
+        """Where the ranks read."""
+        return self.prepared.parts(self.folder)
+
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""
         strategy: ExecutionStrategy = self.settings.create_strategy()
@@ -73,22 +79,22 @@ class Job:
             shard: Name of the shard. Default: the rank's own.
             dtype: Type of features and parameters. Default: the configured precision.
         """
-        settings = self.settings
+        settings, parts = self.settings, self.parts
         progress("reading its shard")
         set_up_torch(settings)
         inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
         return Worker(
             comm,
-            load_shard(self.folder, comm.rank if shard is None else shard),
+            parts.shard(comm.rank if shard is None else shard),
             dtype or DTYPES[settings.trainer.precision],
             settings.seed,
-            load_graph(self.folder),
+            parts.graph(),
             None if settings.sampler is None else settings.sampler.create(),
             settings.threads,
-            links=load_links(self.folder),
+            links=parts.links(),
             peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
             input_dtype=inputs,
-            rounded=None if inputs is None else load_rounded(self.folder),
+            rounded=None if inputs is None else parts.rounded(),
         )
 
     def widths(self, worker: Worker) -> Widths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import socket
 import time
@@ -23,9 +24,10 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Ranks
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.leader.cut import Needs, Prepared
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
+from gnnkit.leader.stored import prepared as prepare
 from gnnkit.settings import Settings
 
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
@@ -112,13 +114,14 @@ def _prepare_for_others(
 
     try:
         settings, patience = decided(beat), Patience.of(settings.timeout)
-        prepared = run_in_child(prepare, settings, needs(settings), folder, graph, patience=patience, meanwhile=beat)
+        in_child = functools.partial(run_in_child, patience=patience, meanwhile=beat)
+        prepared = prepare(settings, needs(settings), folder, graph, in_child)
     except UserError as error:
         tell(error=str(error))
         raise
-    tell(folder=str(folder), prepared=prepared, decision=to_plain(settings))
-    say(prepared["summary"])
-    return Job(settings, folder, Prepared(**prepared), model)
+    tell(folder=str(folder), prepared=prepared.to_dict(), decision=to_plain(settings))
+    say(prepared.summary)
+    return Job(settings, folder, prepared, model)
 
 
 def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.jobs.job import Job
 from gnnkit.launch.progress import dispensable
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import adopting_shard
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
@@ -100,7 +98,7 @@ def evaluation(
         return Evaluation.of(worker, model, job.settings.trainer.evaluation_memory, scratch, learned)
 
     if isinstance(worker.comm, Survivors):
-        return SurvivorsEvaluation(worker, worker.comm, make, functools.partial(adopting_shard, job.folder))
+        return SurvivorsEvaluation(worker, worker.comm, make, job.parts.adopting)
     return make(worker)
 
 

@@ -1,37 +1,62 @@
-"""job=partition: cuts, reports the quality, and stores the partition."""
+"""job=partition: cuts, reports the quality, and writes the store that runs read."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.choose import describe
-from gnnkit.leader.inputs import load, named
-from gnnkit.leader.kept import Kept, kept_partition
-from gnnkit.leader.result import Result
-from gnnkit.partition.quality import measure
-from gnnkit.settings import Settings
+from gnnkit.leader.kept import content, origin
+from gnnkit.leader.result import Result, versions
+from gnnkit.settings import AUTO, Settings
+from gnnkit.store.manifest import KEYS, Manifest
 
 
-def partition(settings: Settings, folder: Path, graph: Graph | None = None) -> Result:
-    """Measures the partition, and stores partition and report in `folder/partition`.
+def partition(settings: Settings, decided: Settings, folder: Path, graph: Graph | None = None) -> Result:
+    """Measures the partition, and writes the store and the partition into the folder.
 
     Args:
         settings: The configuration.
+        decided: The same without any `auto`.
         folder: The run folder.
         graph: Instead of the data set.
     """
-    figures = run_in_child(_store, settings, folder, graph, patience=Patience.of(settings.timeout))
+    figures = run_in_child(_cut, settings, decided, folder, graph, patience=Patience.of(settings.timeout))
     return Result("partition", figures, figures.pop("summary"))
 
 
-def _store(settings: Settings, folder: Path, graph: Graph | None) -> dict[str, Any]:
-    kept = Kept(settings.cache, named(load(settings, graph), folder))
-    quality = measure(kept.graph, kept_partition(kept, settings))
-    quality.save(folder / "partition")
-    why = [] if settings.decided is None else [settings.decided["why"]]
-    lines = [*describe(kept.graph, settings, quality.partition), *why, *quality.table(), *kept.notes]
-    return {"summary": "\n".join(lines), **quality.to_dict()}
+def unchanged(settings: Settings, folder: Path, graph: Graph | None) -> Result | None:
+    """Returns the result of the store in a folder, if the same job has written it.
+
+    The same job has the same keys that shape parts, and the same data. Files are the
+    same by size and time.
+    """
+    try:
+        manifest = Manifest.load(folder)
+    except UserError:  # no store, or none that could be read
+        return None
+    if manifest.asked != _asked(settings, graph):
+        return None
+    return Result("partition", manifest.quality, f"{folder} holds this store already, and its data are unchanged")
+
+
+def _cut(asking: Settings, settings: Settings, folder: Path, graph: Graph | None) -> dict[str, Any]:
+    from gnnkit.leader.storing import write  # imports torch, in the child alone
+
+    return write(settings, folder, graph, _asked(asking, graph))
+
+
+def _asked(settings: Settings, graph: Graph | None) -> str:
+    """Hashes the keys that shape parts, and what tells the data apart."""
+    data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
+    keys: Mapping[str, Any] = {key: settings.composed[key] for key in (*KEYS, "strategy", "seed")}
+    nodes = settings.partition.nodes
+    asked = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -17,9 +17,10 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Launcher, Ranks
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.leader.cut import Needs
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
+from gnnkit.leader.stored import prepared as prepare
 from gnnkit.settings import Settings
 
 
@@ -38,9 +39,8 @@ def run_ranks(
     """
     try:
         patience = Patience.of(settings.timeout)
-        prepared = Prepared(
-            **run_in_child(prepare, settings, needs, folder, graph, patience=patience, beside=find_work)
-        )
+        in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
+        prepared = prepare(settings, needs, folder, graph, in_child)
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
         work = functools.partial(find_work(), Job(settings, folder, prepared, model))

@@ -67,6 +67,9 @@ def start(
     with contextlib.ExitStack() as held:
         with contextlib.nullcontext() if started else _collecting_nothing():
             settings = dispatch.check(settings, graph, model)
+            if (found := dispatch.done(settings, folder, graph)) is not None:
+                say(found.table())
+                return found
             run_folder = held.enter_context(run_folders.opened(settings, folder, overrides)) if is_leader else None
             if run_folder is not None and settings.notes:
                 say("\n".join(settings.notes))

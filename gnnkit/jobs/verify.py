@@ -22,7 +22,7 @@ from gnnkit.jobs.job import Job, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import WHOLE
+from gnnkit.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnnkit.engine.features import Bits, round_rows
+from gnnkit.engine.features import round_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import CSC, Graph, Split
+from gnnkit.graph import Graph, Split
 from gnnkit.launch.phases import phase
 from gnnkit.leader import picture
 from gnnkit.leader.choose import Decision, describe, shape
@@ -30,15 +30,12 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut, cut_all
+from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
-from gnnkit.storage import load_arrays, save_arrays
+from gnnkit.storage import save_arrays
+from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
-
-LINKS = "links"  # the edges to predict
-ROUNDED = "rounded"  # folder beside the graph, of its features in bfloat16
-WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,14 @@ class Prepared:
     class_names: list[str] | None  # of the user, by class
     peers: list[list[int]]  # of each rank: ranks whose nodes share an edge with its nodes
     seconds: Mapping[str, float] = field(default_factory=dict)  # of the preparation, by phase
+    store: str | None = None  # the folder whose parts the ranks read. None: the run folder
+    reads: Reads = "shard"  # of a store
+    dense: bool = False  # of a store: whether ranks read features with their zeros
+
+    def parts(self, folder: Path) -> Parts:
+        """Returns where the ranks read. `folder` is the run folder."""
+        store = None if self.store is None else Path(self.store)
+        return Parts(folder / PREPARED, store, self.reads, self.dense)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,14 +87,14 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     prepared, links = task.prepare(graph)
     needed = (Split.VAL, Split.TEST) if settings.job == "test" else (Split.TRAIN,)
     if links is None and not np.isin(prepared.split, needed).any():
-        raise UserError(_no_split(settings, prepared))
+        raise UserError(no_split(settings, labelled=bool(prepared.labelled.any())))
     return with_inputs(prepared, settings.inputs), links
 
 
-def _no_split(settings: Settings, graph: Graph) -> str:
+def no_split(settings: Settings, *, labelled: bool) -> str:
     """Says which split is missing, and what to do."""
     what = "validation or test" if settings.job == "test" else "training"
-    if graph.labelled.any():
+    if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
     else:
         way = "no node has a label, and task=link_prediction needs none"
@@ -119,15 +124,11 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
     kept, read_at = Kept(settings.cache, graph), time.monotonic()
     phase(f"partitioning {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
-    shifted, note = rebalanced(settings, graph)
+    shifted, note = rebalanced(settings, graph.num_nodes)
     partition = kept_partition(kept, settings) if shifted is None else shifted
     partitioned_at = time.monotonic()
-    if needs.owned_edges and partition.edge_cell is not None:
-        raise UserError(
-            f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
-            f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
-            "partitioner of nodes and partition.border=none or min_words"
-        )
+    if partition.edge_cell is not None:
+        check_owned(settings, needs)
     phase("cutting")
     target = folder / PREPARED
     prepared = _kept_shards(kept, settings, needs, partition, folder)
@@ -138,15 +139,33 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     if needs.recut or shifted is not None:
         keep(folder, settings, partition, changed=shifted is not None)
     if needs.reference:
-        whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
-        reduced = _without_edges(graph) if needs.shares_all else graph
-        next(iter(cut_all(reduced, whole))).save(target / WHOLE)
+        save_whole(graph, needs, target)
     if settings.job == "train" and settings.report:
         picture.save(graph, partition, folder)
     summary = "\n".join([prepared.summary, *told, *lines, *note, *kept.notes])
     cut_at = time.monotonic()
     seconds = {"reading": read_at - begun, "partitioning": partitioned_at - read_at, "cutting": cut_at - partitioned_at}
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
+
+
+def check_owned(settings: Settings, needs: Needs) -> None:
+    """Raises `UserError` where owners of nodes must hold all in-edges.
+
+    For partitions whose edges may be away from these owners.
+    """
+    if needs.owned_edges:
+        raise UserError(
+            f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
+            f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
+            "partitioner of nodes and partition.border=none or min_words"
+        )
+
+
+def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
+    """Saves the shard of one rank with the whole graph, for job=verify."""
+    whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
+    reduced = without_edges(graph) if needs.shares_all else graph
+    next(iter(cut_all(reduced, whole))).save(target / WHOLE)
 
 
 def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:
@@ -167,7 +186,7 @@ def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partit
             return _share(settings, graph, partition, target)
         prepared = _cut(settings, graph, partition, target, compares=needs.features)
         if needs.graph:
-            replace(graph, features=np.empty((graph.num_nodes, 0), np.float32)).save(target / "graph")
+            without_features(graph).save(target / GRAPH)
         return prepared
 
     def write(prepared: Prepared, entry: Path) -> dict[str, Any]:
@@ -203,42 +222,6 @@ def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partit
     return kept.recall("shards", depends, make, write, read)
 
 
-def load_shard(folder: Path, name: int | str) -> Shard:
-    """The shard of a rank, or `WHOLE`."""
-    return Shard.load(folder / PREPARED / str(name))
-
-
-def adopting_shard(folder: Path, others: Collection[int]) -> Shard:
-    """The shard of rank 0 that also owns the nodes of other ranks.
-
-    For ranks that read the whole graph.
-    """
-    own, graph = load_shard(folder, 0), load_graph(folder)
-    assert graph is not None
-    node_rank = np.full(graph.num_nodes, max(own.grid.world_size - 1, 0), np.int32)
-    for rank in (0, *others):
-        node_rank[load_shard(folder, rank).owned] = 0
-    return cut(_without_edges(graph), Partition(node_rank, None, own.grid), 0)
-
-
-def load_graph(folder: Path) -> Graph | None:
-    """The whole graph, mapped, where the ranks read it."""
-    path = folder / PREPARED / "graph"
-    return Graph.load(path) if path.exists() else None
-
-
-def load_links(folder: Path) -> Links | None:
-    """The edges to predict, mapped, where the task is about edges."""
-    path = folder / PREPARED / LINKS
-    return Links.load(path) if path.exists() else None
-
-
-def load_rounded(folder: Path) -> Bits | None:
-    """The features of the whole graph in bfloat16, mapped, where batches read these."""
-    path = folder / PREPARED / ROUNDED
-    return load_arrays(path)[0]["features"] if path.exists() else None
-
-
 def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *, compares: bool) -> Prepared:
     """Saves the nodes and edges of each rank, and the leader's decision.
 
@@ -257,25 +240,51 @@ def _cut(settings: Settings, graph: Graph, partition: Partition, target: Path, *
     quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
     decision = Decision.of(settings, graph, quality)
     if not compares and settings.decided is None:
-        why = f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
-        decision = replace(decision, why=why)
-    _coordinate(target.parent, quality, decision)
+        decision = replace(decision, why=why_fetched(settings))
+    (target.parent / COORDINATION).write_text(json.dumps(coordination(quality, decision)), encoding="utf-8")
+    return described(settings, graph, quality, decision)
+
+
+def described(settings: Settings, graph: Graph, quality: Quality, decision: Decision) -> Prepared:
+    """Describes shards with nodes and edges.
+
+    Args:
+        settings: The configuration.
+        graph: The graph.
+        quality: The measured partition.
+        decision: The reason for the layout.
+    """
     balance = {name: quality.balance()[name] for name in ("nodes", "edges", "train_nodes")}
     spelt = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in balance.items())
-    lines = [*describe(graph, settings, partition), decision.why, f"max/mean: {spelt}"]
-    return _prepared(graph, partition, balance, decision.why, lines)
+    lines = [*describe(graph, settings, quality.partition), decision.why, f"max/mean: {spelt}"]
+    return _prepared(graph, quality.partition, balance, decision.why, lines)
+
+
+def why_shared(settings: Settings) -> str:
+    """Says for people what a layout is where ranks read the whole graph."""
+    return f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
+
+
+def why_fetched(settings: Settings) -> str:
+    """Says for people what a layout is where ranks read all edges, and own rows."""
+    return f"strategy={settings.strategy.name}: owners send rows to the ranks whose batches read these rows"
+
+
+def save_rounded(settings: Settings, graph: Graph, target: Path) -> None:
+    """Saves features in bfloat16, where batches of all ranks read these."""
+    if settings.trainer.precision == "bf16-mixed":
+        save_arrays(target / ROUNDED, {"features": round_rows(np.asarray(graph.features))}, {})
 
 
 def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
     """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
-    graph.save(target / "graph")
-    if settings.trainer.precision == "bf16-mixed":
-        save_arrays(target / ROUNDED, {"features": round_rows(np.asarray(graph.features))}, {})
-    for shard in cut_all(_without_edges(graph), replace(partition, edge_cell=None)):
+    graph.save(target / GRAPH)
+    save_rounded(settings, graph, target)
+    for shard in cut_all(without_edges(graph), replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}
-    why = f"strategy={settings.strategy.name}: every rank reads the whole graph, and evaluates the nodes that it owns"
+    why = why_shared(settings)
     why = why if settings.decided is None else f"{settings.decided['why']}; {why}"
     lines = [*describe(graph, settings, partition), why]
     return _prepared(graph, partition, balance, why, lines)
@@ -298,20 +307,7 @@ def _prepared(
     return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
 
 
-def _without_edges(graph: Graph) -> Graph:
-    """Returns the same nodes, labels and splits without edges and features."""
-    empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
-    return replace(
-        graph,
-        csc=empty,
-        features=np.empty((graph.num_nodes, 0), np.float32),
-        edge_features=None,
-        edge_positions=None,
-        edge_types=None,
-    )
-
-
-def _coordinate(folder: Path, quality: Quality, decision: Decision) -> None:
+def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:
+    """Returns what stands in `coordination.json`."""
     report = quality.to_dict()
-    coordination = {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}
-    (folder / COORDINATION).write_text(json.dumps(coordination), encoding="utf-8")
+    return {"decision": asdict(decision)} | {key: report[key] for key in ("regions", "peers")}

@@ -67,12 +67,17 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
         return replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
     if inputs == "degree":
         return replace(graph, features=degree_features(graph))
-    if graph.features.shape[1] == 0:
+    check_width(graph.features.shape[1])
+    return graph
+
+
+def check_width(width: int) -> None:
+    """Raises `UserError` where models would read no columns of features."""
+    if width == 0:
         raise UserError(
             "inputs=features: the graph has no features of nodes, so all nodes would look alike: choose "
             "inputs=degree, inputs=learned (rows of embedding=64 numbers), or give the data set features"
         )
-    return graph
 
 
 def degree_features(graph: Graph) -> Floats:  # [num_nodes, 2]

@@ -139,7 +139,7 @@ def kept_partition(kept: Kept, settings: Settings) -> Partition:
         return Partition(arrays["node_rank"], arrays.get("edge_cell"), Grid(**grid), tuple(columns))
 
     chosen, nodes = settings.partition, settings.partition.nodes
-    depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": _origin(nodes)}
+    depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": origin(nodes)}
     return kept.recall("partition", depends, lambda: assign(kept.graph, chosen, settings.workers), write, read)
 
 
@@ -190,10 +190,12 @@ def content(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _origin(choice: Choice) -> list[Any]:
+def origin(choice: Choice) -> list[Any]:
     """Returns what tells one version of a plugin, and of the files it reads, apart."""
     files = [sys.modules[choice.load().__module__].__file__]
-    files += [str(value) for name, value in choice.arguments.items() if name == "path" or os.sep in str(value)]
+    files += [
+        str(value) for name, value in choice.arguments.items() if name in ("path", "root") or os.sep in str(value)
+    ]
     return [choice.origin, *(_stamps(Path(file)) for file in files if file)]
 
 

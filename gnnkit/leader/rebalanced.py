@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
 from gnnkit.leader.folder import COORDINATION, PARTITION
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
@@ -56,7 +55,7 @@ def note(folder: Path, done: Sequence[Mapping[str, Any]]) -> None:
     write_atomically(path, json.dumps({**coordination, "rebalanced": list(done)}).encode())
 
 
-def rebalanced(settings: Settings, graph: Graph) -> tuple[Partition | None, list[str]]:
+def rebalanced(settings: Settings, num_nodes: int) -> tuple[Partition | None, list[str]]:
     """Finds the partition with which the run of a checkpoint ended, and says so.
 
     None for runs that do not go on from a checkpoint, where the partition of that run
@@ -64,7 +63,7 @@ def rebalanced(settings: Settings, graph: Graph) -> tuple[Partition | None, list
 
     Args:
         settings: The configuration.
-        graph: The graph.
+        num_nodes: Nodes of the graph.
     """
     folder = resumed_folder(settings)
     if folder is None or not (folder / PARTITION).is_dir():
@@ -73,7 +72,7 @@ def rebalanced(settings: Settings, graph: Graph) -> tuple[Partition | None, list
         partition, meta = load_partition(folder)
     except (UserError, KeyError, TypeError) as error:
         return None, [f"partition: not read from {folder / PARTITION}: {error}"]
-    fits = len(partition.node_rank) == graph.num_nodes and meta.get("keys") == _keys(settings)
+    fits = len(partition.node_rank) == num_nodes and meta.get("keys") == _keys(settings)
     if not fits or not meta.get("rebalanced"):
         return None, []
     return partition, [f"partition: as rebalanced in the run of {settings.trainer.resume}"]

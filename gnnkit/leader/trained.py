@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,9 @@ class Inputs:
         return found
 
     @classmethod
-    def _of(cls, plain: dict[str, Any]) -> Inputs:
-        scale = plain.pop("scale", {"kind": "none"})
-        return cls(**plain, scale=Scale(**scale))
+    def _of(cls, plain: Mapping[str, Any]) -> Inputs:
+        rest = {key: value for key, value in plain.items() if key != "scale"}
+        return cls(**rest, scale=Scale(**plain.get("scale", {"kind": "none"})))
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
@@ -76,7 +76,7 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
     """Returns the graph as the model reads it, and lines for people.
 
     Columns have the order and the scale of the trained model. A run that begins anew
-    chooses the scale. A run that trains keeps the facts in the folder `kept_in`.
+    chooses the scale. A run that trains, and a store, keep the facts in `kept_in`.
     """
     folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
     known = None if folder is None else Inputs.load(folder)
@@ -85,9 +85,39 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
         graph, scale = _as_trained(settings, graph, known, folder), known.scale
     elif settings.inputs == "features":
         scale, why = choose(graph, settings.features.scale)
-    if settings.job == "train":
+    if settings.job in ("train", "partition"):
         replace(Inputs.of(graph, settings.inputs), scale=scale).save(kept_in)
     return scale.apply(graph), [why] if why else []
+
+
+def take_stored(settings: Settings, plain: Mapping[str, Any], kept_in: Path, root: Path) -> None:
+    """Keeps the facts of a store as those of the run, like `as_read`.
+
+    Raises `UserError` where the trained model reads columns of another order or scale.
+
+    Args:
+        settings: The configuration.
+        plain: The facts of the graph that the store was cut from.
+        kept_in: The run folder.
+        root: The store.
+    """
+    own = Inputs._of(plain)
+    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
+    known = None if folder is None else Inputs.load(folder)
+    if folder is not None and known is not None:
+        for line in [*_differences(known, own, folder), *_unnamed(known, own, folder)]:
+            print(f"gnnkit: warning: {line}", file=sys.stderr)
+        _order("features", known.features, own.features, folder)
+        _order("edge features", known.edge_features, own.edge_features, folder)
+        for what in ("features", "edge_features", "edge_types", "scale"):
+            here, there = getattr(own, what), getattr(known, what)
+            if here != there and here is not None and there is not None:
+                raise UserError(
+                    f"dataset.root={root}: {what.replace('_', ' ')} have another order or scale there than the model of "
+                    f"{folder} reads: name the data set itself"
+                )
+    if settings.job == "train":
+        own.save(kept_in)
 
 
 def _as_trained(settings: Settings, graph: Graph, known: Inputs, folder: Path) -> Graph:

@@ -14,10 +14,10 @@ from gnnkit.comm import Survivors
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.graph import Graph
-from gnnkit.leader.cut import adopting_shard, load_shard
 from gnnkit.leader.folder import PREPARED
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.store.parts import Parts
 from gnnkit.strategy import Worker
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
@@ -65,13 +65,17 @@ def evaluated(model: nn.Module, folder: Path, scratch: Path | None) -> tuple[Ten
             own.last_call = -1
         survivors = Survivors(comm, comm.mailbox(), range(RANKS))
         worker = Worker(
-            survivors, load_shard(folder, comm.rank), torch.float64, 0, Graph.load(folder / "prepared/graph")
+            survivors,
+            Parts(folder / PREPARED).shard(comm.rank),
+            torch.float64,
+            0,
+            Graph.load(folder / "prepared/graph"),
         )
         evaluation = SurvivorsEvaluation(
             worker,
             survivors,
             lambda worker: Evaluation.of(worker, own, 1e-3, scratch),
-            lambda lost: adopting_shard(folder, lost),
+            Parts(folder / PREPARED).adopting,
         )
         try:
             return evaluation.read(own, figures)
@@ -101,8 +105,9 @@ def test_the_nodes_of_a_lost_rank_are_evaluated_all_the_same(tmp_path: Path) -> 
 
 def test_the_adopting_shard_owns_the_nodes_of_all_its_ranks(tmp_path: Path) -> None:
     prepare(tmp_path)
-    shard = adopting_shard(tmp_path, frozenset({LAST}))
-    nodes = np.sort(np.concatenate([load_shard(tmp_path, rank).owned for rank in (0, LAST)]))
+    parts = Parts(tmp_path / PREPARED)
+    shard = parts.adopting(frozenset({LAST}))
+    nodes = np.sort(np.concatenate([parts.shard(rank).owned for rank in (0, LAST)]))
     assert np.array_equal(shard.owned, nodes)
     assert np.array_equal(shard.labels, GRAPH.labels[nodes])
     assert np.array_equal(shard.split, GRAPH.split[nodes])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import gnnkit
 from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
 from gnnkit.jobs import relief
 from gnnkit.model.gcn import GCN
 from gnnkit.storage import load_arrays
@@ -97,6 +98,31 @@ def test_a_resumed_run_takes_the_new_partition(tmp_path: Path, capfd: pytest.Cap
     plain = {"max_epochs": 20}
     train(tmp_path / "plain", GCN, comm="threads", leader={"rebalance": False}, trainer=plain)
     assert np.abs(logits(tmp_path / "second") - logits(tmp_path / "plain")).max() < 1e-10
+
+
+@pytest.mark.slow
+def test_the_work_of_a_run_from_a_store_is_dealt_out_anew(tmp_path: Path) -> None:
+    gnnkit.train(small_graph(), strategy="auto", job="partition", workers=3, folder=tmp_path / "store")
+    store = {"name": "store", "root": str(tmp_path / "store")}
+    keys = {
+        "strategy": "vertex_centric",
+        "comm": "threads",
+        "write": ["logits"],
+        "threads": 1,
+        "dataset": store,
+        **BARE,
+    }
+    trainer = {"max_epochs": 18, "precision": 64, "checkpoint_every": 8}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
+    relieved = {**keys, "leader": {"rebalance": True}, "model": Sleeps, "trainer": trainer}
+    found = gnnkit.train(folder=tmp_path / "relieved", **relieved)
+    assert SLOW in found["rebalanced"][0]["slow"]
+    gnnkit.train(folder=tmp_path / "plain", trainer=trainer, **keys)
+    assert np.abs(logits(tmp_path / "relieved") - logits(tmp_path / "plain")).max() < 1e-10
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")} == before
+    resumed = {"trainer": {**trainer, "max_epochs": 20, "resume": str(tmp_path / "relieved")}, "model": Sleeps}
+    with pytest.raises(UserError, match=r"trainer\.resume=.* was dealt out anew, and the parts of .* are as before"):
+        gnnkit.train(folder=tmp_path / "resumed", **keys, **resumed)
 
 
 @pytest.mark.slow

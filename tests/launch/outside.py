@@ -45,7 +45,7 @@ class Outside:
         environments: Sequence[Mapping[str, str]],
         *,
         sites: Sequence[Path] = (),
-        kill: Mapping[int, float] | None = None,
+        kill: Mapping[int, str] | None = None,
         timeout: float = 60.0,
     ) -> list[Ended]:
         """Runs the command once per rank.
@@ -55,14 +55,14 @@ class Outside:
             argvs: Arguments of the command, by rank.
             environments: Environment variables, by rank.
             sites: Folders with installed plugins.
-            kill: Seconds until SIGKILL, by rank. Default: none.
+            kill: By rank, the file in `folder` that brings SIGKILL. Default: none.
             timeout: Seconds until SIGKILL for ranks that still run.
         """
         request = {
             "folder": str(folder),
             "ranks": [[list(argv), dict(environment)] for argv, environment in zip(argvs, environments, strict=True)],
             "sites": [str(site) for site in sites],
-            "kill": {str(rank): seconds for rank, seconds in (kill or {}).items()},
+            "kill": {str(rank): str(folder / name) for rank, name in (kill or {}).items()},
             "timeout": timeout,
         }
         assert self._process.stdin is not None
@@ -105,7 +105,8 @@ def obey(request: dict[str, Any]) -> list[tuple[int, float]]:
         for rank, pid in enumerate(pids):
             if rank in ended:
                 continue
-            if seconds > request["kill"].get(str(rank), request["timeout"]):
+            sign = request["kill"].get(str(rank))
+            if seconds > request["timeout"] or (sign and os.path.exists(sign)):
                 os.kill(pid, signal.SIGKILL)
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:

@@ -29,6 +29,7 @@ class Slow(Dataset):
         self.seconds = seconds
 
     def load(self):
+        open("loading", "w").close()
         time.sleep(self.seconds)
         return Synthetic(num_nodes=200).load()
 """
@@ -123,7 +124,7 @@ def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
 ) -> None:
     site = install("slow", {"gnnkit.dataset": {"slow": "slow_data:Slow"}}, {"slow_data.py": SLOW_DATA})
     argv = ["+strategy=vertex_centric", "dataset=slow", "dataset.options.seconds=40.0", "output=run", "threads=1"]
-    ended = outside.run(tmp_path, [argv] * 2, by_hand(2), sites=[site], kill={dead: 4.0})
+    ended = outside.run(tmp_path, [argv] * 2, by_hand(2), sites=[site], kill={dead: "loading"})
     assert ended[dead].code == -signal.SIGKILL
     assert ended[left].code == 1
     assert f"lost its peer rank {dead}" in ended[left].output

@@ -24,6 +24,7 @@ from gnnkit.leader import cut, kept
 from gnnkit.leader.cut import Needs, prepare
 from gnnkit.leader.folder import COORDINATION, PREPARED
 from gnnkit.leader.kept import Kept, content, kept_partition
+from gnnkit.partition.shard import Shard
 from gnnkit.settings import Settings, settle
 from gnnkit.storage import save_arrays
 from tests.jobs.test_train import small_graph
@@ -175,7 +176,7 @@ def test_a_key_counts_where_the_files_depend_on_it(prepared: Prepare, keys: list
 
 
 @pytest.mark.usefixtures("worthwhile")
-@pytest.mark.parametrize("changes", ["_code", "_origin"])
+@pytest.mark.parametrize("changes", ["_code", "origin"])
 def test_another_version_of_gnnkit_or_of_the_partitioner_starts_anew(
     prepared: Prepare, changes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +259,7 @@ def test_a_run_goes_on_without_an_entry_that_has_been_removed(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         prepare(settings, OWNERS, tmp_path / name, graph)
     shutil.rmtree(tmp_path / "cache")
-    first, second = (cut.load_shard(tmp_path / name, 3) for name in ("first", "second"))
+    first, second = (Shard.load(tmp_path / name / PREPARED / "3") for name in ("first", "second"))
     assert content(first) == content(second)
 
 

@@ -1,0 +1,190 @@
+"""A graph that is cut already: the facts of a run from the manifest of a store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.launch.phases import phase
+from gnnkit.launch.processes import run_in_child
+from gnnkit.leader import cut
+from gnnkit.leader.cut import Needs, Prepared
+from gnnkit.leader.folder import COORDINATION, PICTURE, PREPARED, SOURCE
+from gnnkit.leader.inputs import IDS, check_width
+from gnnkit.leader.rebalanced import keep, load_partition, rebalanced
+from gnnkit.leader.trained import take_stored
+from gnnkit.ranges import shown
+from gnnkit.settings import Settings
+from gnnkit.storage import write_atomically
+from gnnkit.store.join import whole
+from gnnkit.store.manifest import KEYS, Manifest
+from gnnkit.store.parts import GRAPH, Reads, without_features
+
+_GRAPH = "a strategy that reads the whole graph"
+RunInChild = Callable[..., Any]  # `run_in_child`, with what the caller adds
+
+
+def prepared(
+    settings: Settings, needs: Needs, folder: Path, graph: Graph | None, in_child: RunInChild = run_in_child
+) -> Prepared:
+    """Cuts the graph, or takes the facts of a store.
+
+    Args:
+        settings: The configuration.
+        needs: The data that the ranks read.
+        folder: The run folder.
+        graph: Instead of the data set.
+        in_child: Calls a function in a child.
+    """
+    root = None if graph is not None else settings.dataset.create().store_folder
+    if root is None:
+        return Prepared(**in_child(cut.prepare, settings, needs, folder, graph))
+    return _taken(settings, needs, folder, root, in_child)
+
+
+def _taken(settings: Settings, needs: Needs, folder: Path, root: Path, in_child: RunInChild) -> Prepared:
+    """Reads the manifest, and makes what the ranks read and the store lacks.
+
+    Raises `UserError` for a run whose parts are not those of the store.
+    """
+    begun = time.monotonic()
+    phase(f"reading the manifest of {root}")
+    manifest = Manifest.load(root)
+    _check(settings, needs, manifest, root)
+    take_stored(settings, manifest.inputs, folder, root)
+    (folder / PREPARED).mkdir(parents=True, exist_ok=True)
+    missing = _missing(settings, needs, manifest)
+    if missing:
+        phase(f"reading all parts for {' and '.join(missing)}")
+        in_child(_complete, settings, needs, folder, root, missing)
+    if manifest.holds["node_ids"]:
+        shutil.copyfile(root / IDS, folder / IDS)
+    if not needs.shares_all:
+        write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
+    if settings.job == "train" and settings.report:
+        write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
+    found = _of_run(settings, needs, manifest, root, missing)
+    return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
+
+
+def _of_run(settings: Settings, needs: Needs, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
+    """Returns the facts of the store as a run with these needs tells these."""
+    known, reads = Prepared(**manifest.prepared), _reads(needs)
+    lines = known.summary.split("\n")
+    if needs.shares_all:
+        why = cut.why_shared(settings)
+        known = replace(known, why=why, balance={"nodes": known.balance["nodes"]})
+        lines = [*lines[:-2], why]
+    elif not needs.features:
+        why = cut.why_fetched(settings)
+        known, lines = replace(known, why=why), [*lines[:-2], why, lines[-1]]
+    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+    lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
+    dense = manifest.holds["sparse"] and not needs.sparse
+    return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
+
+
+def _reads(needs: Needs) -> Reads:
+    return "shard" if not needs.graph else "graph" if needs.features else "topology"
+
+
+def _check(settings: Settings, needs: Needs, manifest: Manifest, root: Path) -> None:
+    """Raises `UserError` for a run that reads other parts than those of the store."""
+    for key, own, its in differing(settings.composed, manifest.keys, whole_task=manifest.holds["links"]):
+        raise UserError(
+            f"{key}={_spelt(own)}: the store {root} was cut with {key}={_spelt(its)}: leave the key out, or write another "
+            "store with job=partition"
+        )
+    if manifest.holds["vertex_cut"]:
+        cut.check_owned(settings, needs)
+    if manifest.holds["links"] and not needs.trains:
+        raise UserError(
+            f"dataset.root={root}: parts of task={settings.task.name} lack the edges that are held out, and this job reads "
+            "all edges: name the data set itself"
+        )
+    if needs.trains and not manifest.holds["links"]:
+        splits = ("val", "test") if settings.job == "test" else ("train",)
+        if not any(manifest.counts[split] for split in splits):
+            raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
+    if settings.inputs == "features" and (needs.trains or settings.job == "predict"):
+        check_width(manifest.counts["features"])
+    partition, _ = rebalanced(settings, manifest.counts["nodes"])
+    if partition is not None:
+        raise UserError(
+            f"trainer.resume={settings.trainer.resume}: the work of this run was dealt out anew, and the parts of "
+            f"{root} are as before: name the data set itself"
+        )
+
+
+def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: bool) -> list[tuple[str, Any, Any]]:
+    """Lists keys that shape parts and have two values, each with both values.
+
+    Args:
+        own: A composed configuration.
+        its: Sections of the other one.
+        whole_task: Whether other keys of the task than the name shape parts too.
+    """
+    here, there = (_flat({key: values[key] for key in KEYS}) for values in (own, its))
+    keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
+    spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
+    return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns values by dotted key, without empty ones."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _spelt(value: Any) -> str:
+    return "null" if value is None else shown(str(value).replace(" ", ""))
+
+
+def _missing(settings: Settings, needs: Needs, manifest: Manifest) -> list[str]:
+    """Names what the ranks read and the store does not hold."""
+    dense = manifest.holds["sparse"] and not needs.sparse and needs.features
+    wanted = {
+        _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
+        "trainer.precision=bf16-mixed": needs.shares_all and settings.trainer.precision == "bf16-mixed",
+        "job=verify": needs.reference,
+        "leader.rebalance=true": needs.recut,
+    }
+    return [name for name, is_missing in wanted.items() if is_missing]
+
+
+def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, missing: Sequence[str]) -> None:
+    """Writes what the ranks read and the store lacks into the run folder.
+
+    Args:
+        settings: The configuration.
+        needs: The data that the ranks read.
+        folder: The run folder.
+        root: The store.
+        missing: From `_missing`.
+    """
+    graph, target = whole(root), folder / PREPARED
+    if not needs.sparse and isinstance(graph.features, SparseFeatures):
+        graph = replace(graph, features=np.asarray(graph.features))
+    if _GRAPH in missing:
+        (graph if needs.features else without_features(graph)).save(target / GRAPH)
+    if needs.shares_all:
+        cut.save_rounded(settings, graph, target)
+    if needs.recut:
+        graph.save(target / SOURCE)
+        keep(folder, settings, load_partition(root)[0], changed=False)
+    if needs.reference:
+        cut.save_whole(graph, needs, target)

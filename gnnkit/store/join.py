@@ -1,0 +1,93 @@
+"""The whole graph, from all of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.graph import CSC, Features, Graph, SparseFeatures
+from gnnkit.partition.shard import Shard
+from gnnkit.storage import Array
+from gnnkit.store.manifest import PARTS, Manifest
+from gnnkit.store.parts import GRAPH
+
+
+def whole(root: Path) -> Graph:
+    """Returns the graph that the parts of a store were cut from.
+
+    Features are as the model reads them. Raises `UserError` for a damaged store.
+    """
+    manifest = Manifest.load(root)
+    if manifest.holds["graph"]:
+        manifest.check_part(root, GRAPH)
+        return Graph.load(root / PARTS / GRAPH)
+    shards = []
+    for rank in range(manifest.keys["workers"]):
+        manifest.check_part(root, str(rank))
+        shards.append(Shard.load(root / PARTS / str(rank)))
+    return joined(shards, manifest.prepared["class_names"], manifest.schema["edge_types"])
+
+
+def joined(shards: Iterable[Shard], class_names: Sequence[str] | None, edge_types: Sequence[str] | None) -> Graph:
+    """Puts the graph together that shards were cut from, with the same ids of edges.
+
+    Args:
+        shards: All shards of one cut.
+        class_names: Names of classes, which shards lack.
+        edge_types: Names of relations, which shards lack.
+    """
+    parts = list(shards)
+    first, cells = parts[0], [shard for shard in parts if shard.slice == 0]
+    owned = np.concatenate([shard.owned for shard in parts])
+    ids = np.concatenate([shard.edge_ids for shard in cells])
+
+    def of_nodes(name: str) -> Any:
+        return _placed(owned, [getattr(shard, name) for shard in parts])
+
+    def of_edges(arrays: Sequence[Array | None]) -> Any:
+        return _placed(ids, arrays)
+
+    ends = of_edges([np.repeat(shard.targets, np.diff(shard.csc.indptr)) for shard in cells])
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(ends, minlength=first.num_nodes))])
+    sources = of_edges([shard.sources[shard.csc.indices] for shard in cells])
+    return Graph(
+        CSC(indptr, _as_ids(sources, first.num_nodes), of_edges([shard.csc.weight for shard in cells])),
+        features=_features(owned, [shard.features for shard in parts]),
+        labels=of_nodes("labels"),
+        split=of_nodes("split"),
+        edge_features=of_edges([shard.edge_features for shard in cells]),
+        class_names=None if class_names is None else tuple(class_names),
+        edge_types=of_edges([shard.edge_types for shard in cells]),
+        edge_type_names=None if edge_types is None else tuple(edge_types),
+    )
+
+
+def _placed(ids: Array, arrays: Sequence[Array | None]) -> Array | None:
+    """Puts the rows of parts at their ids. None: parts have no such rows."""
+    if arrays[0] is None:
+        return None
+    rows = np.concatenate([array for array in arrays if array is not None])
+    whole = np.empty_like(rows)
+    whole[ids] = rows
+    return whole
+
+
+def _features(owned: Array, parts: Sequence[Features]) -> Features:  # [num_nodes, width]
+    if not isinstance(parts[0], SparseFeatures):
+        whole = _placed(owned, [np.asarray(part) for part in parts])
+        assert whole is not None
+        return whole
+    sparse = [part.csr for part in parts if isinstance(part, SparseFeatures)]
+    degrees = np.concatenate([np.diff(csr.indptr) for csr in sparse])
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees)])
+    columns = np.concatenate([csr.indices for csr in sparse])
+    values = np.concatenate([part.values for part in parts if isinstance(part, SparseFeatures)])
+    return SparseFeatures(CSC(indptr, columns, values, sparse[0].num_sources))[np.argsort(owned)]
+
+
+def _as_ids(ids: Array, num_nodes: int) -> Array:
+    """Returns ids in the type that graphs keep."""
+    return ids.astype(np.int32) if num_nodes < 2**31 else ids

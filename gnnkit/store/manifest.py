@@ -1,0 +1,121 @@
+"""The manifest of a store: facts of a graph and of its parts, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.storage import write_atomically
+
+FILE = "store.json"  # in the folder of the store, written last
+PARTS = "parts"  # folder there, with one folder for each rank
+KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
+_FORMAT, _VERSION = "gnnkit store", 1
+_SMALL = 1 << 20  # bytes. Files up to this size are hashed when they are opened
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that a launching process asks of a graph that is cut already."""
+
+    asked: str  # hash of the job that wrote the store, and of its data
+    source: str  # name of the data set, for people
+    keys: Mapping[str, Any]  # sections of the configuration that shaped the parts
+    counts: Mapping[str, int]  # nodes, edges, features, classes, train, val, test, labelled
+    schema: Mapping[str, Any]  # node_types and edge_types
+    prepared: Mapping[str, Any]  # what a run knows of its cut
+    quality: Mapping[str, Any]  # of the partition, as `Quality.to_dict`
+    coordination: Mapping[str, Any]  # coordination.json of a run
+    picture: Mapping[str, Any]  # partition.json of a run
+    inputs: Mapping[str, Any]  # inputs.json of a run: names and scale of columns
+    holds: Mapping[str, bool]  # graph: a whole one too. links, sparse, node_ids, vertex_cut
+    files: Mapping[str, tuple[int, str]]  # size and SHA-256 of each file of the parts
+
+    def save(self, root: Path) -> None:
+        """Writes the manifest, whole or not at all."""
+        body = asdict(self)
+        head = {"format": _FORMAT, "version": _VERSION, "sha256": _digest(body)}
+        write_atomically(root / FILE, json.dumps({**head, **body}).encode())
+
+    @classmethod
+    def load(cls, root: Path) -> Manifest:
+        """Reads the manifest, and looks at the size of each file of the parts.
+
+        Raises `UserError` for a folder without a whole store of this version.
+        """
+        found = _read(root)
+        if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:
+            raise UserError(f"dataset.root={root}: {FILE} is no manifest of a store")
+        version, digest = found.pop("version", None), found.pop("sha256", None)
+        if version != _VERSION:
+            raise UserError(
+                f"dataset.root={root}: the store has format {version}, and this gnnkit reads {_VERSION}: write it again "
+                "with job=partition"
+            )
+        if digest != _digest(found) or set(found) != {field.name for field in fields(cls)}:
+            raise _damaged(root, FILE, "its numbers are not those that were written")
+        manifest = cls(**found)
+        for name, (size, _) in manifest.files.items():
+            manifest._check_size(root, name, size)
+        return manifest
+
+    def check_part(self, root: Path, part: str) -> None:
+        """Looks at the files of one part, and hashes small ones.
+
+        Raises `UserError` that names a damaged file.
+        """
+        for name, (size, digest) in self.files.items():
+            if name.startswith(f"{PARTS}/{part}/"):
+                self._check_size(root, name, size)
+                if size <= _SMALL and digest_of(root / name) != digest:
+                    raise _damaged(root, name, "its bytes are not those that were written")
+
+    def _check_size(self, root: Path, name: str, size: int) -> None:
+        try:
+            there = (root / name).stat().st_size
+        except OSError as error:
+            raise _damaged(root, name, error.strerror or "it cannot be read") from error
+        if there != size:
+            raise _damaged(root, name, f"it has {there:,} bytes of {size:,}")
+
+
+def files_of(root: Path, *further: str) -> dict[str, tuple[int, str]]:
+    """Returns size and SHA-256 of each file of the parts, by the path in the store.
+
+    Also of `further` files, where there are any of these names.
+    """
+    paths = sorted(path for path in (root / PARTS).rglob("*") if path.is_file())
+    paths += [root / name for name in further if (root / name).is_file()]
+    return {path.relative_to(root).as_posix(): (path.stat().st_size, digest_of(path)) for path in paths}
+
+
+def digest_of(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(root: Path) -> Any:
+    try:
+        return json.loads((root / FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(
+            f"dataset.root={root} holds no whole store, as there is no {FILE}: job=partition output={root} writes one"
+        ) from error
+    except OSError as error:
+        raise UserError(f"dataset.root={root}: {FILE}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(root, FILE, "it is not JSON") from error
+
+
+def _damaged(root: Path, name: str, why: str) -> UserError:
+    return UserError(f"dataset.root={root}: the store is damaged, {name}: {why}: write it again with job=partition")
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,124 @@
+"""The parts of a graph as a rank reads these: its own, and what all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.graph import CSC, Graph, SparseFeatures
+from gnnkit.partition.base import Partition
+from gnnkit.partition.shard import Shard, cut
+from gnnkit.sampler.links import Links
+from gnnkit.storage import load_arrays
+from gnnkit.store.manifest import PARTS, Manifest
+
+GRAPH = "graph"  # the whole graph
+LINKS = "links"  # the edges to predict
+ROUNDED = "rounded"  # features of the whole graph, in bfloat16
+Reads = Literal["shard", "topology", "graph"]  # a shard, and a graph without features, or a graph with features
+WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Folders of shards, and of arrays that all ranks read.
+
+    Parts that the run has made itself come first. The others are of a store, where the
+    run reads one, and are checked before they are opened.
+    """
+
+    own: Path  # folder that the run has made
+    store: Path | None = None
+    reads: Reads = "shard"  # of a store
+    dense: bool = False  # of a store: whether ranks read features with their zeros
+
+    def shard(self, name: int | str) -> Shard:
+        """Maps the shard of a rank, or `WHOLE`."""
+        folder = self._folder(str(name))
+        shard = Shard.load(folder)
+        if self.store is None or folder.parent == self.own:
+            return shard
+        if self.reads == "graph":  # so shards only say who owns what
+            return _bare(shard)
+        return replace(shard, features=np.asarray(shard.features)) if self.dense and _sparse(shard) else shard
+
+    def graph(self) -> Graph | None:
+        """Maps the whole graph, where the ranks read one."""
+        if (self.own / GRAPH).exists():
+            return Graph.load(self.own / GRAPH)
+        if self.store is None or self.reads == "shard":
+            return None
+        graph = Graph.load(self._folder(GRAPH))
+        return graph if self.reads == "graph" else without_features(graph)
+
+    def links(self) -> Links | None:
+        """Maps the edges to predict, where the task is about edges."""
+        roots = [self.own] if self.store is None else [self.own, self.store / PARTS]
+        return next((Links.load(root / LINKS) for root in roots if (root / LINKS).exists()), None)
+
+    def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
+        """Maps all features in bfloat16, where batches read these."""
+        path = self.own / ROUNDED
+        return load_arrays(path)[0]["features"] if path.exists() else None
+
+    def adopting(self, others: Collection[int]) -> Shard:
+        """Makes the shard of rank 0 that also owns the nodes of other ranks.
+
+        For ranks that read the whole graph.
+        """
+        own, graph = self.shard(0), self.graph()
+        assert graph is not None
+        node_rank = np.full(graph.num_nodes, max(own.grid.world_size - 1, 0), np.int32)
+        for rank in (0, *others):
+            node_rank[self.shard(rank).owned] = 0
+        return cut(without_edges(graph), Partition(node_rank, None, own.grid), 0)
+
+    def _folder(self, name: str) -> Path:
+        if self.store is None or (self.own / name).exists():
+            return self.own / name
+        Manifest.load(self.store).check_part(self.store, name)
+        return self.store / PARTS / name
+
+
+def without_edges(graph: Graph) -> Graph:
+    """Returns the same nodes, labels and splits without edges and features."""
+    empty = CSC(np.zeros(graph.num_nodes + 1, np.int64), np.zeros(0, np.int32))
+    return replace(without_features(graph), csc=empty, edge_features=None, edge_positions=None, edge_types=None)
+
+
+def without_features(graph: Graph) -> Graph:
+    """Returns the graph with features of width 0."""
+    return replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), feature_names=None)
+
+
+def _sparse(shard: Shard) -> bool:
+    return isinstance(shard.features, SparseFeatures)
+
+
+def _bare(shard: Shard) -> Shard:
+    """Returns the shard as cut from `without_edges`: owned nodes, labels and splits."""
+    num, no_ids = len(shard.owned), np.zeros(0, np.int64)
+    return replace(
+        shard,
+        num_edges=0,
+        cell_nodes=shard.owned,
+        halo=no_ids,
+        halo_cell=np.zeros(0, np.int32),
+        partial=no_ids,
+        partial_cell=np.zeros(0, np.int32),
+        csc=CSC(np.zeros(num + 1, np.int64), np.zeros(0, np.int32), None, num),
+        edge_ids=no_ids,
+        in_degree=np.zeros(num),
+        out_degree=np.zeros(num),
+        looped=np.zeros(num, np.bool_),
+        features=np.empty((num, 0), np.float32),
+        edge_features=None,
+        mean_edge_features=None,
+        edge_types=None,
+        relation_degrees=None,
+    )

@@ -1,0 +1,43 @@
+"""The parts of every layout together are the graph."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.partition import cut_all
+from gnnkit.partition.contiguous import Contiguous
+from gnnkit.partition.grid import make_grid
+from gnnkit.partition.hdrf import Hdrf
+from gnnkit.store.join import joined
+from gnnkit.testing.graphs import check_graph
+
+
+@pytest.mark.parametrize("spec", ["1d", "2d", "3d", "cut of nodes"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_parts_together_are_the_graph(spec: str, sparse: bool) -> None:
+    graph = replace(check_graph(), edge_positions=None, coordinates=None)
+    rng = np.random.default_rng(0)
+    types = rng.integers(0, 2, graph.num_edges).astype(np.int16)
+    weight = rng.random(graph.num_edges).astype(np.float32)
+    graph = replace(graph, csc=replace(graph.csc, weight=weight), edge_types=types, edge_type_names=("a", "b"))
+    graph = replace(graph, features=SparseFeatures.of(graph.features)) if sparse else graph
+    grid = make_grid("1d" if spec == "cut of nodes" else spec, 4, None)
+    partitioner = Hdrf() if spec == "cut of nodes" else Contiguous()
+    found = joined(cut_all(graph, partitioner.assign(graph, grid)), graph.class_names, graph.edge_type_names)
+    assert found.edge_type_names == graph.edge_type_names
+    for name, one, other in _arrays(found, graph):
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert one.dtype == other.dtype, name
+            np.testing.assert_array_equal(one, other, name)
+
+
+def _arrays(*graphs: Graph) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    names = [each.name for each in fields(Graph) if each.name not in ("csc", "features", "class_names")]
+    own = [(name, *(getattr(graph, name) for graph in graphs)) for name in names if not name.endswith("names")]
+    own += [(name, *(getattr(graph.csc, name) for graph in graphs)) for name in ("indptr", "indices", "weight")]
+    return [*own, ("features", *(np.asarray(graph.features) for graph in graphs))]  # type: ignore[list-item]
