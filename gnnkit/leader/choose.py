@@ -59,20 +59,20 @@ class Decision:
     layouts: dict[str, Any]  # figures by name, the chosen one under "chosen"
 
     @classmethod
-    def of(cls, settings: Settings, graph: Graph, quality: Quality, most: int = COMPARED_EDGES) -> Decision:
+    def of(cls, settings: Settings, graph: Graph, quality: Quality, *, compares: bool = True) -> Decision:
         """Compares the chosen layout with the others by the words of the busiest rank.
 
         Args:
             settings: The configuration.
             graph: The whole graph.
             quality: The measured quality of the chosen layout.
-            most: Edges of a graph up to which layouts are compared.
+            compares: Whether to measure others, up to `COMPARED_EDGES`. Default: True.
         """
         chosen = settings.partition
         if settings.decided is not None:
             return cls(chosen.nodes.name, settings.decided["why"], settings.decided["layouts"])
         layouts = {"chosen": _figures(quality)}
-        if graph.num_edges <= most:
+        if compares and graph.num_edges <= COMPARED_EDGES:
             layouts |= {name: _figures(other) for name, other in alternatives(settings, graph, quality)}
         words = {name: figures["words_per_column"] for name, figures in layouts.items()}
         others = ", ".join(f"{name} {number:,.1f}" for name, number in words.items() if name != "chosen")

@@ -107,7 +107,7 @@ def _manifest(
         quality: The measured partition.
         folder: The store.
     """
-    decision = Decision.of(settings, graph, quality, most=-1)
+    decision = Decision.of(settings, graph, quality, compares=False)
     return Manifest(
         asked=asked,
         source=settings.dataset.name,
