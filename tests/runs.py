@@ -29,7 +29,7 @@ from gnnkit.launcher import threads as threads_launcher
 from gnnkit.leader import result
 
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
-    r"(output|report|seed|workers|threads|[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|'[\w/.-]*'|/[\w/.-]+)"
+    r"(output|report|seed|workers|threads|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|'[\w/.-]*'|/[\w/.-]+)"
 )
 BARE = {"report": False, "logger": "none"}  # keys of a run whose page and loggers nobody reads
 

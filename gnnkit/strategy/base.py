@@ -191,6 +191,7 @@ class Measured:
     seconds_sync: float  # of gradients and parameters, waiting included
     edges: int  # aggregated over
     drift: float = 0.0  # distance of this rank's parameters from the last mean taken, over the norm of the mean
+    loss: float = 0.0  # sum over the rows of this rank
 
 
 class ExecutionStrategy(ABC):
