@@ -31,7 +31,7 @@ if not TYPE_CHECKING:
 def train(
     graph: Graph | Any = None,
     *,
-    strategy: str | Mapping[str, Any],
+    strategy: str | Mapping[str, Any] | None = None,
     model: str | Mapping[str, Any] | nn.Module | Program | Callable[[int, int], nn.Module] = "gcn",
     callbacks: Sequence[Any] = (),
     logger: Any = None,
@@ -46,7 +46,8 @@ def train(
 
     Args:
         graph: A `Graph`, or PyG's `Data`, to train on instead of a data set.
-        strategy: Name of the strategy, or a mapping with name and keys.
+        strategy: Name of the strategy, or a mapping with name and keys. Default: auto,
+            which takes the full graph where its predicted memory fits.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module.
         callbacks: Callbacks of Lightning, of which each rank gets a copy. A name or a
@@ -66,7 +67,13 @@ def train(
     if graph is not None and "dataset" in keys:
         raise UserError("graph and dataset are given, one of them is enough")
     named = isinstance(model, str | Mapping)
-    chosen = {"strategy": strategy, **({"model": model} if named else {}), **keys}
+    if (
+        strategy is None
+        and keys.get("job") != "partition"
+        and not any(text.startswith("strategy=") for text in overrides)
+    ):
+        strategy = "auto"
+    chosen = {**({"strategy": strategy} if strategy else {}), **({"model": model} if named else {}), **keys}
     given = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
         names, given[kind] = _apart(parts)

@@ -31,6 +31,11 @@ CORNERS: list[Edges] = [
 ]
 
 
+def test_a_graph_says_in_a_line_how_large_it_is() -> None:
+    graph = Graph.from_edges([0, 1], [1, 2], 3, features=np.zeros((3, 4)), labels=[0, 1, 1], split=[1, 1, 3])
+    assert repr(graph) == "Graph(3 nodes, 2 edges, 4 features, 2 classes, 2 train, 0 val, 1 test)"
+
+
 @st.composite
 def edge_lists(draw: st.DrawFn) -> Edges:
     num_nodes = draw(st.integers(1, 12))

@@ -16,14 +16,20 @@ def busy(seconds):
         pass
 
 def test_long():
-    busy(3.2)
+    busy(0.7)
 
 @pytest.mark.slow
 def test_long_and_marked():
-    busy(3.2)
+    busy(0.7)
 
 def test_short():
     busy(0.1)
+
+first = [0.7]
+
+def test_long_the_first_time(tmp_path):
+    (tmp_path / "new").mkdir()
+    busy(first.pop() if first else 0.1)
 """
 TURNS = """
 import os, pathlib, pytest, time
@@ -67,10 +73,10 @@ def test_a_long_test_that_is_not_marked_fails_where_ci_runs(
     project.makepyfile(BUSY)
     monkeypatch.setenv("CI", "true")
     done = project.runpytest_subprocess("-p", "tests.rules", "-p", "no:cacheprovider")
-    done.assert_outcomes(passed=2, failed=1)
+    done.assert_outcomes(passed=3, failed=1)
     done.stdout.fnmatch_lines("*test_long *takes * s of a processor*")
     monkeypatch.delenv("CI")
-    project.runpytest_subprocess("-p", "tests.rules", "-p", "no:cacheprovider").assert_outcomes(passed=3)
+    project.runpytest_subprocess("-p", "tests.rules", "-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
 @pytest.mark.slow

@@ -131,6 +131,18 @@ class Graph:
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
 
+    def __repr__(self) -> str:
+        """Says in a line how large the graph is."""
+        kinds = "numbers to predict" if self.labels.dtype.kind == "f" else "classes"
+        parts = [
+            f"{self.num_nodes:,} nodes",
+            f"{self.num_edges:,} edges",
+            f"{self.features.shape[1]:,} features",
+            f"{self.num_classes:,} {kinds}",
+            *(f"{np.count_nonzero(self.split == each):,} {each.name.lower()}" for each in Split if each != Split.NONE),
+        ]
+        return f"Graph({', '.join(parts)})"
+
     def _check_columns(self) -> None:
         """Raises `UserError` for names that do not fit the columns."""
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]

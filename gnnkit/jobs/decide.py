@@ -147,18 +147,17 @@ def _decide(
         else {"chosen": settings.partition}
     )
     foreseen = foresee(full, graph, given, functools.partial(promising, named=named), folder, meanwhile)
-    if foreseen.machine is None and settings.strategy.name == AUTO:
-        raise UserError(
-            f"strategy=auto predicts memory of models that are trained on nodes, and model={full.model.name} with "
-            f"task={settings.task.name} is none: choose strategy={FULL} or {SAMPLED}"
-        )
     room = float("inf") if foreseen.machine is None else foreseen.machine.memory
     name = least(foreseen.layouts, room)
     if name is not None:
         why = why_layout(named, foreseen, name) if open_partition else ""
         if settings.strategy.name == AUTO:
-            fits = f"strategy={FULL}, whose ranks take {_memory(foreseen, name, room)}"
-            why = f"{fits}; {why}" if why else fits
+            fits = (
+                f"whose memory is not predicted for task={settings.task.name}"
+                if foreseen.machine is None
+                else f"whose ranks take {_memory(foreseen, name, room)}"
+            )
+            why = f"strategy={FULL}, {fits}; {why}".removesuffix("; ")
         return replace(
             with_partition(full, named[name]), decided={"why": f"the leader takes {why}", "layouts": foreseen.layouts}
         )

@@ -61,12 +61,38 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
     if settings.job == "partition" and not settings.is_open:
         return settings
     if settings.strategy.name == AUTO:
-        from gnnkit.jobs import decide
-
-        for each in decide.possible(settings):
-            check(each, graph, model)
-        return settings
+        return _check_open(settings, graph, model)
     return _check_parts(settings, model)
+
+
+def _check_open(settings: Settings, graph: Graph | None, model: Given) -> Settings:
+    """Checks each strategy that `strategy=auto` may lead to.
+
+    Raises the `UserError` of the first where all are refused.
+
+    Args:
+        settings: The configuration.
+        graph: Instead of the data set.
+        model: Instead of the configured model.
+
+    Returns:
+        The settings. With the one strategy that is not refused, if there is one only.
+    """
+    from gnnkit.jobs import decide
+
+    fit: list[Settings] = []
+    refused: list[UserError] = []
+    for each in decide.possible(settings):
+        try:
+            fit.append(check(each, graph, model))
+        except UserError as error:
+            refused.append(error)
+    if not fit:
+        raise refused[0]
+    if not refused:
+        return settings
+    note = f"strategy=auto takes {fit[0].strategy.name}, as another is refused: {refused[0]}"
+    return replace(fit[0], notes=(*fit[0].notes, note))
 
 
 def done(settings: Settings, folder: str | Path | None, graph: Graph | None) -> Result | None:

@@ -19,6 +19,7 @@ from gnnkit.jobs.models import HEAD, ModelSource, Widths
 from gnnkit.jobs.rows import NAMES
 from gnnkit.leader.folder import INPUTS
 from gnnkit.leader.trained import Inputs
+from gnnkit.model.plain import takes_edges
 from gnnkit.plugins import arguments_of, plugin_name
 from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.settings import Choice
@@ -107,7 +108,7 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
             f"gnnkit.predict scales rows, and rows that you hand to the model are yours to scale as {INPUTS} says",
             file=sys.stderr,
         )
-    return model.eval()
+    return (takes_edges(model) if hasattr(model, "num_layers") else model).eval()
 
 
 def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:

@@ -7,11 +7,13 @@ import math
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
+from gnnkit.leader.folder import EPOCHS
 from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
@@ -40,6 +42,26 @@ class Result(Mapping[str, Any]):
             raise UserError("the run folder is the leader's: read the result of rank 0")
         return self.run_folder
 
+    @property
+    def curves(self) -> Any:
+        """Loss and figures of each epoch, from 1, as a data frame of pandas.
+
+        `result.curves.plot()` draws these. Raises `UserError` for a job that trained
+        nothing, and without pandas.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("result.curves is a data frame: pip install pandas") from error
+        path = self.folder / EPOCHS
+        if not path.is_file():
+            raise UserError(f"job={self.job} trained nothing in epochs: {path} is not there")
+        rows: dict[int, dict[str, Any]] = {}
+        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            figures = {"train_loss": line["train_loss"]} if "train_loss" in line else line.get("figures", {})
+            rows.setdefault(line["epoch"] + 1, {}).update(figures)
+        return pandas.DataFrame.from_dict(rows, orient="index").sort_index().rename_axis("epoch")
+
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
 
@@ -66,13 +88,25 @@ class Result(Mapping[str, Any]):
         """Returns the summary, or the figures as two columns of text."""
         if self.summary is not None:
             return self.summary
-        lines = []
+        return "\n".join(f"  {name:<18} {text}" for name, text in self._rows())
+
+    def __repr__(self) -> str:
+        return f"Result(job={self.job!r}, folder={str(self.run_folder)!r})\n{self.table()}"
+
+    def _repr_html_(self) -> str:
+        """Is what a notebook shows: the figures as a table that opens."""
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._rows())
+        main = ", ".join(f"{name} {spelt(self[name])}" for name in ("test_accuracy", "train_loss") if name in self)
+        title = escape(f"job={self.job} in {self.run_folder}" + (f": {main}" if main else ""))
+        return f"<details><summary>{title}</summary><table>{rows}</table></details>"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """Yields name and text of each figure that is shown."""
         for name, value in self.figures.items():
             parts = value.items() if isinstance(value, Mapping) else [("", value)]
             shown = [f"{key} {spelt(part)}".strip() for key, part in parts if part not in (None, [])]
             if shown and name not in _NOT_SHOWN:
-                lines.append(f"  {name:<18} {'  '.join(shown)}")
-        return "\n".join(lines)
+                yield name, "  ".join(shown)
 
 
 def versions() -> dict[str, str]:

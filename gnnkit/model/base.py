@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from gnnkit.engine import Adjacency
+from gnnkit.model.plain import takes_edges
 from gnnkit.nn import BatchNorm, LayerNorm, call
 from gnnkit.ranges import MAX_LAYERS, one_of, share, whole
 
@@ -21,9 +22,10 @@ class GraphModel(nn.Module):
     """A model over adjacencies, layer by layer.
 
     Any `nn.Module` with `num_layers` and this `forward` can be trained. A model with
-    `layer` can also be evaluated layer by layer, in bounded memory. The constructor
-    takes `in_features` and `num_classes` first. Its further arguments are the keys of
-    its YAML.
+    `layer` can also be evaluated layer by layer, in bounded memory. A call takes plain
+    tensors too, `model(x, edge_index)`, or a `Graph`. The constructor takes
+    `in_features` and `num_classes` first. Its further arguments are the keys of its
+    YAML.
     """
 
     num_layers: int
@@ -31,6 +33,10 @@ class GraphModel(nn.Module):
     reads_sparse = False  # True: layer 0 multiplies its input by a weight first, and so may get `SparseRows`
     reads_relations = False  # True: layers read edge types, by `adjacency.aggregate_relations`
     self_loops = False  # True: every node without a loop gets one, of weight 1, before the model sees the graph
+
+    def __init__(self) -> None:
+        super().__init__()
+        takes_edges(self)
 
     @abstractmethod
     def layer(self, index: int, x: Tensor, adjacency: Adjacency) -> Tensor:  # [num_src, ...] -> [num_dst, ...]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import gnnkit
@@ -87,7 +88,7 @@ def test_a_graph_that_does_not_fit_is_refused_or_sampled(graph: Graph, tmp_path:
 
 @pytest.mark.slow
 def test_a_graph_that_fits_is_trained_as_a_whole(graph: Graph, tmp_path: Path) -> None:
-    found = gnnkit.train(graph, strategy="auto", partition="2d", folder=tmp_path / "run", **QUICK)
+    found = gnnkit.train(graph, partition="2d", folder=tmp_path / "run", **QUICK)  # auto is the default
     assert (found["strategy"], found["nodes"], found["sampler"]) == ("vertex_centric", "contiguous", None)
     assert found["why"].startswith("the leader takes strategy=vertex_centric, whose ranks take ")
 
@@ -114,8 +115,57 @@ def test_a_program_takes_the_layout_with_fewest_words(graph: Graph, tmp_path: Pa
     keys = {"strategy": "vertex_centric", "model": "pagerank", "partition": "auto", "workers": 2}
     found = gnnkit.train(graph, folder=tmp_path / "run", **keys)
     assert "words in a step, the fewest" in found["why"]
-    with pytest.raises(gnnkit.UserError, match="a program over all edges, which needs strategy=vertex_centric"):
-        gnnkit.train(graph, folder=tmp_path / "refused", **keys | {"strategy": "auto"})
+
+
+class Net(torch.nn.Module):
+    """A class of PyG's form, which reads whole graphs only."""
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.product = torch.nn.Linear(in_features, num_classes)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        src, dst = edge_index
+        return torch.zeros(len(x), self.product.out_features).index_add_(0, dst, self.product(x)[src])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {"model": "pagerank", "workers": 2, **BARE},
+            "strategy=auto takes vertex_centric, as another is refused: strategy=",
+        ),
+        ({"model": Net, **QUICK}, "the leader takes strategy=vertex_centric, whose ranks take"),
+        (
+            {"model": "sage", "overrides": ["sync.on_lost=continue"], "sync": "leader", **QUICK},
+            "takes individual_sample",
+        ),
+        (
+            {"model": "sage", "task": "link_prediction", **QUICK},
+            "whose memory is not predicted for task=link_prediction",
+        ),
+    ],
+    ids=["program", "pyg", "lost", "links"],
+)
+def test_auto_takes_what_the_job_can_do(
+    keys: dict[str, Any], told: str, graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gnnkit.train(graph, folder=tmp_path / "run", **keys)
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_job_that_no_strategy_can_do_is_refused_as_the_first(graph: Graph, tmp_path: Path) -> None:
+    with pytest.raises(gnnkit.UserError, match=r"^sync.on_lost=continue.*vertex_centric"):
+        gnnkit.train(
+            graph,
+            sync={"name": "leader", "on_lost": "continue"},
+            task="link_prediction",
+            folder=tmp_path / "run",
+            **QUICK,
+        )
 
 
 @pytest.mark.slow

@@ -1,0 +1,90 @@
+"""Calls of a model on plain tensors or a graph, in one process and without ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Adjacency, Engine, ShardAdjacency
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import cut_all
+
+_KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # of PyG, and ours
+
+
+def takes_edges(model: nn.Module) -> nn.Module:
+    """Lets a module of (x, adjacencies) take (x, edge_index) and (graph) too."""
+    if _converted not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(_converted, with_kwargs=True)
+    return model
+
+
+def _converted(
+    model: nn.Module, given: tuple[Any, ...], keys: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    second = given[1] if len(given) > 1 else keys.get("edge_index")
+    if given and (isinstance(given[0], Graph) or isinstance(second, Tensor | Graph)):
+        named = {name: value for name, value in keys.items() if name != "edge_index"}
+        return on_plain(model, given[0], second, **named), {}
+    return given, keys
+
+
+def on_plain(
+    model: nn.Module, x: Tensor | Graph, edges: Tensor | Graph | None = None, **of_edges: Tensor | None
+) -> tuple[Tensor, tuple[Adjacency, ...]]:
+    """Returns the rows and adjacencies that a model of (x, adjacencies) reads.
+
+    Builds the adjacencies anew, which takes a pass over the edges. Noise of training
+    follows torch's random generator. Raises `UserError` for edges that are no edges of
+    these rows, and for rows on a GPU.
+
+    Args:
+        model: The model, which says `num_layers` and whether it wants `self_loops`.
+        x: [num_nodes, in_features] rows, or a `Graph` with features.
+        edges: [2, num_edges] int64, source and destination of each edge, or a `Graph`.
+            None: those of the graph `x`.
+        **of_edges: `edge_weight` [num_edges], `edge_attr` [num_edges, width] and
+            `edge_type` [num_edges].
+    """
+    if isinstance(x, Graph):
+        graph, x = x, _rows(model, x)
+    else:
+        graph = edges if isinstance(edges, Graph) else _graph(x, edges, of_edges)
+    if x.device.type != "cpu":
+        raise UserError(f"a model is called on edges on the CPU, and x is on {x.device}: use model.cpu() and x.cpu()")
+    if len(x) != graph.num_nodes:
+        raise UserError(f"x has {len(x):,} rows, and the graph {graph.num_nodes:,} nodes")
+    (shard,) = cut_all(graph, Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1)))
+    if getattr(model, "self_loops", False):
+        shard = shard.with_self_loops()
+    comm = Threads.connect(0, 1, device=x.device, timeout=1.0)
+    key = int(torch.randint(2**62, ())) if model.training else 0
+    num_layers: int = model.num_layers  # type: ignore[assignment]
+    return x, ShardAdjacency.layers(Engine(shard, comm, x.dtype), num_layers, key)
+
+
+def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) -> Graph:
+    """Makes the graph of an `edge_index`."""
+    if unknown := sorted(of_edges.keys() - _KEYS.keys()):
+        raise UserError(f"a model reads {', '.join(_KEYS)} of edges, not {unknown[0]}")
+    if not isinstance(edges, Tensor) or edges.dim() != 2 or len(edges) != 2:
+        shape = list(edges.shape) if isinstance(edges, Tensor) else type(edges).__name__
+        raise UserError(f"edge_index must have the shape [2, num_edges], found {shape}")
+    given: dict[str, Any] = {
+        _KEYS[name]: value.detach().cpu().numpy() for name, value in of_edges.items() if value is not None
+    }
+    src, dst = edges.cpu().numpy()
+    return Graph.from_edges(src, dst, len(x), **given)
+
+
+def _rows(model: nn.Module, graph: Graph) -> Tensor:
+    """Returns the features of a graph in the type of the parameters."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return torch.from_numpy(np.array(graph.features)).to(dtype)

@@ -1,0 +1,122 @@
+"""Models called on plain tensors or graphs, in one process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gnnkit
+from gnnkit.engine import Adjacency
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.model.gat import GAT
+from gnnkit.model.gcn import GCN
+from gnnkit.model.gin import GINE
+from gnnkit.model.rgcn import RGCN
+from gnnkit.model.sage import GraphSAGE
+from tests.runs import BARE
+
+NODES, WIDTH = 30, 6
+
+
+def edges() -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).integers(0, NODES, (2, 90)))
+
+
+def graph() -> Graph:
+    rng = np.random.default_rng(1)
+    return Graph.from_edges(
+        *edges().numpy(),
+        NODES,
+        features=rng.normal(size=(NODES, WIDTH)).astype(np.float32),
+        labels=rng.integers(0, 3, NODES),
+        split=1 + np.arange(NODES) % 3,
+    )
+
+
+class Own(nn.Module):
+    """A model of a user."""
+
+    num_layers = 1
+
+    def __init__(self, in_features: int = WIDTH, num_classes: int = 3) -> None:
+        super().__init__()
+        self.product = nn.Linear(in_features, num_classes)
+
+    def forward(self, x: Tensor, adjacencies: list[Adjacency]) -> Tensor:
+        return adjacencies[0].aggregate(self.product(x), reduce="mean")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gcn", "gat", "own"])
+def test_a_loaded_model_computes_what_the_run_has_written(tmp_path: Path, model: str) -> None:
+    given: Any = Own if model == "own" else {"name": model, "hidden": 8}
+    keys: dict[str, Any] = {"workers": 2, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 2}, **BARE}
+    keys |= {"write": ["logits"], "features": {"scale": "none"}}
+    gnnkit.train(graph(), strategy="vertex_centric", model=given, folder=tmp_path / "run", **keys)
+    expected = torch.from_numpy(np.load(tmp_path / "run/logits.npy"))
+    loaded = gnnkit.load(tmp_path / "run", Own() if model == "own" else None)
+    x = torch.from_numpy(np.asarray(graph().features))
+    for found in (
+        loaded(x, edges()),
+        loaded(graph()),
+        loaded(x, graph()),
+        copy.deepcopy(loaded)(x, edge_index=edges()),
+    ):
+        torch.testing.assert_close(found, expected.to(found.dtype))
+
+
+def test_weights_features_and_types_of_edges_are_read() -> None:
+    x, index, weight = torch.randn(NODES, WIDTH), edges(), torch.rand(90)
+    gcn = GCN(WIDTH, 3).eval()
+    torch.testing.assert_close(gcn(x, index, edge_weight=torch.ones(90)), gcn(x, index))
+    assert not torch.allclose(gcn(x, index, edge_weight=weight), gcn(x, index))
+    gine = GINE(WIDTH, 3, edge_width=2).eval()
+    assert gine(x, index, edge_attr=torch.randn(90, 2)).shape == (NODES, 3)
+    rgcn = RGCN(WIDTH, 3, num_relations=2).eval()
+    assert rgcn(x, index, edge_type=torch.arange(90) % 2).shape == (NODES, 3)
+
+
+def test_a_model_learns_from_plain_tensors_alone() -> None:
+    torch.manual_seed(0)
+    model, x, labels = (
+        pickle.loads(pickle.dumps(GraphSAGE(WIDTH, 3))),
+        torch.randn(NODES, WIDTH),
+        torch.arange(NODES) % 3,
+    )
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.05), []
+    for _ in range(15):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x, edges()), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.8 * losses[0]
+    assert not torch.equal(model(x, edges()), model(x, edges())), "noise is drawn anew"
+    model.eval()
+    assert torch.equal(model(x, edges()), model(x, edges()))
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "told"),
+    [
+        (
+            (torch.zeros(NODES, WIDTH), torch.zeros(3, 4, dtype=torch.int64)),
+            {},
+            r"shape \[2, num_edges\], found \[3, 4\]",
+        ),
+        ((torch.zeros(5, WIDTH), edges()), {}, "out of range"),
+        ((torch.zeros(5, WIDTH), graph()), {}, "x has 5 rows, and the graph 30 nodes"),
+        ((torch.zeros(NODES, WIDTH), edges()), {"edge_wieght": None}, "not edge_wieght"),
+    ],
+)
+def test_what_is_no_graph_of_the_rows_is_refused(given: Any, keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        GAT(WIDTH, 3)(*given, **keys)
