@@ -16,16 +16,16 @@ def busy(seconds):
         pass
 
 def test_long():
-    busy(0.7)
+    busy(1.3)
 
 @pytest.mark.slow
 def test_long_and_marked():
-    busy(0.7)
+    busy(1.3)
 
 def test_short():
     busy(0.1)
 
-first = [0.7]
+first = [1.3]
 
 def test_long_the_first_time(tmp_path):
     (tmp_path / "new").mkdir()

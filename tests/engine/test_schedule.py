@@ -74,6 +74,7 @@ def test_a_row_that_is_not_finite_does_not_become_finite(codec: Codec, bad: floa
     assert read.isfinite().all(1).tolist() == [True, True, False, True, True, True]
 
 
+@pytest.mark.slow
 def test_every_subset_is_drawn_equally_often() -> None:
     draws = 3000
     found = Counter(tuple(subset(5, 2, key, CPU).tolist()) for key in range(draws))

@@ -641,6 +641,7 @@ def test_exchanges_without_memory_keep_the_promises_of_a_strategy(exchange: str)
     check_strategy(lambda: vertex_centric(exchange), grids=[ROWS])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 def test_shares_exchange_rows_with_few_bits(every: int) -> None:
     check_strategy(lambda: PresetWorkload(exchange_every=every, exchange=Quantized(4)))
