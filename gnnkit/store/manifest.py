@@ -16,7 +16,7 @@ FILE = "store.json"  # in the folder of the store, written last
 PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
 _FORMAT, _VERSION = "gnnkit store", 1
-_SMALL = 1 << 20  # bytes. Files up to this size are hashed when they are opened
+_SMALL = 64 << 20  # bytes. Files up to this size are hashed when they are opened, which takes 0.1 s at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class Parts:
 
     def links(self) -> Links | None:
         """Maps the edges to predict, where the task is about edges."""
-        roots = [self.own] if self.store is None else [self.own, self.store / PARTS]
-        return next((Links.load(root / LINKS) for root in roots if (root / LINKS).exists()), None)
+        stored = self.store is not None and (self.store / PARTS / LINKS).exists()
+        return Links.load(self._folder(LINKS)) if stored or (self.own / LINKS).exists() else None
 
     def rounded(self) -> npt.NDArray[np.uint16] | None:  # [num_nodes, width]
         """Maps all features in bfloat16, where batches read these."""
