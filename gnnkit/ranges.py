@@ -69,7 +69,7 @@ def whole(
     number = _index(value)
     if number is None or (low is not None and number < low) or (high is not None and number > high):
         limits = "" if low is None else f" of at least {low}" if high is None else f" from {low} to {high}"
-        raise UserError(f"{name}={shown(value)} must be {what}{limits}")
+        raise UserError(f"{name}={shown(value)} must be {what}{limits}{_if_text(value)}")
     return number
 
 
@@ -104,8 +104,15 @@ def real(
     number = _float(value)
     if number is None or not all(holds(number, bound) for bound, _, holds in given):
         rule = " and ".join(f"{words} {bound:g}" for bound, words, _ in given)
-        raise UserError(f"{name}={shown(value)} must be {f'a number {rule}' if rule else 'finite'}")
+        raise UserError(f"{name}={shown(value)} must be {f'a number {rule}' if rule else 'finite'}{_if_text(value)}")
     return number
+
+
+def _if_text(value: object) -> str:
+    """Says what to do about text that spells a number."""
+    if not isinstance(value, str) or not re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value):
+        return ""
+    return ", and is text, as ${oc.env:NAME} gives: write the number, or let the shell put it in with $NAME"
 
 
 def share(name: str, value: object) -> float:

@@ -220,6 +220,11 @@ def test_values_of_the_environment_and_the_time_are_text(monkeypatch: pytest.Mon
         compose([*keys, "output=${oc.env:NO_SUCH}"])
 
 
+def test_a_plus_before_a_key_that_is_there_is_told() -> None:
+    with pytest.raises(UserError, match=r"^\+trainer.precision adds a key that is there already: leave out the \+"):
+        compose(["strategy=vertex_centric", "+trainer.precision=64"])
+
+
 @pytest.mark.parametrize("value", ["${oc.env:HOME}", "${seed}", "a${eval:1}"])
 def test_values_of_the_environment_are_resolved_once(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVIL", value)

@@ -33,9 +33,23 @@ def test_whole_numbers_of_numpy_are_taken_and_become_ints() -> None:
     assert whole("k", 2**70) == 2**70
 
 
+TEXT = ", and is text, as ${oc.env:NAME} gives: write the number, or let the shell put it in with $NAME"
+
+
 @pytest.mark.parametrize("value", [True, 1.0, np.float64(1), "1", None, math.nan, [1]])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    assert refused(lambda: whole("k", value)).endswith(" must be a whole number")
+    assert refused(lambda: whole("k", value)).removesuffix(TEXT).endswith(" must be a whole number")
+
+
+def test_text_that_spells_a_number_is_told_apart() -> None:
+    with pytest.raises(
+        UserError, match=r"^lr=0.01 must be a number above 0, and is text, as \$\{oc.env:NAME\} gives: "
+    ):
+        real("lr", "0.01", above=0)
+    with pytest.raises(UserError, match=r"^n=3 must be a whole number of at least 1, and is text"):
+        whole("n", "3", 1)
+    with pytest.raises(UserError, match=r"^n=x must be a whole number of at least 1$"):
+        whole("n", "x", 1)
 
 
 def test_limits_are_said_in_full() -> None:
@@ -55,7 +69,7 @@ def test_limits_themselves_are_taken_as_they_are_said() -> None:
 
 @pytest.mark.parametrize("value", [True, "1", b"1", None, math.nan, math.inf, -math.inf, [1.0], 10**400, 1j])
 def test_what_is_no_finite_number_is_refused(value: object) -> None:
-    assert refused(lambda: real("k", value)).endswith(" must be finite")
+    assert refused(lambda: real("k", value)).removesuffix(TEXT).endswith(" must be finite")
 
 
 def test_messages_are_one_short_line() -> None:

@@ -178,6 +178,8 @@ class _Composer:
             kind, _, name = (error.missing_cfg_file or "").rpartition("/")
             raise unknown(f"{kind}={name}", name, options(kind, self.folders)) from error
         except (HydraException, OmegaConfBaseException) as error:
+            if there := re.search(r"already at '([^']+)'", str(error)):
+                raise UserError(f"+{there[1]} adds a key that is there already: leave out the +") from error
             raise (self._why_refused() or UserError(_first_line(error))) from error
         except RecursionError as error:
             raise UserError("the configuration is nested too deeply to be read") from error

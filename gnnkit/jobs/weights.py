@@ -20,6 +20,7 @@ from gnnkit.jobs.rows import NAMES
 from gnnkit.leader.folder import INPUTS
 from gnnkit.leader.trained import Inputs
 from gnnkit.model.plain import takes_edges
+from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, plugin_name
 from gnnkit.ranges import MAX_COUNT, whole
 from gnnkit.settings import Choice
@@ -108,7 +109,9 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
             f"gnnkit.predict scales rows, and rows that you hand to the model are yours to scale as {INPUTS} says",
             file=sys.stderr,
         )
-    return (takes_edges(model) if hasattr(model, "num_layers") else model).eval()
+    if hasattr(model, "num_layers") and not reads_edges(model):
+        takes_edges(model)
+    return model.eval()
 
 
 def fill(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:

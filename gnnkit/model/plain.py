@@ -19,11 +19,10 @@ from gnnkit.partition.shard import cut_all
 _KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # of PyG, and ours
 
 
-def takes_edges(model: nn.Module) -> nn.Module:
+def takes_edges(model: nn.Module) -> None:
     """Lets a module of (x, adjacencies) take (x, edge_index) and (graph) too."""
     if _converted not in model._forward_pre_hooks.values():
         model.register_forward_pre_hook(_converted, with_kwargs=True)
-    return model
 
 
 def _converted(

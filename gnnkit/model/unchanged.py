@@ -33,7 +33,7 @@ def adapted(model: Any) -> Any:
     """
     if not isinstance(model, nn.Module) or isinstance(model, EdgeIndexModel):
         return model
-    if _EDGES not in (asked := _asked(model)) and list(asked) != [_DATA]:
+    if not reads_edges(model):
         return model
     if "LightningModule" in (base.__name__ for base in type(model).__mro__):
         raise _error(
@@ -43,6 +43,12 @@ def adapted(model: Any) -> Any:
         )
     kind = type(type(model).__name__, (EdgeIndexModel,), {})  # for errors, which name the user's class
     return kind(model)
+
+
+def reads_edges(model: nn.Module) -> bool:
+    """Says whether `forward` is of (x, edge_index) or (data), as in PyG."""
+    asked = _asked(model)
+    return _EDGES in asked or list(asked) == [_DATA]
 
 
 def _asked(model: nn.Module) -> dict[str, inspect.Parameter]:

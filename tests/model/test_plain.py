@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import models as pyg
 
 import gnnkit
 from gnnkit.engine import Adjacency
@@ -71,6 +73,17 @@ def test_a_loaded_model_computes_what_the_run_has_written(tmp_path: Path, model:
         copy.deepcopy(loaded)(x, edge_index=edges()),
     ):
         torch.testing.assert_close(found, expected.to(found.dtype))
+
+
+@pytest.mark.slow
+def test_a_loaded_class_of_pyg_stays_as_it_is(tmp_path: Path) -> None:
+    """PyG's own models have `num_layers` too."""
+    make = functools.partial(pyg.GCN, WIDTH, 8, 2, 3)
+    keys: dict[str, Any] = {"workers": 2, "threads": 1, "comm": "threads", "trainer": {"max_epochs": 2}, **BARE}
+    gnnkit.train(graph(), model=make(), folder=tmp_path / "run", write=["logits"], features={"scale": "none"}, **keys)
+    loaded = gnnkit.load(tmp_path / "run", make())
+    found = loaded(torch.from_numpy(np.asarray(graph().features)), edges())
+    torch.testing.assert_close(found, torch.from_numpy(np.load(tmp_path / "run/logits.npy")), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_features_and_types_of_edges_are_read() -> None:
