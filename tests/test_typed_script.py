@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("typed_script.py")
 WRONG = [  # each line is a mistake that types show
     "gnnkit.train(graph, strategy=3)",
-    "gnnkit.train(graph)",
+    "gnnkit.train(graph, model=3)",
     "gnnkit.predict(3)",
     "gnnkit.load(folder, 'gcn')",
     "Graph.from_edges(graph, graph)",
