@@ -67,19 +67,16 @@ def train(
     if graph is not None and "dataset" in keys:
         raise UserError("graph and dataset are given, one of them is enough")
     named = isinstance(model, str | Mapping)
-    if (
-        strategy is None
-        and keys.get("job") != "partition"
-        and not any(text.startswith("strategy=") for text in overrides)
-    ):
-        strategy = "auto"
     chosen = {**({"strategy": strategy} if strategy else {}), **({"model": model} if named else {}), **keys}
     given = {}
     for kind, parts in (("callback", callbacks), ("logger", logger)):
         names, given[kind] = _apart(parts)
         if names or given[kind]:
             chosen[kind] = names
-    return _start([*config.as_overrides(chosen), *overrides], graph, None if named else model, folder, given)
+    spelt = [*config.as_overrides(chosen), *overrides]
+    if not {config.key_of(text) for text in spelt} & {"strategy", config.EXPERIMENT}:
+        spelt.insert(0, "strategy=auto")
+    return _start(spelt, graph, None if named else model, folder, given)
 
 
 def predict(

@@ -156,6 +156,16 @@ def test_auto_takes_what_the_job_can_do(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("given", ["+strategy=joint_sample", "strategy=joint_sample", "+experiment=cora_gcn"])
+def test_a_strategy_that_overrides_choose_is_taken(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(gnnkit, "_start", lambda overrides, *_: seen.extend(overrides))
+    gnnkit.train(overrides=[given])
+    assert "strategy=auto" not in seen
+    gnnkit.train(overrides=["trainer.lr=0.1"])
+    assert "strategy=auto" in seen
+
+
 @pytest.mark.slow
 def test_a_job_that_no_strategy_can_do_is_refused_as_the_first(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(gnnkit.UserError, match=r"^sync.on_lost=continue.*vertex_centric"):
