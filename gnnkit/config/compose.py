@@ -99,6 +99,15 @@ def dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from dotted(value, f"{prefix}{key}.")
 
 
+def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields keys as in `model.hidden` with values that are no mappings."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _literal(value: Any) -> str:
     """Spells a plain value in Hydra's grammar."""
     from hydra.core.override_parser.types import Quote, QuotedString

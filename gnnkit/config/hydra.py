@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.config.code import refuse_code
-from gnnkit.config.compose import dotted
+from gnnkit.config.compose import leaves
 from gnnkit.errors import UserError
 from gnnkit.plugins import CONF
 from gnnkit.ranges import shown, unknown
@@ -119,15 +119,7 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
 def _flat(path: Path) -> dict[str, Any]:
     import yaml
 
-    nested = yaml.safe_load(path.read_text(encoding="utf-8"))
-    flat = {}
-    for key in dotted(nested):
-        value = nested
-        for part in key.split("."):
-            value = value[part]
-        if not isinstance(value, dict):
-            flat[key] = value
-    return flat
+    return dict(leaves(yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
 def _dotted_key(text: str, known: Mapping[str, Any]) -> str:

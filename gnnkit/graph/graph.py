@@ -133,15 +133,24 @@ class Graph:
 
     def __repr__(self) -> str:
         """Says in a line how large the graph is."""
-        kinds = "numbers to predict" if self.labels.dtype.kind == "f" else "classes"
         parts = [
             f"{self.num_nodes:,} nodes",
             f"{self.num_edges:,} edges",
             f"{self.features.shape[1]:,} features",
-            f"{self.num_classes:,} {kinds}",
-            *(f"{np.count_nonzero(self.split == each):,} {each.name.lower()}" for each in Split if each != Split.NONE),
+            self.outputs_told,
+            *(f"{count:,} {name}" for name, count in self.split_sizes.items()),
         ]
         return f"Graph({', '.join(parts)})"
+
+    @property
+    def outputs_told(self) -> str:
+        """How many classes, or numbers of each node, the labels have, for people."""
+        return f"{self.num_classes} {'numbers to predict' if self.labels.dtype.kind == 'f' else 'classes'}"
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """Number of nodes in train, val and test."""
+        return {each.name.lower(): int(np.count_nonzero(self.split == each)) for each in Split if each}
 
     def _check_columns(self) -> None:
         """Raises `UserError` for names that do not fit the columns."""

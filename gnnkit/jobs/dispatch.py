@@ -108,8 +108,9 @@ def done(settings: Settings, folder: str | Path | None, graph: Graph | None) -> 
         return None
     from gnnkit.jobs.partition import unchanged
 
-    found = unchanged(settings, Path(named).absolute(), graph)
-    return None if found is None else replace(found, run_folder=Path(named).absolute())
+    run_folder = Path(named).absolute()
+    found = unchanged(settings, run_folder, graph)
+    return None if found is None else replace(found, run_folder=run_folder)
 
 
 def _check_parts(settings: Settings, model: Given) -> Settings:

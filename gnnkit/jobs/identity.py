@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 import yaml
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gnnkit.comm import Communicator
+from gnnkit.config import leaves
 from gnnkit.graph import Graph
 from gnnkit.jobs.models import Given, ModelSource
 from gnnkit.jobs.redacted import to_yaml
@@ -40,7 +39,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
         graph: Instead of the data set.
         model: Instead of the configured model.
     """
-    keys = dict(_flattened(yaml.safe_load(to_yaml(settings.composed))))
+    keys = {key: json.dumps(value) for key, value in leaves(yaml.safe_load(to_yaml(settings.composed)))}
     chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
     chosen += [settings.comm, settings.sync, settings.model, settings.task, *settings.logger, *settings.callback]
     return {
@@ -79,11 +78,3 @@ def share_state(comm: Communicator, model: nn.Module) -> None:
             numbers = tensor.detach().reshape(-1).to(comm.device, copy=True)
             comm.broadcast(numbers.view(torch.uint8), src=0)
             tensor.copy_(numbers.view_as(tensor))
-
-
-def _flattened(composed: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in composed.items():
-        if isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", json.dumps(value)

@@ -27,10 +27,9 @@ from gnnkit.leader.kept import Kept, content, fingerprint, kept_partition, link_
 from gnnkit.leader.rebalanced import keep, rebalanced
 from gnnkit.leader.trained import as_read
 from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import Grid
 from gnnkit.partition.neighbours import neighbours
 from gnnkit.partition.quality import Quality, measure
-from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.partition.shard import Shard, cut_all, uncut
 from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
 from gnnkit.storage import save_arrays
@@ -163,9 +162,7 @@ def check_owned(settings: Settings, needs: Needs) -> None:
 
 def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
     """Saves the shard of one rank with the whole graph, for job=verify."""
-    whole = Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))
-    reduced = without_edges(graph) if needs.shares_all else graph
-    next(iter(cut_all(reduced, whole))).save(target / WHOLE)
+    uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
 def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:

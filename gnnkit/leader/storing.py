@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, SparseFeatures, Split
+from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.leader import cut, picture
 from gnnkit.leader.choose import Decision, describe
 from gnnkit.leader.folder import INPUTS, PARTITION
@@ -140,5 +140,5 @@ def _counts(graph: Graph) -> dict[str, int]:
         "features": graph.features.shape[1],
         "classes": graph.num_classes,
         "labelled": int(np.count_nonzero(graph.labelled)),
-        **{split.name.lower(): int(np.count_nonzero(graph.split == split)) for split in Split if split},
+        **graph.split_sizes,
     }

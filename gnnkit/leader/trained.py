@@ -78,16 +78,24 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
     Columns have the order and the scale of the trained model. A run that begins anew
     chooses the scale. A run that trains, and a store, keep the facts in `kept_in`.
     """
-    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
-    known = None if folder is None else Inputs.load(folder)
-    scale, why = Scale("none"), ""
-    if folder is not None and known is not None:
-        graph, scale = _as_trained(settings, graph, known, folder), known.scale
+    relied_on, scale, why = _relied_on(settings), Scale("none"), ""
+    if relied_on is not None:
+        graph, scale = _as_trained(settings, graph, *relied_on), relied_on[0].scale
     elif settings.inputs == "features":
         scale, why = choose(graph, settings.features.scale)
     if settings.job in ("train", "partition"):
         replace(Inputs.of(graph, settings.inputs), scale=scale).save(kept_in)
     return scale.apply(graph), [why] if why else []
+
+
+def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
+    """Returns the facts that a trained model relies on, and the folder of its run.
+
+    None for a run that begins anew.
+    """
+    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
+    known = None if folder is None else Inputs.load(folder)
+    return None if folder is None or known is None else (known, folder)
 
 
 def take_stored(settings: Settings, plain: Mapping[str, Any], kept_in: Path, root: Path) -> None:
@@ -102,9 +110,8 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], kept_in: Path, roo
         root: The store.
     """
     own = Inputs._of(plain)
-    folder = resumed_folder(settings) if settings.checkpoint is None else Path(settings.checkpoint)
-    known = None if folder is None else Inputs.load(folder)
-    if folder is not None and known is not None:
+    if (relied_on := _relied_on(settings)) is not None:
+        known, folder = relied_on
         for line in [*_differences(known, own, folder), *_unnamed(known, own, folder)]:
             print(f"gnnkit: warning: {line}", file=sys.stderr)
         _order("features", known.features, own.features, folder)

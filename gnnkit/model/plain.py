@@ -12,9 +12,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import Grid
-from gnnkit.partition.shard import cut_all
+from gnnkit.partition.shard import uncut
 
 _KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # of PyG, and ours
 
@@ -60,7 +58,7 @@ def on_plain(
         raise UserError(f"a model is called on edges on the CPU, and x is on {x.device}: use model.cpu() and x.cpu()")
     if len(x) != graph.num_nodes:
         raise UserError(f"x has {len(x):,} rows, and the graph {graph.num_nodes:,} nodes")
-    (shard,) = cut_all(graph, Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1)))
+    shard = uncut(graph)
     if getattr(model, "self_loops", False):
         shard = shard.with_self_loops()
     comm = Threads.connect(0, 1, device=x.device, timeout=1.0)

@@ -159,6 +159,11 @@ def cut(graph: Graph, partition: Partition, rank: int) -> Shard:
     return whole.shard(rank, whole.hold(cell, np.flatnonzero(partition.cells_of_edges(graph) == cell)))
 
 
+def uncut(graph: Graph) -> Shard:
+    """Returns the shard of one rank that owns all nodes."""
+    return next(cut_all(graph, Partition(np.zeros(graph.num_nodes, np.int32), None, Grid(1, 1, 1))))
+
+
 def cut_all(graph: Graph, partition: Partition) -> Iterator[Shard]:
     """Cuts the shards of ranks 0, 1, ... in one pass over the edges.
 
