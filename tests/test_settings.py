@@ -109,6 +109,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "strategy.chunks": COUNT,
     "strategy.correction": ["full"],
     "strategy.correction_steps": COUNT,
+    "strategy.control_variates": [2, "some"],
     "strategy.correction_batch_size": [*COUNT, 2**40],
     "strategy.exchange_every": COUNT,
     "comm.timeout": [0, -1, NAN, INF, 1e300],
@@ -380,7 +381,7 @@ SIMILAR = ["sampler=metropolis_hastings", "sampler.target=similarity"]
         ([SAMPLED, "sampler.fanouts=[5]"], "sampler.fanouts has 1 hops, but model.num_layers=2"),
         ([SAMPLED, "strategy.batch_size=0"], "strategy.batch_size=0 must be a whole number from 1 to 2147483647"),
         (
-            ["strategy=preset_workload", "strategy.correction=llcg"],
+            ["strategy=preset_workload", "strategy.correction=llcg", "strategy.average=gradients"],
             "strategy.average=gradients does not go with strategy.correction=llcg: correcting steps follow an average",
         ),
         (

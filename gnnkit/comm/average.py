@@ -41,11 +41,18 @@ def average_parameters(module: nn.Module, comm: Communicator, weight: float) -> 
         weight: The weight of this rank, its number of training nodes.
     """
     numbers, others = saved(module)
-    values = to_vector(numbers)
-    total = comm.all_reduce(torch.tensor([weight], dtype=values.dtype, device=values.device))
-    from_vector(comm.all_reduce(values * weight if weight else torch.zeros_like(values)) / total, numbers)
+    from_vector(weighted_mean(to_vector(numbers), comm, weight), numbers)
     for tensor in others:
         tensor.copy_(comm.broadcast(tensor.detach().to(comm.device, torch.int64), src=0))
+
+
+def weighted_mean(values: Tensor, comm: Communicator, weight: float) -> Tensor:  # [n]
+    """Returns the ranks' weighted mean of `values` [n], the same bits on all ranks.
+
+    A rank of weight 0 has no say. Collective.
+    """
+    total = comm.all_reduce(torch.tensor([weight], dtype=values.dtype, device=values.device))
+    return comm.all_reduce(values * weight if weight else torch.zeros_like(values)) / total
 
 
 def saved(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

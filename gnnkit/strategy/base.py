@@ -134,10 +134,13 @@ class Batch:
     labels: Tensor  # [k, ...] labels of these rows, in the form of `Graph.labels`. Of pairs 1 or 0, floating
     total: int  # sum of k over all ranks: the loss is a sum divided by it, so gradients of ranks add up
     update: Update = "synchronise"
-    weight: float = 0.0  # of this rank's parameters, where `update` is "average"
+    weight: float = 0.0  # of this rank in a mean, where `update` is "average" or the batch `leads`
     row_weights: Tensor | None = None  # [k] factor of each row's loss. None: 1 each
     reach: Reach | None = None  # collective, brings the rows that `rows` counts. None: the model's output
     nodes: Ids | None = None  # [num_src] distinct global ids of the input rows, where these may be learned
+    # Whether an own step takes the ranks' mean gradient. The own steps up to the next
+    # such batch then add what this rank's gradient lacked of that mean.
+    leads: bool = False
 
     def outputs(self, out: Tensor) -> Tensor:  # [k, width], or [k, 2, width] for pairs
         """Returns the rows that the loss reads of the model's output. Collective.
@@ -162,7 +165,7 @@ class Batch:
     @property
     def meets(self) -> bool:
         """Whether ranks meet after the backward pass."""
-        return self.synchronise or self.update == "average"
+        return self.synchronise or self.update == "average" or self.leads
 
     def again(self) -> Batch:
         """Returns the batch for a second look that is no part of training.

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.ranges import MAX_COUNT, one_of, switch, whole
 
+# What a correction wants where the key is not given, and what other keys are then.
+_IMPLIED: dict[str, tuple[dict[str, str], str]] = {
+    "halo": ({"coverage": "none"}, "one_hop"),
+    "average": ({"llcg": "parameters"}, "gradients"),
+    "split": ({"coverage": "dynamic"}, "fixed"),
+}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "halo": ("none", "one_hop", "cluster"),
     "degrees": ("global", "local"),
@@ -46,13 +52,14 @@ class PresetKeys:
     `PresetWorkload` says what each key means.
     """
 
-    halo: str
+    halo: Any
     clusters: Any
     clusters_per_batch: Any
     degrees: str
     sync_every: Any
-    average: str
-    split: str
+    average: Any
+    control_variates: Any
+    split: Any
     resplit_every: Any
     chunks: Any
     correction: str
@@ -61,17 +68,23 @@ class PresetKeys:
     exchange_every: Any
 
     def __post_init__(self) -> None:
+        for name, (by_correction, usual) in _IMPLIED.items():
+            if getattr(self, name) is None:
+                setattr(self, name, by_correction.get(self.correction, usual))
         for name, known in _CHOICES.items():
             one_of(f"strategy.{name}", getattr(self, name), known)
         for name in (*_COUNTS, "exchange_every"):
             if getattr(self, name) is not None:
                 whole(f"strategy.{name}", getattr(self, name), 1, MAX_COUNT)
+        if self.control_variates is not None:
+            switch("strategy.control_variates", self.control_variates, what="true, false or null")
         if self.sync_every != "epoch":
             whole("strategy.sync_every", self.sync_every, 1, MAX_COUNT, what="epoch or a whole number")
         self._check_unread()
+        self.control_variates = self.average == "parameters" and self.control_variates is not False
         self._check_together()
-        for name, (_, _, usual) in _COUNTS.items():
-            setattr(self, name, usual if getattr(self, name) is None else getattr(self, name))
+        for count, (_, _, number) in _COUNTS.items():
+            setattr(self, count, number if getattr(self, count) is None else getattr(self, count))
         if self.halo == "cluster" and self.clusters_per_batch > self.clusters:
             raise UserError(
                 f"strategy.clusters_per_batch={self.clusters_per_batch} must be at most "
@@ -99,6 +112,11 @@ class PresetKeys:
             if getattr(self, name) is not None and getattr(self, key) != value:
                 given = f"strategy.{name}={getattr(self, name)}"
                 raise UserError(f"{given} is read with strategy.{key}={value} only: leave the key out")
+        if self.control_variates is not None and self.average != "parameters":
+            raise UserError(
+                f"strategy.control_variates={str(self.control_variates).lower()} is read with "
+                "strategy.average=parameters only: leave the key out"
+            )
         if self.chunks is not None and self.covers:
             raise UserError(f"strategy.chunks={self.chunks}: with strategy.correction=coverage a worker has one chunk")
 

@@ -34,6 +34,11 @@ class PresetWorkload(ExecutionStrategy):
     epoch. Edges from nodes outside of a share are dropped. `correction` brings these
     edges back: "llcg" by steps on batches of the whole graph (Ramezani et al., ICLR
     2022), "coverage" by a split that rotates (Grappa, arXiv 2602.01872).
+
+    Workers that average parameters drift apart where their parts have other classes.
+    Control variates take the drift out: each own gradient g(w) becomes
+    g(w) - g(w0) + c(w0), with w0 the last mean and c the gradient of all workers there
+    (SCAFFOLD; Karimireddy et al., ICML 2020).
     """
 
     refuses_learned = (
@@ -42,13 +47,14 @@ class PresetWorkload(ExecutionStrategy):
 
     def __init__(
         self,
-        halo: str = "one_hop",
+        halo: str | None = None,
         clusters: int | None = None,
         clusters_per_batch: int | None = None,
         degrees: str = "global",
         sync_every: int | str = "epoch",
-        average: str = "gradients",
-        split: str = "fixed",
+        average: str | None = None,
+        control_variates: bool | None = None,
+        split: str | None = None,
         resplit_every: int | None = None,
         chunks: int | None = None,
         correction: str = "none",
@@ -61,7 +67,8 @@ class PresetWorkload(ExecutionStrategy):
 
         Args:
             halo: "none": a worker's own nodes. "one_hop": also their in-neighbours.
-                "cluster": some clusters of own nodes in each step (Cluster-GCN).
+                "cluster": some clusters of own nodes in each step (Cluster-GCN). None:
+                one_hop, with coverage "none".
             clusters: Clusters of a worker. None: 32.
             clusters_per_batch: Clusters of a step. None: 4.
             degrees: "global": of the graph, and a row that sees s of its d in-edges
@@ -69,7 +76,12 @@ class PresetWorkload(ExecutionStrategy):
             sync_every: Steps from one synchronisation to the next, or "epoch".
             average: "gradients": the step is the exact mean over all rows since the
                 last synchronisation. "parameters": workers step alone, then average.
-            split: "fixed", or "dynamic": cut anew between epochs.
+                None: gradients, with llcg "parameters".
+            control_variates: Whether the first step between two averages of parameters
+                takes the workers' mean gradient, and the others add what the worker's
+                own gradient lacked of that mean. None: true.
+            split: "fixed", or "dynamic": cut anew between epochs. None: fixed, with
+                coverage "dynamic".
             resplit_every: Epochs from one split to the next. None: 1.
             chunks: Chunks of a worker, which a dynamic split deals out. None: 16.
             correction: "none", "llcg" or "coverage".
@@ -85,6 +97,7 @@ class PresetWorkload(ExecutionStrategy):
             degrees,
             sync_every,
             average,
+            control_variates,
             split,
             resplit_every,
             chunks,
@@ -94,7 +107,7 @@ class PresetWorkload(ExecutionStrategy):
             exchange_every,
         )
         self.exchange = _exchange(exchange, exchange_every)
-        whole_share = halo != "cluster" and correction == "none" and exchange_every is None
+        whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
         self.predicts_edges = "share" if whole_share else None
         self.nodes_only = (
             "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an "
@@ -102,9 +115,9 @@ class PresetWorkload(ExecutionStrategy):
         )
         self.samples = correction == "llcg"
         self.reads_graph = exchange_every is None
-        self.drifts = average == "parameters"
+        self.drifts = keys.average == "parameters"
         self.only_synchronises = keys.period == 1 and not self.drifts
-        self.measures = split == "dynamic" and not keys.covers
+        self.measures = keys.split == "dynamic" and not keys.covers
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
         self.keeps_state = keys.period > 1 or self.measures or keeps_rows
         self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
@@ -205,7 +218,10 @@ class PresetWorkload(ExecutionStrategy):
             first = step - step % period
             update, total = "synchronise" if meets else "accumulate", work.rows_between(first, first + period)
         weight = float(work.num_own)
-        return Batch(given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights)
+        leads = self.keys.control_variates and step % period == 0
+        return Batch(
+            given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights, leads=leads
+        )
 
 
 def _exchange(given: RowExchange | None, every: int | None) -> RowExchange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.comm.average import average_parameters
+from gnnkit.comm.average import average_parameters, from_vector, to_vector, weighted_mean
 from gnnkit.errors import UserError
 
 OnLost = Literal["stop", "continue"]
@@ -84,6 +85,15 @@ class GradientSync(ABC):
             weight: The weight of this rank in the mean.
         """
         average_parameters(module, self.comm, weight)
+
+    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
+        """Replaces tensors by the ranks' weighted mean. Collective.
+
+        Args:
+            tensors: Of any shapes, the same on all ranks, replaced in place.
+            weight: The weight of this rank in the mean.
+        """
+        from_vector(weighted_mean(to_vector(tensors), self.comm, weight), tensors)
 
     def settle(self, module: nn.Module, optimizer: Optimizer) -> None:  # noqa: B027 - most are settled after each step
         """Brings the newest parameters to every worker. Collective.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -77,6 +79,10 @@ class Leader(ServedSync):
             return None
         collected = torch.cat(rows)  # without the workers that are lost
         return self.rules.combined(collected[:, :-1], collected[:, -1], self.comm.world_size)
+
+    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
+        self.rules.check_average()
+        super().average(tensors, weight)
 
     def average_models(self, module: nn.Module, weight: float) -> None:
         self.rules.check_average()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +31,12 @@ class Neighbour(GradientSync):
 
     With `exchange="gradients"` a worker steps with the mean gradient of itself and its
     neighbours, weighted with rows, which is exact where all workers are neighbours.
-    With `"parameters"` a worker steps with its own mean gradient. Then the worker
-    averages its parameters with Metropolis weights, which keep the mean over all
-    workers (Lian et al., NeurIPS 2017). A worker without rows in a step has no
-    gradient, and averages all the same.
+    With `"parameters"` a worker steps alone, and then averages its parameters with
+    Metropolis weights, which keep the mean over all workers (Lian et al., NeurIPS
+    2017). The step is with an estimate of the gradient of all workers, which is
+    averaged too, and to which the change of the worker's own gradient is added
+    (gradient tracking; Pu and Nedic, Math. Program. 2021). A step with the own gradient
+    alone leads workers whose parts have other classes to other models.
 
     Without a path between all workers, a ring of all workers is added.
     """
@@ -57,6 +60,8 @@ class Neighbour(GradientSync):
         self.own_mailbox = comm.mailbox() if mailbox is None else None
         self.mailbox: Mailbox = mailbox or self.own_mailbox  # type: ignore[assignment]
         self.number = 0  # of the next letter to each neighbour
+        self.tracked = torch.zeros(0)  # the gradient of all workers as estimated, [num_parameters]
+        self.latest = torch.zeros(0)  # own gradient that `tracked` heeds, [num_parameters]
         links = connected(_links(module, comm), told=comm.rank == 0)
         if comm.rank == 0 and any(len(peers) < comm.world_size - 1 for peers in links):
             print(_NOT_ONE, file=sys.stderr, flush=True)
@@ -72,18 +77,42 @@ class Neighbour(GradientSync):
         parameters = trained(module)
         own = gradients(parameters)
         if self.exchange == "parameters":
-            if share:
-                torch._foreach_div_(own, share)
-                optimizer.step()
-            from_vector(self._mix(to_vector(parameters), self.rounds), parameters)
+            from_vector(self._track(to_vector(own)), own)
+            optimizer.step()
+            mixed = self._mix(torch.cat([to_vector(parameters), self.tracked]), self.rounds)
+            stepped, self.tracked = mixed.chunk(2)
+            from_vector(stepped, parameters)
         elif (mean := self._mean(to_vector(own), share)) is not None:
             from_vector(mean, own)
             optimizer.step()
 
+    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
+        if (mean := self._mean(to_vector(tensors) * weight, weight)) is not None:
+            from_vector(mean, tensors)
+
     def average_models(self, module: nn.Module, weight: float) -> None:
-        values = to_vector(module.parameters())
-        if (mean := self._mean(values * weight, weight)) is not None:
-            from_vector(mean, module.parameters())
+        self.average(list(module.parameters()), weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tracked": self.tracked, "latest": self.latest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tracked, self.latest = (state[name].to(self.comm.device) for name in ("tracked", "latest"))
+
+    def _track(self, own: Tensor) -> Tensor:
+        """Returns the estimate of the gradient of all workers, [num_parameters].
+
+        The estimates of all workers have their gradient's sum as mean.
+
+        Args:
+            own: The gradient of this worker, a part of that sum.
+        """
+        own = own * self.comm.world_size
+        if len(self.tracked) != len(own):  # at first, and where parameters were frozen
+            self.tracked = self.latest = torch.zeros_like(own)
+        self.tracked = self.tracked + (own - self.latest)
+        self.latest = own
+        return self.tracked
 
     @property
     def _members(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.ranges import whole
-from gnnkit.sync.base import OnLost
+from gnnkit.sync.base import OnLost, trainable
 from gnnkit.sync.served import Served, ServedSync
 from gnnkit.sync.server import Server
 from gnnkit.sync.versions import Damping, Mode, make_rules
@@ -68,9 +69,12 @@ class ParameterServer(ServedSync):
     def all_reduce(self, x: Tensor) -> Tensor:
         return self.served.sum(x)
 
-    def average_models(self, module: nn.Module, weight: float) -> None:
+    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
         self.rules.check_average()
-        self.served.average(module, weight)
+        self.served.average(tensors, weight)
+
+    def average_models(self, module: nn.Module, weight: float) -> None:
+        self.average(trainable(module), weight)
 
     def figures(self) -> dict[str, Any]:
         return {"servers": self.servers, **super().figures()}

@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator, Mailbox
+from gnnkit.comm.average import from_vector, to_vector
 from gnnkit.comm.mailbox import Letter, PeerLost
 from gnnkit.errors import UserError
 from gnnkit.sync.base import GradientSync, OnLost, gradients, trainable, trained
@@ -111,25 +112,28 @@ class Served:
         mean = sum(delay * count for delay, count in self.delays.items()) / total
         return {"staleness": {"mean": mean, "largest": max(self.delays)}}
 
-    def average(self, module: nn.Module, weight: float) -> None:
-        """Replaces the parameters by the workers' weighted mean. All workers meet.
+    def average(self, tensors: Sequence[Tensor], weight: float) -> None:
+        """Replaces tensors by the workers' weighted mean. All workers meet.
 
         Args:
-            module: The parameters.
+            tensors: Of any shapes, replaced in place. Each server adds up a part.
             weight: The weight of this worker.
         """
-        parameters = trainable(module)
-        self._share_out(parameters)
-        weighted = [torch.cat([part * weight, part.new_tensor([weight])]) for part in self._cut(parameters)]
-        letters = self._ask({"kind": "sum"}, [{"values": part} for part in weighted])
-        totals = [letter.tensors["values"] for letter in letters]
-        self._overwrite(parameters, [total[:-1] / total[-1] for total in totals])
+        values = to_vector(tensors)
+        weighted = torch.cat([values * weight, values.new_tensor([weight])])
+        total = torch.cat(self._sums(weighted.tensor_split(len(self._ranks))))
+        from_vector(total[:-1] / total[-1], tensors)
 
     def sum(self, x: Tensor) -> Tensor:
         """Returns the sum of `x` over the workers, who all meet at the first server."""
+        return self._sums([x])[0].to(x.device)
+
+    def _sums(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the sum of each part over the workers. A server for each part."""
         fields = {"kind": "sum", "patience": self._patience}
-        self._mailbox.put(self._ranks[0], REQUEST, fields, {"values": x})
-        return self._reply(self._ranks[0]).tensors["values"].to(x.device)
+        for server, part in zip(self._ranks, parts, strict=False):
+            self._mailbox.put(server, REQUEST, fields, {"values": part})
+        return [self._reply(server).tensors["values"] for server, _ in zip(self._ranks, parts, strict=False)]
 
     def close(self) -> None:
         """Sends the last letter, and waits for the end of the server beside rank 0."""

@@ -234,7 +234,12 @@ class UnwrappedStrategy(SingleDeviceStrategy):
             self.updates.keep(own, share)
         elif batch.synchronise:
             self._meet(module, optimizer, share)
+        elif batch.leads:
+            self.updates.lead(own, self._sync, batch.weight)
+            with self.updates.concluding(optimizer):
+                optimizer.step()
         else:
+            self.updates.follow(own)
             optimizer.step()
         if module.embedding is not None:
             module.embedding.step(batch, optimizer)
@@ -253,6 +258,9 @@ class UnwrappedStrategy(SingleDeviceStrategy):
     def _abstain(self, module: Any, optimizer: Optimizer) -> None:
         """Meets the other ranks as a rank without rows, in a step that is left out."""
         batch: Batch = module.batch
+        if batch.leads:
+            self.updates.lead([torch.zeros_like(own) for own in gradients(trained(module))], self._sync, 0.0)
+            self.updates.lacking = []  # its own gradient at that mean is not known
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)
         elif batch.synchronise:

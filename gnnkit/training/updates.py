@@ -12,19 +12,22 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gnnkit.sync import GradientSync
+
 
 class Updates:
     """Gradients of steps that accumulate, and the optimiser's state for corrections.
 
-    The state of correcting steps is equal on all ranks, because all ranks take these
-    steps with the same gradient. The state of a rank's own steps is kept aside
-    meanwhile. Learning rates are the same, so schedules reach correcting steps too.
+    The state of correcting and leading steps is equal on all ranks, because all ranks
+    take these steps with the same gradient. The state of a rank's own steps is kept
+    aside meanwhile. Learning rates are the same, so schedules reach correcting steps too.
     """
 
     def __init__(self) -> None:
         self.kept: list[Tensor] = []  # by parameter
         self.kept_share = 0.0  # this rank's part of the rows of the kept gradients
         self.corrections: Any = defaultdict(dict)  # a `state` of the optimiser
+        self.lacking: list[Tensor] = []  # by parameter, what this rank's gradient lacked of the mean of all ranks
 
     def add_to(self, own: list[Tensor], share: float) -> float:
         """Adds the kept gradients to a step's, and lets the kept ones go.
@@ -71,18 +74,41 @@ class Updates:
         for parameter, state in self.corrections.items():
             optimizer.state[parameter] = copy.deepcopy(state)
 
+    def lead(self, own: list[Tensor], sync: GradientSync, weight: float) -> None:
+        """Replaces gradients by the ranks' mean, and keeps the difference. Collective.
+
+        Args:
+            own: Gradients of the step by parameter, changed in place.
+            sync: Takes the mean.
+            weight: The weight of this rank in the mean.
+        """
+        before = [gradient.clone() for gradient in own]
+        sync.average(own, weight)
+        self.lacking = list(torch._foreach_sub(own, before))
+
+    def follow(self, own: list[Tensor]) -> None:
+        """Adds to the gradients of an own step what these lack of the last mean."""
+        if self.lacking:
+            torch._foreach_add_(own, self.lacking)
+
     def state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
         """Returns plain data and tensors for a checkpoint."""
         corrections = None
         if self.corrections:
             with self.correcting(optimizer):
                 corrections = optimizer.state_dict()["state"]
-        return {"kept": list(self.kept), "kept_share": self.kept_share, "corrections": corrections}
+        return {
+            "kept": list(self.kept),
+            "kept_share": self.kept_share,
+            "corrections": corrections,
+            "lacking": list(self.lacking),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer) -> None:
         """Goes on from a state. The optimiser keeps learning rates and own state."""
         device = optimizer.param_groups[0]["params"][0].device
         self.kept, self.kept_share = [kept.to(device) for kept in state["kept"]], state["kept_share"]
+        self.lacking = [lacking.to(device) for lacking in state.get("lacking", ())]
         self.corrections = defaultdict(dict)
         if state["corrections"] is not None:
             groups = optimizer.state_dict()["param_groups"]

@@ -338,8 +338,9 @@ def test_modes_that_see_all_edges_are_serial(keys: dict[str, Any]) -> None:
 
 
 def test_ranks_drift_between_averages_only() -> None:
+    keys = {**KEYS["parameters"], "control_variates": False}
     for epochs, drifts in ((1, True), (2, False), (3, True)):
-        run = functools.partial(trained, lambda: PresetWorkload(**KEYS["parameters"]), epochs=epochs)
+        run = functools.partial(trained, lambda: PresetWorkload(**keys), epochs=epochs)
         parameters = torch.stack([values for values, _ in Threads.run(run, 3)])
         assert bool((parameters != parameters[0]).any()) == drifts
     strategy = PresetWorkload(**KEYS["parameters"])
@@ -551,8 +552,10 @@ def accuracies() -> dict[str, float]:
     return {name: Threads.run(functools.partial(_accuracy, make, graph), 4)[0] for name, make in modes.items()}
 
 
-def _accuracy(make: Callable[[], ExecutionStrategy], graph: Graph, comm: Communicator) -> float:
-    owner = np.arange(graph.num_nodes) * 4 // graph.num_nodes
+def _accuracy(
+    make: Callable[[], ExecutionStrategy], graph: Graph, comm: Communicator, owner: Ids | None = None
+) -> float:
+    owner = np.arange(graph.num_nodes) * 4 // graph.num_nodes if owner is None else owner
     strategy, model = make(), filled(GraphSAGE(4, 4, hidden=8, dropout=0.0).double())
     own = worker(comm, strategy, graph, owner)
     strategy.setup(own, model)
@@ -573,6 +576,20 @@ def test_corrections_close_the_gap_where_the_signal_sits_on_cut_edges(name: str,
     assert full > 0.85
     assert plain < 0.4
     assert (accuracies[name] - plain) / (full - plain) >= 0.8
+
+
+def test_workers_with_other_classes_train_one_model_by_control_variates() -> None:
+    """Each of four workers knows one class, and steps alone three times of four."""
+    graph = Synthetic(num_nodes=400, num_edges=2000, num_classes=4, width=4).load()
+    owner = graph.labels.astype(np.int32)
+
+    def found(**keys: Any) -> float:
+        make = functools.partial(PresetWorkload, average="parameters", sync_every=4, **keys)
+        return Threads.run(functools.partial(_accuracy, make, graph, owner=owner), 4)[0]
+
+    exact = Threads.run(functools.partial(_accuracy, VertexCentric, graph, owner=owner), 4)[0]
+    assert found() > exact - 0.02
+    assert found(control_variates=False) < exact - 0.2
 
 
 def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
@@ -601,11 +618,19 @@ def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
             r"^strategy\.clusters_per_batch=4 must be at most strategy\.clusters=3",
         ),
         (
-            {"correction": "llcg"},
+            {"correction": "llcg", "average": "gradients"},
             r"^strategy\.average=gradients does not go with strategy\.correction=llcg: correcting steps follow an "
             r"average of parameters, choose strategy\.average=parameters",
         ),
-        ({"correction": "coverage"}, r"^strategy\.split=fixed does not go with strategy\.correction=coverage"),
+        ({**COVERAGE, "split": "fixed"}, r"^strategy\.split=fixed does not go with strategy\.correction=coverage"),
+        (
+            {"control_variates": 1, "average": "parameters"},
+            r"^strategy\.control_variates=1 must be true, false or null",
+        ),
+        (
+            {"control_variates": False},
+            r"^strategy\.control_variates=false is read with strategy\.average=parameters only: leave the key out",
+        ),
         ({**COVERAGE, "halo": "one_hop"}, r"^strategy\.halo=one_hop does not go with strategy\.correction=coverage"),
         ({**COVERAGE, "average": "parameters"}, r"^strategy\.average=parameters does not go with"),
         ({**COVERAGE, "degrees": "local"}, r"^strategy\.degrees=local does not go with"),
@@ -619,6 +644,19 @@ def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
 def test_keys_that_make_no_sense_are_refused_with_the_reason(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         PresetWorkload(**keys)
+
+
+@pytest.mark.parametrize(
+    ("correction", "chosen"),
+    [
+        ("none", ("one_hop", "gradients", "fixed", False)),
+        ("llcg", ("one_hop", "parameters", "fixed", True)),
+        ("coverage", ("none", "gradients", "dynamic", False)),
+    ],
+)
+def test_a_correction_alone_chooses_what_it_needs(correction: str, chosen: tuple[Any, ...]) -> None:
+    keys = PresetWorkload(correction=correction).keys
+    assert (keys.halo, keys.average, keys.split, keys.control_variates) == chosen
 
 
 def test_a_sampler_is_needed_by_llcg_alone() -> None:

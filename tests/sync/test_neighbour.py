@@ -105,11 +105,30 @@ def test_many_rounds_bring_the_mean_gradient_of_all_workers(links: Links) -> Non
 @pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
 def test_parameters_are_averaged_with_metropolis_weights_which_keep_their_mean(links: Links, rounds: int) -> None:
     step = functools.partial(one_step, links, SHARES, exchange="parameters", rounds=rounds)
-    start = torch.arange(4, dtype=torch.float64)
-    expected = torch.linalg.matrix_power(weights(links), rounds) @ (start + start**2)
+    start, parts = torch.arange(4, dtype=torch.float64), 4 * torch.tensor(SHARES, dtype=torch.float64)
+    stepped = start + parts * start**2
+    expected = torch.linalg.matrix_power(weights(links), rounds) @ stepped
     found = torch.tensor(Threads.run(step, 4), dtype=torch.float64) + start
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert found.mean().item() == pytest.approx((start + start**2).mean().item(), abs=1e-12)
+    assert found.mean().item() == pytest.approx(stepped.mean().item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
+def test_steps_with_tracked_gradients_end_at_the_minimum_of_all_workers(links: Links) -> None:
+    """Of a sum of parabolas. The own minima are 0, 1, 4 and 9."""
+
+    def minimum(comm: Communicator) -> float:
+        module: Any = module_of(links, comm)
+        sync, share = Neighbour("parameters"), SHARES[comm.rank]
+        sync.setup(module, comm)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+        for _ in range(200):
+            module.weight.grad = share * (module.weight.detach() - comm.rank**2)
+            sync.step(module, optimizer, share)
+        return float(module.weight.item())
+
+    wanted = sum(share * rank**2 for rank, share in enumerate(SHARES))
+    assert Threads.run(minimum, 4) == pytest.approx([wanted] * 4, abs=1e-6)
 
 
 @pytest.mark.parametrize("links", [PATH, STAR, ALL], ids=["path", "star", "all"])
@@ -120,7 +139,7 @@ def test_metropolis_weights_add_up_to_one_both_ways(links: Links) -> None:
     torch.testing.assert_close(found.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
-def test_a_worker_without_rows_averages_parameters_without_a_step_of_its_own() -> None:
+def test_a_worker_without_rows_averages_parameters_before_it_has_a_gradient() -> None:
     changes = Threads.run(functools.partial(one_step, PATH, (1.0, 0.0, 0.0, 0.0), exchange="parameters"), 4)
     start = torch.arange(4, dtype=torch.float64)
     assert changes == pytest.approx((weights(PATH) @ start - start).tolist(), abs=1e-12)

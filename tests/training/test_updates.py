@@ -68,8 +68,14 @@ class Scripted(ExecutionStrategy):
 
     only_synchronises, drifts, keeps_state = False, True, True
 
-    def __init__(self, script: Sequence[tuple[Update, Sequence[int]]], bad: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        script: Sequence[tuple[Update, Sequence[int]]],
+        bad: tuple[int, int] | None = None,
+        leading: Sequence[int] = (),
+    ) -> None:
         self.script, self.bad = script, bad  # step and rank whose input is not finite
+        self.leading = leading  # steps that lead own steps
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.worker, self.tally, self.engine = worker, Tally(), worker.engine(model)
@@ -88,7 +94,8 @@ class Scripted(ExecutionStrategy):
             own = update in ("own", "average")
             total = counts[rank] if own else sum(sum(self.script[s][1]) for s in group(self.script, step))
             adjacencies = ShardAdjacency.layers(self.engine, 1, step)
-            yield Batch(x, adjacencies, torch.arange(len(x)), labels, total, update, float(counts[rank]))
+            weight, leads = float(counts[rank]), step in self.leading
+            yield Batch(x, adjacencies, torch.arange(len(x)), labels, total, update, weight, leads=leads)
 
 
 def group(script: Sequence[tuple[Update, Sequence[int]]], step: int) -> range:
@@ -194,6 +201,35 @@ def test_an_average_follows_own_steps_with_the_weights_of_the_batch() -> None:
     found = [each for each, _ in on_ranks(Scripted([("own", counts[0]), ("average", counts[1])]))]
     torch.testing.assert_close(found[0], mean, rtol=0, atol=1e-12)
     assert all(torch.equal(each, found[0]) for each in found)
+
+
+def gradient(step: int, rank: int, count: int, at: Tensor) -> Tensor:
+    """The mean gradient of a rank's rows at some parameters."""
+    model = Linear()
+    nn.utils.vector_to_parameters(at, model.parameters())
+    x, labels = rows(step, rank, count)
+    (F.cross_entropy(model(x, ()), labels, reduction="sum") / max(count, 1)).backward()
+    return parameters_to_vector([each.grad for each in model.parameters()])
+
+
+def test_own_steps_follow_the_gradient_of_all_ranks_since_the_step_that_leads() -> None:
+    """Control variates: g(w) - g(w0) + c(w0). g is 0 on a rank without rows."""
+    counts = [(4, 2, 3), (4, 2, 3), (1, 5, 0), (2, 2, 1), (3, 1, 2)]
+    updates: list[Update] = ["own", "own", "average", "own", "average"]
+    leading = (0, 3)
+    start = parameters_to_vector(Linear().parameters()).detach()
+    own, lacking = [start] * RANKS, [torch.zeros_like(start)] * RANKS
+    for step, (update, each) in enumerate(zip(updates, counts, strict=True)):
+        found = [gradient(step, rank, each[rank], own[rank]) for rank in range(RANKS)]
+        if step in leading:
+            mean = sum(n * g for n, g in zip(each, found, strict=True)) / sum(each)
+            lacking = [mean - g for g in found]
+        own = [w - LR * (g + lacked) for w, g, lacked in zip(own, found, lacking, strict=True)]
+        if update == "average":
+            own = [sum(n * w for n, w in zip(each, own, strict=True)) / sum(each)] * RANKS
+    script = list(zip(updates, counts, strict=True))
+    for values, _ in on_ranks(Scripted(script, leading=leading)):
+        torch.testing.assert_close(values, own[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
