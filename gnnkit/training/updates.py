@@ -20,7 +20,7 @@ class Updates:
 
     The state of correcting and leading steps is equal on all ranks, because all ranks
     take these steps with the same gradient. The state of a rank's own steps is kept
-    aside meanwhile. Learning rates are the same, so schedules reach correcting steps too.
+    aside meanwhile. Learning rates are the same, so schedules reach these steps too.
     """
 
     def __init__(self) -> None:
