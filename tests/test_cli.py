@@ -52,7 +52,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
     def run(settings: Settings, folder: Path, started: StartedRank | None, graph: Any, model: Any) -> Result:
         runs.append({"settings": settings, "folder": folder, "started": started, "graph": graph, "model": model})
-        return Result(settings.job, runs.action())
+        return Result(settings.job.name, runs.action())
 
     monkeypatch.setattr(dispatch, "run", run)
     return runs

@@ -197,7 +197,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
     def run(settings: Settings, folder: Path, *_: Any) -> Result:
         runs.append(settings)
-        return Result(settings.job, {})
+        return Result(settings.job.name, {})
 
     monkeypatch.setattr(dispatch, "run", run)
     return runs

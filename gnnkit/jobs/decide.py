@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit import config, plugins
-from gnnkit.config import TRAINED
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.foresee import Foreseen, foresee
@@ -138,7 +137,7 @@ def _decide(
     """
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.create_strategy()
-    if not strategy.full_graph or (settings.job in TRAINED and settings.strategy.name != AUTO):
+    if not strategy.full_graph or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
         return _fewest_words(settings, graph, given, folder, meanwhile)
     open_partition = settings.partition.nodes.name == AUTO
     named = (
@@ -199,7 +198,7 @@ def _words(
     settings: Settings, graph: Graph | None, given: Given, named: Mapping[str, PartitionSettings]
 ) -> dict[str, float]:
     graph = load(settings, graph)
-    if ModelSource(settings.model, given).trains and settings.job not in TRAINED:
+    if ModelSource(settings.model, given).trains and not settings.job.reads_checkpoint:
         graph, _ = read(settings, graph)
     return {name: float(quality.words.max()) for name, quality in promising(settings, graph, named)}
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnkit import config
-from gnnkit.config import TRAINED
 from gnnkit.errors import UserError
 from gnnkit.launcher import RANKS
 from gnnkit.leader.result import Result
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from gnnkit.sync import GradientSync
     from gnnkit.task import Task
 
+TRAINED = ("predict", "test")
 DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
 
 
@@ -52,13 +52,13 @@ def check(settings: Settings, graph: Graph | None = None, model: Given = None) -
         The settings, with the default sampler if the strategy draws and none is chosen.
     """
     store = settings.dataset.create().store_folder if graph is None else None
-    if store is not None and settings.job == "partition":
+    if store is not None and settings.job.name == "partition":
         raise UserError(f"dataset.root={store} is cut already: job=partition reads the data set itself")
     if settings.partition.nodes.name != AUTO:
         settings.partition.nodes.create()
     if settings.launcher.name != AUTO:
         launcher_for(settings.launcher, RANKS)
-    if settings.job == "partition" and not settings.is_open:
+    if settings.job.name == "partition" and not settings.is_open:
         return settings
     if settings.strategy.name == AUTO:
         return _check_open(settings, graph, model)
@@ -104,7 +104,7 @@ def done(settings: Settings, folder: str | Path | None, graph: Graph | None) -> 
         graph: Instead of the data set.
     """
     named = settings.output if folder is None else folder
-    if settings.job != "partition" or settings.on_exists != "refuse" or named is None:
+    if settings.job.name != "partition" or settings.on_exists != "refuse" or named is None:
         return None
     from gnnkit.jobs.partition import unchanged
 
@@ -148,7 +148,7 @@ def _check_parts(settings: Settings, model: Given) -> Settings:
         from gnnkit.jobs import relief
 
         relief.check(settings, strategy, sync, task)
-    if settings.job == "train" and source.trains and sync.on_lost == "continue":
+    if settings.job.trains and source.trains and sync.on_lost == "continue":
         lost.check(settings, strategy, task)
     return settings
 
@@ -189,7 +189,7 @@ def _check_iterated(settings: Settings, source: ModelSource, strategy: Execution
     """Raises `UserError` for a job or a strategy that iterates no program."""
     from gnnkit.jobs import iterate
 
-    if settings.job in TRAINED:
+    if settings.job.reads_checkpoint:
         raise UserError(f"job={settings.job}: model={source.name} is iterated, and has no trained parameters")
     iterate.check(settings, strategy)
 
@@ -240,7 +240,7 @@ def _check_companions(settings: Settings, source: ModelSource) -> None:
     """Raises `UserError` for loggers and callbacks that the job cannot have."""
     if settings.companions and not source.trains:
         raise UserError(f"{settings.companions[0]}: model={source.name} is iterated, not trained: leave it out")
-    if settings.job != "train":
+    if not settings.job.trains:
         return
     for choice in settings.logger:
         choice.create().check()
@@ -336,7 +336,7 @@ def run(
         graph: Instead of the data set.
         model: Instead of the configured model.
     """
-    if settings.job == "plan":
+    if settings.job.name == "plan":
         from gnnkit.jobs.plan import plan
 
         assert folder is not None
@@ -352,7 +352,7 @@ def run(
         phase("choosing the layout")
         return check(decide.decide(settings, folder, graph, model, meanwhile), graph, model)
 
-    if settings.job == "partition":
+    if settings.job.name == "partition":
         from gnnkit.jobs.partition import partition
 
         assert folder is not None
@@ -361,7 +361,7 @@ def run(
     from gnnkit.jobs.models import ModelSource
     from gnnkit.jobs.run import run_ranks
 
-    work = functools.partial(_work, settings.job, ModelSource(settings.model, model).trains)
+    work = functools.partial(_work, settings.job.name, ModelSource(settings.model, model).trains)
     if started is not None:
         return join(work(), functools.partial(_needs, model), decided, settings, folder, started, graph, model)
     assert folder is not None
@@ -371,10 +371,10 @@ def run(
 
 def preload(settings: Settings) -> None:
     """Imports all that the job's ranks will import, for processes to be forked."""
-    if settings.job in ("train", "verify", *TRAINED):
+    if settings.job.name in ("train", "verify", *TRAINED):
         from gnnkit.jobs.models import ModelSource
 
-        _work(settings.job, ModelSource(settings.model, None).trains)
+        _work(settings.job.name, ModelSource(settings.model, None).trains)
 
 
 def _needs(model: Given, settings: Settings) -> Needs:
@@ -391,13 +391,14 @@ def _needs(model: Given, settings: Settings) -> Needs:
     source = ModelSource(settings.model, model)
     strategy: ExecutionStrategy = settings.create_strategy()
     return Needs(
-        trains=source.trains and settings.job != "predict",
+        trains=source.trains and settings.job.needs_labels,
         graph=strategy.reads_graph and source.trains,
-        reference=settings.job == "verify",
+        reference=settings.job.name == "verify",
         features=not strategy.fetches,
         sparse=inputs.reads_sparse(settings, source, strategy),
         owned_edges=strategy.one_column or strategy.fetches,
         recut=settings.leader.rebalance and strategy.relief == "nodes",
+        inputs=source.trains,
     )
 
 

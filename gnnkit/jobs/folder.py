@@ -72,7 +72,7 @@ def resumed(settings: Settings, folder: str | Path | None) -> Settings:
     named = settings.output if folder is None else folder
     if settings.on_exists != "resume":
         return settings
-    if settings.job != "train":
+    if not settings.job.trains:
         raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
@@ -127,7 +127,7 @@ def opened(settings: Settings, folder: str | Path | None, overrides: Sequence[st
         try:
             yield made
         except (KeyboardInterrupt, SystemExit):
-            if settings.job == "train":
+            if settings.job.trains:
                 print(f"gnnkit: interrupted: {_how_to_go_on(made)}", file=sys.stderr, flush=True)
             raise
 

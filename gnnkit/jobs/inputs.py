@@ -34,7 +34,7 @@ def check(settings: Settings, source: ModelSource, strategy: ExecutionStrategy, 
             raise UserError(f"input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto")
     if settings.inputs != "learned":
         return
-    if settings.job == "plan":
+    if settings.job.reads_plan:
         raise UserError(
             "inputs=learned: job=plan counts no gradients of input rows: plan with inputs=features or inputs=degree"
         )

@@ -72,7 +72,7 @@ def join(
 
     ranks = Ranks(joined, started.world_size, settings.comm.load(), settings.timeout)
     try:
-        return Result(settings.job, settings.create_launcher().ranks(ranks)[started.rank])
+        return Result(settings.job.name, settings.create_launcher().ranks(ranks)[started.rank])
     finally:
         if folder is not None:
             shutil.rmtree(folder / PREPARED, ignore_errors=True)

@@ -35,9 +35,9 @@ def check(settings: Settings, model: object) -> None:
     if "embeddings" in settings.write and isinstance(model, nn.Module):
         _check_layers(model)
     task: Task = settings.task.create()
-    if settings.job == "predict" and "predictions" in settings.write and not isinstance(task, NodeTask):
+    if not settings.job.needs_labels and "predictions" in settings.write and not isinstance(task, NodeTask):
         raise UserError(
-            f"job=predict: task={settings.task.name} predicts edges that were held out: write=[logits] gives the "
+            f"job={settings.job}: task={settings.task.name} predicts edges that were held out: write=[logits] gives the "
             "rows of all nodes, and job=test scores the edges"
         )
     if "probabilities" in settings.write and type(task).probabilities is Task.probabilities:

@@ -42,7 +42,7 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
 
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
-    tests = settings.job == "test"
+    tests = settings.job.needs_labels
     names = names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
@@ -97,10 +97,10 @@ def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | Non
     ):
         if value != wanted:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
-    if job.settings.job == "test" and given.num_classes > widths.num_classes:
+    if job.settings.job.needs_labels and given.num_classes > widths.num_classes:
         raise UserError(
             f"dataset has labels for {given.num_classes} outputs, the model of {job.settings.checkpoint} has "
             f"{widths.num_classes}"
         )
-    if job.settings.job == "test" and names is not None and own is not None and names != own:
+    if job.settings.job.needs_labels and names is not None and own is not None and names != own:
         raise UserError(f"dataset has other class names than {job.settings.checkpoint}: figures would mix up classes")

@@ -44,7 +44,7 @@ def run_ranks(
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
         work = functools.partial(find_work(), Job(settings, folder, prepared, model))
-        return Result(settings.job, start_ranks(work, settings, settings.world_size, settings.create_launcher()))
+        return Result(settings.job.name, start_ranks(work, settings, settings.world_size, settings.create_launcher()))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
 

@@ -53,11 +53,11 @@ def start(
     begin()
     started = settings.started
     is_leader = started is None or started.rank == 0
-    if settings.job in _IN_ONE_PROCESS:
+    if settings.job.name in _IN_ONE_PROCESS:
         if not is_leader:
-            return Result(settings.job, {})
+            return Result(settings.job.name, {})
         started = None
-    if settings.job in _WITHOUT_RUN:
+    if settings.job.name in _WITHOUT_RUN:
         return _without_run(settings, folder, graph)
     settings = run_folders.resumed(settings, folder)
     if is_leader:
@@ -76,7 +76,7 @@ def start(
             result = dispatch.run(settings, run_folder, started, graph, model)
         if run_folder is None:
             return result
-        if settings.job == "train":
+        if settings.job.trains:
             result = timed(result, time.perf_counter() - begun)
             result = result.with_figure("command", command(overrides, program))
         return _told(settings, replace(result, run_folder=run_folder), run_folder)
@@ -92,7 +92,7 @@ def _told(settings: Settings, result: Result, run_folder: Path) -> Result:
     """
     result.save(run_folder)
     say(result.table())
-    if settings.job == "train" and settings.report:
+    if settings.draws_report:
         phase("drawing report.html")
         after_run(run_folder)
     say(f"written to {run_folder}")
@@ -105,7 +105,7 @@ def _without_run(settings: Settings, folder: str | Path | None, graph: Graph | N
     `init` writes a configuration. `report` writes into the folder of the one run, or
     into a new folder for several.
     """
-    if settings.job == "init":
+    if settings.job.name == "init":
         from gnnkit.jobs.init import init
 
         return init(settings, folder, graph)

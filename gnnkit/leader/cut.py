@@ -17,7 +17,7 @@ import numpy as np
 
 from gnnkit.engine.features import round_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
 from gnnkit.leader import picture
 from gnnkit.leader.choose import Decision, describe, shape
@@ -35,6 +35,8 @@ from gnnkit.settings import Settings
 from gnnkit.storage import save_arrays
 from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
+
+_SPELT = {"train": "training", "val": "validation"}  # splits, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,14 @@ class Prepared:
 class Needs:
     """The data that the ranks of a job read."""
 
-    trains: bool  # what the task reads
+    trains: bool  # what the task reads, which needs labels
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
     sparse: bool = False  # whether strategy and model read sparse features
     owned_edges: bool = False  # whether the owner of a node must hold all in-edges
     recut: bool = False  # whether the leader may cut the graph again while the ranks train
+    inputs: bool = True  # whether a model reads input rows. A program need not
 
     @property
     def shares_all(self) -> bool:
@@ -84,7 +87,7 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
     prepared, links = task.prepare(graph)
-    needed = (Split.VAL, Split.TEST) if settings.job == "test" else (Split.TRAIN,)
+    needed = [SPLITS[name] for name in settings.job.splits]
     if links is None and not np.isin(prepared.split, needed).any():
         raise UserError(no_split(settings, labelled=bool(prepared.labelled.any())))
     return with_inputs(prepared, settings.inputs), links
@@ -92,7 +95,7 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
 
 def no_split(settings: Settings, *, labelled: bool) -> str:
     """Says which split is missing, and what to do."""
-    what = "validation or test" if settings.job == "test" else "training"
+    what = " or ".join(_SPELT.get(name, name) for name in settings.job.splits)
     if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
     else:
@@ -118,7 +121,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
-    elif settings.job == "predict":
+    elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
     kept, read_at = Kept(settings.cache, graph), time.monotonic()
@@ -139,7 +142,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         keep(folder, settings, partition, changed=shifted is not None)
     if needs.reference:
         save_whole(graph, needs, target)
-    if settings.job == "train" and settings.report:
+    if settings.draws_report:
         picture.save(graph, partition, folder)
     summary = "\n".join([prepared.summary, *told, *lines, *note, *kept.notes])
     cut_at = time.monotonic()

@@ -70,7 +70,7 @@ def _taken(settings: Settings, needs: Needs, folder: Path, root: Path, in_child:
         shutil.copyfile(root / IDS, folder / IDS)
     if not needs.shares_all:
         write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
-    if settings.job == "train" and settings.report:
+    if settings.draws_report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
     found = _of_run(settings, needs, manifest, root, missing)
     return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
@@ -111,11 +111,10 @@ def _check(settings: Settings, needs: Needs, manifest: Manifest, root: Path) -> 
             f"dataset.root={root}: parts of task={settings.task.name} lack the edges that are held out, and this job reads "
             "all edges: name the data set itself"
         )
-    if needs.trains and not manifest.holds["links"]:
-        splits = ("val", "test") if settings.job == "test" else ("train",)
-        if not any(manifest.counts[split] for split in splits):
-            raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
-    if settings.inputs == "features" and (needs.trains or settings.job == "predict"):
+    is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
+    if needs.trains and not is_split:
+        raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
+    if settings.inputs == "features" and needs.inputs:
         check_width(manifest.counts["features"])
     partition, _ = rebalanced(settings, manifest.counts["nodes"])
     if partition is not None:

@@ -85,7 +85,7 @@ def test_a_disk_without_locks_is_told_and_used(
 
 def test_a_report_into_a_folder_in_use_is_refused(settings: Settings, tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(UserError, match="writes there now"):
-        start(replace(settings, job="report", runs=(str(tmp_path),)))
+        start(replace(settings, job=config.JOBS["report"], runs=(str(tmp_path),)))
 
 
 def refuse(settings: Settings, folder: Path, steps: str, *files: str) -> None:

@@ -116,13 +116,13 @@ class _Sweep:
             chosen = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
             lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {chosen}")
         done = [outcome.job for outcome in self.outcomes if outcome.status == DONE]
-        if self.settings.job == "train" and self.settings.report:
+        if self.settings.draws_report:
             after_sweep({f"{job.number}: {job.title}": job.folder for job in done}, self.folder)
         lines.append(f"{len(done)} of {len(self.outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
     def _search(self) -> Search:
-        if self.settings.job != "train":
+        if not self.settings.job.trains:
             raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job} has none")
         return Search(self.overrides, self.hydra.under("sweeper"), self.task)
 
