@@ -2,7 +2,7 @@
 
 `start` makes the run folder. `dispatch` checks the plugins and chooses the work of a
 rank. `run` starts the ranks, or `join` joins ranks that were started. Every rank then
-does the work of a `Job`: `train`, `iterate` for programs, or `verify`. The leader's
+does the work of a `RankJob`: `train`, `iterate` for programs, or `verify`. The leader's
 `figures` go back to `start`, into `result.json`. `sweep` runs several jobs.
 """
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gnnkit.graph import Graph
-    from gnnkit.jobs.job import RankWork
     from gnnkit.jobs.models import Given, ModelSource
+    from gnnkit.jobs.rank_job import RankWork
     from gnnkit.launch.environment import StartedRank
     from gnnkit.leader.cut import Needs
     from gnnkit.model.program import Program

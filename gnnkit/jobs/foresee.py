@@ -17,9 +17,9 @@ from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.jobs.inputs import reads_sparse
-from gnnkit.jobs.job import DTYPES
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit.jobs.rank_job import DTYPES
 from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, ranks_here, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience

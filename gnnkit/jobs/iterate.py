@@ -24,7 +24,7 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
 from gnnkit.jobs.device import device_name
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -80,7 +80,7 @@ def check(settings: Settings, strategy: ExecutionStrategy) -> None:
         raise UserError(f"sync.servers={settings.servers}: programs have no gradients, leave the key out")
 
 
-def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
+def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
     """Steps until the values have converged, and writes the values.
 
     Collective. The leader writes. Returns the figures.

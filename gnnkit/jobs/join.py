@@ -15,8 +15,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import adopt, to_plain
 from gnnkit.jobs.identity import identity
-from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
+from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.phases import say
@@ -86,7 +86,7 @@ def _prepare_for_others(
     folder: Path,
     graph: Graph | None,
     model: Given,
-) -> Job:
+) -> RankJob:
     """Decides, prepares the data in a child, and tells the other ranks.
 
     Sends heartbeats meanwhile.
@@ -121,10 +121,10 @@ def _prepare_for_others(
         raise
     tell(folder=str(folder), prepared=prepared.to_dict(), decision=to_plain(settings))
     say(prepared.summary)
-    return Job(settings, folder, prepared, model)
+    return RankJob(settings, folder, prepared, model)
 
 
-def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
+def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> RankJob:
     """Waits for the leader's preparation. Each heartbeat renews the deadline.
 
     Args:
@@ -138,7 +138,7 @@ def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
             raise UserError(message["error"])
         if "prepared" in message:
             settings = adopt(settings, message["decision"])
-            return Job(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), model)
+            return RankJob(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), model)
 
 
 def _seen(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from gnnkit.comm import Communicator, Mailbox, Survivors
 from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import dispensable
 from gnnkit.leader.channel import LEADER
 from gnnkit.settings import Settings
@@ -82,7 +82,7 @@ def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Ite
 
 
 def evaluation(
-    job: Job, worker: Worker, model: nn.Module, scratch: Path | None = None, learned: LearnedRows | None = None
+    job: RankJob, worker: Worker, model: nn.Module, scratch: Path | None = None, learned: LearnedRows | None = None
 ) -> Evaluation:
     """Makes the evaluation of a model, also of the nodes of workers that are lost.
 

@@ -14,7 +14,7 @@ from gnnkit.checks import Array
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, by_node
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named
 from gnnkit.leader.channel import LEADER
 from gnnkit.settings import Settings
@@ -45,7 +45,7 @@ def check(settings: Settings, model: object) -> None:
 
 
 def write(
-    job: Job, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
+    job: RankJob, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Writes the wanted rows. Collective.
 

@@ -14,14 +14,14 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures, lost, outputs, rows, weights
-from gnnkit.jobs.job import Job
 from gnnkit.jobs.models import Widths
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
 
 
-def predict(job: Job, comm: Communicator) -> dict[str, Any]:
+def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     """Computes the outputs of all nodes, and with job=test the figures of the task.
 
     Collective. Returns the figures on the leader.
@@ -55,7 +55,7 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
 
 
-def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:
+def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     """Reads the learned input rows of a run, where there are any. Collective.
 
     Args:
@@ -80,7 +80,7 @@ def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:
     return learned
 
 
-def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | None) -> None:
+def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] | None) -> None:
     """Raises `UserError` for a graph that does not fit the trained model.
 
     Args:

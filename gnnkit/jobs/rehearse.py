@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.trial import Alone, tell_row_counts
-from gnnkit.jobs.job import DTYPES, Job, set_up_torch
 from gnnkit.jobs.models import Given
+from gnnkit.jobs.rank_job import DTYPES, RankJob, set_up_torch
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
@@ -161,7 +161,7 @@ def _try_step(
     with _Memory(comm.device) as grown:
         prepared = Prepared([], {}, "", "", "", None, [])
         ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-        job = Job(settings, Path(), prepared, given)
+        job = RankJob(settings, Path(), prepared, given)
         worker = Worker(ranks, shard, DTYPES[settings.trainer.precision], settings.seed, threads=settings.threads)
         strategy, task = job.strategy(), job.task()
         model = job.own_model(worker, job.widths(worker), task)

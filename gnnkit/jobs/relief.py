@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from gnnkit.comm import Mailbox
 from gnnkit.errors import UserError
 from gnnkit.jobs import lost, rows
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import rebalanced
@@ -72,7 +72,7 @@ class Relief(Callback):
     the strategy with its place in the run stay.
     """
 
-    def __init__(self, job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> None:
+    def __init__(self, job: RankJob, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> None:
         """Keeps the parts.
 
         Args:
@@ -217,7 +217,7 @@ class Relief(Callback):
         )
 
 
-def relief(job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> list[Relief]:
+def relief(job: RankJob, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> list[Relief]:
     """Makes the callback, where `leader.rebalance` asks for it.
 
     Args:
@@ -229,7 +229,7 @@ def relief(job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) 
     return [Relief(job, mailbox, watch, observer)] if job.settings.leader.rebalance else []
 
 
-def relieved(job: Job, given: list[Relief]) -> tuple[Job, dict[str, Any]]:
+def relieved(job: RankJob, given: list[Relief]) -> tuple[RankJob, dict[str, Any]]:
     """Returns the job with the balance of the last shares, and the figures of changes.
 
     Args:

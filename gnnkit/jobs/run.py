@@ -10,8 +10,8 @@ from typing import Any
 
 from gnnkit.comm import Communicator
 from gnnkit.graph import Graph
-from gnnkit.jobs.job import Job, RankWork
 from gnnkit.jobs.models import Given
+from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
@@ -43,7 +43,7 @@ def run_ranks(
         prepared = prepare(settings, needs, folder, graph, in_child)
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
-        work = functools.partial(find_work(), Job(settings, folder, prepared, model))
+        work = functools.partial(find_work(), RankJob(settings, folder, prepared, model))
         return Result(settings.job.name, start_ranks(work, settings, settings.world_size, settings.create_launcher()))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)

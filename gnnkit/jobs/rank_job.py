@@ -1,4 +1,4 @@
-"""One job, with the data that every rank needs."""
+"""The work of one rank: the settings, and the data that were prepared for the ranks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of product
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """The settings and the prepared data.
+class RankJob:
+    """What the ranks of a job get: the settings and the prepared data.
 
     Holds plain values, for a process that starts afresh.
     """
@@ -156,13 +156,13 @@ def set_up_torch(settings: Settings) -> None:
     torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
 
 
-def with_servers(job: Job, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
+def with_servers(job: RankJob, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
     """Does the work of a worker, or serves and returns None.
 
     Collective over all ranks. Servers end after the workers' `GradientSync.close`.
 
     Args:
-        job: The job.
+        job: The settings and the prepared data.
         world: The workers, and after them the servers.
         work: Called on each worker with the workers, and letters between all ranks.
     """
@@ -177,4 +177,4 @@ def with_servers(job: Job, world: Communicator, work: Callable[[Communicator, Ma
 
 
 # The work of one rank in a job. Collective. Returns the figures, on the leader.
-RankWork = Callable[[Job, Communicator], dict[str, Any]]
+RankWork = Callable[[RankJob, Communicator], dict[str, Any]]
