@@ -6,6 +6,7 @@ does the work of a `RankJob`: `train`, `iterate` for programs, or `verify`. The 
 `figures` go back to `start`, into `result.json`. `sweep` runs several jobs.
 """
 
+from gnnkit.jobs.dispatch import start as start
+from gnnkit.jobs.order import Order as Order
 from gnnkit.jobs.redacted import command as command
 from gnnkit.jobs.redacted import to_yaml as to_yaml
-from gnnkit.jobs.start import start as start

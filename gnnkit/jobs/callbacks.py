@@ -19,9 +19,9 @@ from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
-from gnnkit.training.monitor import LOSS, Monitor
+from gnnkit.training.monitor import Monitor
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
-from gnnkit.training.step import own_method
+from gnnkit.training.step import LOSS, own_method
 
 
 @dataclass(frozen=True, slots=True)

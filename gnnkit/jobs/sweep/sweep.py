@@ -11,9 +11,10 @@ from typing import Any
 
 from gnnkit.config import HydraSettings, fill, key_of, spaces
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch, start
+from gnnkit.jobs import dispatch
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.lock import locked
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
@@ -60,7 +61,7 @@ class _Sweep:
         self.plan: Plan = Grid(self.overrides) if is_grid else self._search()
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
-            dispatch.check(settings)
+            dispatch.check(Order(settings))
         self.folder = self._folder()
         self.outcomes: list[Outcome] = []
 
@@ -199,7 +200,7 @@ class _Sweep:
         """Does a job, in the process of the job."""
 
         def work() -> int:
-            result = start(job.settings, job.folder, overrides=job.overrides)
+            result = dispatch.start(Order(job.settings, folder=job.folder, overrides=job.overrides))
             return 0 if result.get("verified", True) else FAILED
 
         say(f"gnnkit {' '.join(self._arguments(job))}")

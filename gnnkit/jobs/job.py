@@ -1,0 +1,209 @@
+"""A job of the command line: what every job does, and what each says for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from gnnkit.errors import UserError
+from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.report import after_run
+from gnnkit.launch.phases import phase, say
+from gnnkit.launcher import RANKS
+from gnnkit.leader.result import Result
+from gnnkit.settings import AUTO, launcher_for
+
+if TYPE_CHECKING:
+    from gnnkit.jobs.rank_job import RankWork
+    from gnnkit.leader.cut import Needs
+
+
+class Job(ABC):
+    """One job of the command line. Other rooms ask the facts in `settings.job`."""
+
+    on_ranks: ClassVar[bool] = False  # False: the leader's process does the job alone
+
+    @abstractmethod
+    def start(self, order: Order) -> Result:
+        """Does the job, and prints the result."""
+
+
+class Run(Job):
+    """A job with a run folder, which keeps the configuration and `result.json`.
+
+    The plugins are checked before the folder is made.
+    """
+
+    def start(self, order: Order) -> Result:
+        begun = time.perf_counter()
+        order = run_folders.resumed(order)
+        if order.is_leader:
+            phase(f"job={order.settings.job}: checking the configuration")
+        with contextlib.ExitStack() as held:
+            with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
+                order = self.check(order)
+                if (found := self.done(order)) is not None:
+                    say(found.table())
+                    return found
+                if order.is_leader:
+                    order = replace(order, folder=held.enter_context(run_folders.opened(order)))
+                    if order.settings.notes:
+                        say("\n".join(order.settings.notes))
+                result = self.work(order)
+            if not order.is_leader:
+                return result
+            result = replace(self.finish(order, result, time.perf_counter() - begun), run_folder=order.run_folder)
+            return _told(order, result)
+
+    def check(self, order: Order) -> Order:
+        """Raises `UserError` for plugins and arguments that do not fit.
+
+        Makes every plugin that the job reads once, before anything is started. So each
+        constructor checks the arguments. Returns the order with the default sampler if
+        the strategy draws and none is chosen.
+        """
+        settings = order.settings
+        if order.graph is None:
+            settings.dataset.create()
+        if settings.partition.nodes.name != AUTO:
+            settings.partition.nodes.create()
+        if settings.launcher.name != AUTO:
+            launcher_for(settings.launcher, RANKS)
+        if settings.strategy.name == AUTO and settings.is_open:
+            return self._check_open(order)
+        return self.check_parts(order)
+
+    def check_parts(self, order: Order) -> Order:
+        """Checks the parts of the ranks' work, for one strategy."""
+        from gnnkit.jobs import fits
+        from gnnkit.jobs.parts import Parts
+
+        parts = Parts.of(order)
+        fits.check(parts)
+        parts.check()
+        return replace(order, settings=parts.settings)
+
+    def _check_open(self, order: Order) -> Order:
+        """Checks each strategy that `strategy=auto` may lead to.
+
+        Raises the `UserError` of the first where all are refused. Returns the order
+        with the one strategy that is not refused, if there is one only.
+        """
+        from gnnkit.jobs import decide
+
+        fit: list[Order] = []
+        refused: list[UserError] = []
+        for settings in decide.possible(order.settings):
+            try:
+                fit.append(self.check(replace(order, settings=settings)))
+            except UserError as error:
+                refused.append(error)
+        if not fit:
+            raise refused[0]
+        if not refused:
+            return order
+        only = fit[0].settings
+        note = f"strategy=auto takes {only.strategy.name}, as another is refused: {refused[0]}"
+        return replace(order, settings=replace(only, notes=(*only.notes, note)))
+
+    def done(self, order: Order) -> Result | None:
+        """Returns the result of the same job, where the run folder holds it already."""
+        return None
+
+    @abstractmethod
+    def work(self, order: Order) -> Result:
+        """Does the job. The order is checked, and the leader's has the run folder."""
+
+    def finish(self, order: Order, result: Result, seconds: float) -> Result:
+        """Adds figures on the leader. `seconds` is the wall time of the whole job."""
+        return result
+
+    def decided(self, order: Order, meanwhile: Callable[[], None] = lambda: None) -> Order:
+        """Returns the order with the leader's decisions in place of each `auto`.
+
+        Args:
+            order: From `check`, with the run folder.
+            meanwhile: Called a few times a second.
+        """
+        if not order.settings.is_open:
+            return order
+        from gnnkit.jobs import decide
+
+        phase("choosing the layout")
+        return self.check(replace(order, settings=decide.decide(order, meanwhile)))
+
+
+class OnRanks(Run):
+    """A run of several ranks, which the launcher starts, or which were started."""
+
+    on_ranks = True
+
+    @abstractmethod
+    def rank_work(self, *, trains: bool) -> RankWork:
+        """Imports the work of one rank, and all that this work imports.
+
+        Args:
+            trains: Whether the model is trained. Otherwise the model is iterated.
+        """
+
+    def needs(self, order: Order) -> Needs:
+        """Says what the ranks read. `order` has no `auto` any more."""
+        from gnnkit.jobs.inputs import reads_sparse
+        from gnnkit.leader.cut import Needs
+
+        settings, source = order.settings, order.source
+        strategy = settings.create_strategy()
+        return Needs(
+            trains=source.trains and settings.job.needs_labels,
+            graph=strategy.reads_graph and source.trains,
+            reference=False,
+            features=not strategy.fetches,
+            sparse=reads_sparse(settings, source, strategy),
+            owned_edges=strategy.one_column or strategy.fetches,
+            recut=settings.leader.rebalance and strategy.relief == "nodes",
+            inputs=source.trains,
+        )
+
+    def work(self, order: Order) -> Result:
+        from gnnkit.jobs.join import join
+        from gnnkit.jobs.run import run_ranks
+
+        find_work = functools.partial(self.rank_work, trains=order.source.trains)
+        if order.settings.started is not None:
+            return join(find_work(), self.needs, self.decided, order)
+        order = self.decided(order)
+        return run_ranks(find_work, self.needs(order), order)
+
+
+def _told(order: Order, result: Result) -> Result:
+    """Writes and prints the result, and draws the report of a training run."""
+    result.save(order.run_folder)
+    say(result.table())
+    if order.settings.draws_report:
+        phase("drawing report.html")
+        after_run(order.run_folder)
+    say(f"written to {order.run_folder}")
+    return result
+
+
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Turns the garbage collector off in a process that imports, starts and waits.
+
+    Imported modules stay, and each pass over these objects takes long. Processes that
+    work turn the collector on.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
