@@ -22,7 +22,7 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Ranks
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs, Prepared
+from gnnkit.leader.cut import Needs, Preparation, Prepared
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.leader.stored import prepared as prepare
@@ -93,7 +93,7 @@ def _prepare_for_others(
     try:
         order = decided(order, beat)
         in_child = functools.partial(run_in_child, patience=Patience.of(timeout), meanwhile=beat)
-        prepared = prepare(order.settings, needs(order), folder, order.graph, in_child)
+        prepared = prepare(Preparation(order.settings, needs(order), folder, order.graph), in_child)
     except UserError as error:
         tell(error=str(error))
         raise

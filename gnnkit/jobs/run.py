@@ -15,7 +15,7 @@ from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Launcher, Ranks
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs
+from gnnkit.leader.cut import Needs, Preparation
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.leader.stored import prepared as prepare
@@ -34,7 +34,7 @@ def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> 
     try:
         patience = Patience.of(settings.timeout)
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
-        prepared = prepare(settings, needs, folder, order.graph, in_child)
+        prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
         work = functools.partial(find_work(), RankJob(settings, folder, prepared, order.model))

@@ -83,6 +83,16 @@ class Needs:
         return self.graph and self.features
 
 
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is to be prepared for the ranks of a run."""
+
+    settings: Settings  # without any `auto`
+    needs: Needs
+    folder: Path  # the run folder
+    graph: Graph | None = None  # instead of the data set
+
+
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
@@ -103,21 +113,15 @@ def no_split(settings: Settings, *, labelled: bool) -> str:
     return f"dataset: no node is in the {what} split: {way}"
 
 
-def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:
+def prepare(asked: Preparation) -> dict[str, Any]:
     """Cuts the graph as the leader assigns it, and writes what every rank reads.
 
-    Args:
-        settings: The configuration.
-        needs: The data that the ranks read.
-        folder: The run folder.
-        graph: Instead of the data set.
-
-    Returns:
-        The fields of `Prepared`.
+    Returns the fields of `Prepared`.
     """
     begun = time.monotonic()
+    settings, needs, folder = asked.settings, asked.needs, asked.folder
     phase(f"reading dataset={settings.dataset.name}")
-    graph, told = as_read(settings, with_names(settings, graph), folder)
+    graph, told = as_read(settings, with_names(settings, asked.graph), folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
@@ -130,10 +134,10 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     partition = kept_partition(kept, settings) if shifted is None else shifted
     partitioned_at = time.monotonic()
     if partition.edge_cell is not None:
-        check_owned(settings, needs)
+        check_owned(asked)
     phase("cutting")
     target = folder / PREPARED
-    prepared = _kept_shards(kept, settings, needs, partition, folder)
+    prepared = _kept_shards(asked, kept, partition)
     if links is not None:
         links.save(target / LINKS)
     if needs.recut:
@@ -150,12 +154,13 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
-def check_owned(settings: Settings, needs: Needs) -> None:
+def check_owned(asked: Preparation) -> None:
     """Raises `UserError` where owners of nodes must hold all in-edges.
 
     For partitions whose edges may be away from these owners.
     """
-    if needs.owned_edges:
+    settings = asked.settings
+    if asked.needs.owned_edges:
         raise UserError(
             f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
             f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
@@ -168,17 +173,10 @@ def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
     uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
-def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:
-    """Writes the shards into the run folder, or links those of an earlier run there.
-
-    Args:
-        kept: The graph, and what earlier runs have made of the graph.
-        settings: The configuration.
-        needs: The data that the ranks read.
-        partition: The partition of the graph.
-        folder: The run folder.
-    """
-    graph, target, report = kept.graph, folder / PREPARED, folder / COORDINATION
+def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepared:
+    """Writes the shards into the run folder, or links those of an earlier run there."""
+    settings, needs, graph = asked.settings, asked.needs, kept.graph
+    target, report = asked.folder / PREPARED, asked.folder / COORDINATION
 
     def make() -> Prepared:
         shutil.rmtree(target, ignore_errors=True)  # half of an entry that has vanished
