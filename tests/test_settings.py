@@ -448,6 +448,11 @@ def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, A
             dispatch.check(Order(settled))
 
 
+def test_every_job_has_its_facts_and_its_class() -> None:
+    assert set(dispatch._BY_NAME) == set(config.JOBS)
+    assert all(facts.name == name for name, facts in config.JOBS.items())
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Settles a configuration as on a machine with these GPUs and cores."""
