@@ -112,7 +112,7 @@ def opened(order: Order) -> Iterator[Path]:
     Says how to go on where training is interrupted.
     """
     with bare(order) as made:
-        _write_configuration(made, order.settings, order.overrides)
+        _write_configuration(made, order)
         try:
             yield made
         except (KeyboardInterrupt, SystemExit):
@@ -127,12 +127,13 @@ def _how_to_go_on(folder: Path) -> str:
     return f"{folder} keeps the last checkpoint: output={shlex.quote(str(folder))} on_exists=resume goes on from there"
 
 
-def _write_configuration(made: Path, settings: Settings, overrides: Sequence[str]) -> None:
+def _write_configuration(made: Path, order: Order) -> None:
+    settings = order.settings
     (made / _CONFIG).write_text(to_yaml(settings.composed), encoding="utf-8")
     record = made / RECORD
     record.mkdir(exist_ok=True)
     (record / "config.yaml").write_text(plain_yaml(settings.composed), encoding="utf-8")
-    (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in overrides]), encoding="utf-8")
+    (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in order.overrides]), encoding="utf-8")
 
 
 def new_folder(base: Path) -> Path:
