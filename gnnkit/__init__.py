@@ -180,4 +180,4 @@ def _start(
         settled = settings.with_choice(settled, settings.Choice("model", name, {}))
     for kind, objects in (given or {}).items():
         settled = settings.with_given(settled, kind, _by_class(kind, objects))
-    return jobs.start(settled, folder, graph, model, overrides, program="gnnkit from Python:")
+    return jobs.start(jobs.Order(settled, graph, model, folder, overrides, program="gnnkit from Python:"))

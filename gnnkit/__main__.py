@@ -149,7 +149,7 @@ def _run_job(composed: dict[str, Any], overrides: Sequence[str], hydra: config.H
     from gnnkit import jobs, settings
 
     _set_verbosity(hydra["verbose"])
-    result = jobs.start(settings.settle(composed), overrides=overrides)
+    result = jobs.start(jobs.Order(settings.settle(composed), overrides=overrides))
     return 0 if result.get("verified", True) else FAILED
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gnnkit import plugins
-from gnnkit.config import SECTIONS, TRAINED, dotted, of_option, read_otherwise
+from gnnkit.config import JOBS, SECTIONS, JobFacts, dotted, of_option, read_otherwise
 from gnnkit.errors import UserError
 from gnnkit.ranges import (
     MAX_COUNT,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"  # a partition or a strategy that the leader chooses, a launcher that says so
 _OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
-JOBS = ("train", "verify", "plan", "partition", "predict", "test", "report", "init")
 WRITTEN = ("predictions", "logits", "probabilities", "embeddings")
 FORMATS = ("npy", "parquet")  # of the files that `write` names
 SCHEDULES = ("cosine", "linear", "plateau")
@@ -279,7 +278,7 @@ class Settings:
     else is `auto` any more.
     """
 
-    job: str
+    job: JobFacts
     inputs: str  # one of INPUTS
     input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
     features: FeaturesSettings  # read where `inputs` is "features"
@@ -290,7 +289,7 @@ class Settings:
     output: str | None  # the run folder
     on_exists: str  # of ON_EXISTS: where the run folder holds a run
     cache: Path | None  # where partitions and shards are kept. None: nowhere
-    checkpoint: str | None  # of jobs in TRAINED: the folder of the run that has trained
+    checkpoint: str | None  # the folder of the run that has trained, where the job reads one
     write: tuple[str, ...]  # of WRITTEN
     write_format: str  # one of FORMATS
     dataset: Choice
@@ -319,7 +318,7 @@ class Settings:
     decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
 
     def __post_init__(self) -> None:
-        if self.job != "train" and self.companions:
+        if self.companions and not self.job.trains:
             raise UserError(f"{self.companions[0]}: job={self.job} does not train: leave it out")
 
     @property
@@ -333,9 +332,14 @@ class Settings:
         ]
 
     @property
+    def draws_report(self) -> bool:
+        """Whether the run leaves `report.html`."""
+        return self.job.trains and self.report
+
+    @property
     def is_open(self) -> bool:
         """Whether the leader has anything to decide that the job reads."""
-        strategy = () if self.job == "partition" else (self.strategy.name,)
+        strategy = (self.strategy.name,) if self.job.reads_strategy else ()
         return AUTO in (self.partition.nodes.name, *strategy)
 
     def create_strategy(self) -> Any:
@@ -399,12 +403,13 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     started = _started(launcher)
     notes = _replace_auto(config, launcher, started)
     workers = _count("workers", config, MAX_WORKERS)
-    plan = _plan(config)
+    job = JOBS[one_of("job", config["job"], JOBS)]
+    plan = _plan(job, config)
     comm = _choice("comm", config)
     _expect_keys("comm", comm.arguments, (), ("timeout",))
-    dataset, checkpoint = _choice("dataset", config), _checkpoint(config["job"], config["checkpoint"])
+    dataset, checkpoint = _choice("dataset", config), _checkpoint(job, config["checkpoint"])
     return Settings(
-        job=one_of("job", config["job"], JOBS),
+        job=job,
         inputs=one_of("inputs", config["inputs"], INPUTS),
         input_rows=_input_rows(config["inputs"], config["input_rows"]),
         features=_features(config["inputs"], config["features"]),
@@ -437,7 +442,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         plan=plan,
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
-        runs=_runs(config["job"], config["runs"]),
+        runs=_runs(job, config["runs"]),
         composed=config,
         notes=notes,
         read_otherwise=() if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments),
@@ -674,11 +679,11 @@ def _check_auto(section: Mapping[str, Any]) -> None:
             raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")
 
 
-def _plan(config: Mapping[str, Any]) -> PlanSettings:
+def _plan(job: JobFacts, config: Mapping[str, Any]) -> PlanSettings:
     """Reads the numbers of a cluster. Raises `UserError` where nothing reads these."""
     plan = PlanSettings(**config["plan"])
     named = (config["strategy"].get("name"), config["partition"].get("nodes"))
-    if plan.is_cluster and config["job"] != "plan" and AUTO not in named:
+    if plan.is_cluster and not job.reads_plan and AUTO not in named:
         key = next(key for key, value in config["plan"].items() if value is not None)
         raise UserError(
             f"plan.{key}={config['plan'][key]} is read by job=plan, partition=auto and strategy=auto: leave it out"
@@ -708,21 +713,21 @@ def _cache(value: object) -> Path | None:
     raise UserError(f"cache={shown(value)} must be auto, false or a folder")
 
 
-def _checkpoint(job: str, value: object) -> str | None:
+def _checkpoint(job: JobFacts, value: object) -> str | None:
     path = _path("checkpoint", value)
-    if (path is None) == (job in TRAINED):
+    if (path is None) == job.reads_checkpoint:
         means = "needs checkpoint=FOLDER of a run that has trained" if path is None else "reads no checkpoint"
-        raise UserError(f"job={shown(job)} {means}" + ("" if path is None else ": trainer.resume goes on from one"))
+        raise UserError(f"job={job} {means}" + ("" if path is None else ": trainer.resume goes on from one"))
     return path
 
 
-def _runs(job: str, value: object) -> tuple[str, ...]:
+def _runs(job: JobFacts, value: object) -> tuple[str, ...]:
     """Returns the run folders of job=report. Raises `UserError` where none is read."""
     given = [] if value is None else value if isinstance(value, list) else [value]
     runs = tuple(path for each in given if (path := _path("runs", each)) is not None)
-    if (job == "report") != bool(runs):
+    if job.reads_runs != bool(runs):
         means = "reads no runs" if runs else "needs runs=FOLDER or runs=[FOLDER,FOLDER] of runs that have trained"
-        raise UserError(f"job={shown(job)} {means}")
+        raise UserError(f"job={job} {means}")
     if len(runs) > MAX_RUNS:
         raise UserError(f"runs has {len(runs)} folders, at most {MAX_RUNS} are compared")
     return runs

@@ -22,18 +22,17 @@ from gnnkit import keys, plugins
 from gnnkit.__main__ import _parser, main
 from gnnkit.config import compose
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch, to_yaml
+from gnnkit.jobs import Order, dispatch, to_yaml
 from gnnkit.jobs.folder import new_folder
-from gnnkit.launch.environment import StartedRank
+from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch.processes import launch
 from gnnkit.leader.result import Result
-from gnnkit.settings import Settings
 from gnnkit.testing import example_graphs
 
 STRATEGY = "strategy=vertex_centric"
 
 
-class Runs(list[dict[str, Any]]):
+class Runs(list[Order]):
     """The jobs that were started, and the action of each."""
 
     action: Callable[[], dict[str, Any]] = dict
@@ -50,11 +49,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Records jobs instead of running jobs."""
     runs = Runs()
 
-    def run(settings: Settings, folder: Path, started: StartedRank | None, graph: Any, model: Any) -> Result:
-        runs.append({"settings": settings, "folder": folder, "started": started, "graph": graph, "model": model})
-        return Result(settings.job, runs.action())
+    def work(job: Run, order: Order) -> Result:
+        runs.append(order)
+        return Result(order.settings.job.name, runs.action())
 
-    monkeypatch.setattr(dispatch, "run", run)
+    for kind in (OnRanks, dispatch.Plan, dispatch.Partition):
+        monkeypatch.setattr(kind, "work", work)
     return runs
 
 
@@ -116,7 +116,7 @@ def test_version_and_configuration_can_be_asked_for(capsys: pytest.CaptureFixtur
 def test_a_run_gets_a_settled_configuration_and_keeps_it(runs: Runs, spelling: str, empty_folder: Path) -> None:
     assert main([spelling, "partition=2d", "workers=2", "comm.timeout=9"]) == 0
     (run,) = runs
-    settings, folder = run["settings"], run["folder"]
+    settings, folder = run.settings, run.run_folder
     assert (settings.workers, settings.comm.name, settings.timeout) == (2, "gloo", 9)
     assert settings.threads >= 1
     assert folder.parent.parent == empty_folder / "outputs"
@@ -296,8 +296,8 @@ def test_the_run_folder_can_be_named_and_must_be_new(
     runs: Runs, capsys: pytest.CaptureFixture[str], empty_folder: Path
 ) -> None:
     assert main([STRATEGY, "output=results/first"]) == 0
-    assert runs[0]["folder"] == empty_folder / "results" / "first"
-    assert (runs[0]["folder"] / "result.json").is_file()
+    assert runs[0].run_folder == empty_folder / "results" / "first"
+    assert (runs[0].run_folder / "result.json").is_file()
     assert main([STRATEGY, "output=results/first"]) == 2
     assert len(runs) == 1
     assert "cannot make the run folder" in capsys.readouterr().err
@@ -343,11 +343,11 @@ def test_credentials_in_urls_are_not_kept(url: str, kept: str) -> None:
 def test_python_takes_the_same_keys(runs: Runs, empty_folder: Path) -> None:
     keys: dict[str, Any] = {"workers": 2, "trainer": {"max_epochs": 3}, "partition": {"name": "2d", "nodes": "hash"}}
     gnnkit.train(strategy="vertex_centric", model={"name": "sage", "hidden": 5}, overrides=["seed=7"], **keys)
-    settings = runs[0]["settings"]
+    settings = runs[0].settings
     assert (settings.workers, settings.seed, settings.trainer.max_epochs) == (2, 7, 3)
     assert (settings.partition.nodes.name, settings.partition.grid) == ("hash", "2d")
     assert (settings.model.name, settings.model.arguments["hidden"]) == ("sage", 5)
-    assert (runs[0]["graph"], runs[0]["model"]) == (None, None)
+    assert (runs[0].graph, runs[0].model) == (None, None)
     with pytest.raises(ValueError, match="wrokers is not known: did you mean workers"):
         gnnkit.train(strategy="vertex_centric", wrokers=3)
 
@@ -358,8 +358,8 @@ def test_python_takes_a_graph_and_a_model(runs: Runs, empty_folder: Path) -> Non
 
     graph = example_graphs()[0]
     gnnkit.train(graph, strategy="vertex_centric", model=two_layers, folder=empty_folder / "run")
-    assert (runs[0]["graph"], runs[0]["model"], runs[0]["folder"]) == (graph, two_layers, empty_folder / "run")
-    composed = runs[0]["settings"].composed
+    assert (runs[0].graph, runs[0].model, runs[0].run_folder) == (graph, two_layers, empty_folder / "run")
+    composed = runs[0].settings.composed
     assert (composed["model"], composed["dataset"]) == ({"name": "two_layers"}, {"name": "graph"})
     with pytest.raises(ValueError, match="graph and dataset are given"):
         gnnkit.train(graph, strategy="vertex_centric", dataset="npz")
@@ -397,7 +397,7 @@ def test_jobs_of_one_process_run_once_where_ranks_were_started(
         monkeypatch.setenv("RANK", str(rank))
         assert main([STRATEGY, f"job={job}"]) == 0
     (run,) = runs
-    assert run["settings"].workers == 3
+    assert run.settings.workers == 3
     assert len(list(empty_folder.glob("outputs/*/*"))) == 1
 
 
@@ -468,10 +468,10 @@ def test_the_configuration_of_a_run_repeats_the_run(
     repeat = ["--config-dir", "first", "--config-name", "config"]
     assert main(repeat) == 0
     assert main([*repeat, "-cd", "first", "model=gin", "seed=4"]) == 0
-    first, second, third = ({**run["settings"].composed, "output": None} for run in runs)
+    first, second, third = ({**run.settings.composed, "output": None} for run in runs)
     assert second == first
     assert (third["model"]["name"], third["seed"], third["partition"]) == ("gin", 4, first["partition"])
-    assert runs[1]["folder"] != runs[0]["folder"]
+    assert runs[1].run_folder != runs[0].run_folder
     assert main([*repeat, "job=predict", "checkpoint=first"]) == 2
     assert "checkpoint and --config-name both name" in capsys.readouterr().err
 
@@ -483,8 +483,8 @@ def test_a_secret_of_the_environment_is_not_kept_and_the_run_can_be_repeated(
     monkeypatch.setenv("DATA_HOST", "example.org")
     path = "/mnt/me:${oc.env:HF_TOKEN}@${oc.env:DATA_HOST}/x?token=${oc.env:HF_TOKEN}"
     assert main([STRATEGY, "dataset=npz", f"dataset.root='{path}'", "output=first"]) == 0
-    folder = runs[0]["folder"]
-    assert runs[0]["settings"].dataset.arguments["root"] == "/mnt/me:hf_abcdef@example.org/x?token=hf_abcdef"
+    folder = runs[0].run_folder
+    assert runs[0].settings.dataset.arguments["root"] == "/mnt/me:hf_abcdef@example.org/x?token=hf_abcdef"
     for path in ("config.yaml", ".hydra/config.yaml", ".hydra/overrides.yaml"):
         assert "abcdef" not in (folder / path).read_text(), path
     assert "@example.org" in (folder / "config.yaml").read_text()
@@ -495,10 +495,10 @@ def test_a_key_that_comes_from_the_environment_repeats(runs: Runs, monkeypatch: 
     monkeypatch.setenv("MY_API_KEY", "abcdef123")
     assert main([STRATEGY, "dataset=npz", "dataset.root=${oc.env:MY_API_KEY}/x", "output=first"]) == 0
     assert (
-        yaml.safe_load((runs[0]["folder"] / "config.yaml").read_text())["dataset"]["root"] == "${oc.env:MY_API_KEY}/x"
+        yaml.safe_load((runs[0].run_folder / "config.yaml").read_text())["dataset"]["root"] == "${oc.env:MY_API_KEY}/x"
     )
     assert main(["--config-dir", "first", "-cn", "config"]) == 0
-    assert runs[1]["settings"].dataset.arguments["root"] == "abcdef123/x"
+    assert runs[1].settings.dataset.arguments["root"] == "abcdef123/x"
 
 
 @pytest.mark.slow

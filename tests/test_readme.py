@@ -25,7 +25,7 @@ import gnnkit.testing
 from gnnkit import config, keys, plugins, settings
 from gnnkit.__main__ import main
 from gnnkit.graph import Graph
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import Order, dispatch
 from tests.runs import within_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +156,7 @@ def test_commands_are_accepted(arguments: list[str], tmp_path: Path, capsys: pyt
         here = [argument for argument in arguments if argument != "trainer.resume=RUN"]  # there is no such run
         (tmp_path / "config.yaml").write_text(json.dumps(config.compose(["strategy=vertex_centric"])))
         here = [argument.replace("checkpoint=RUN", f"checkpoint='{tmp_path}'") for argument in here]
-        checked = dispatch.check(settings.settle(config.compose(config.with_run(here))))
+        checked = dispatch.check(Order(settings.settle(config.compose(config.with_run(here))))).settings
         assert checked.workers >= 1
 
 
@@ -175,7 +175,7 @@ def test_sweeps_are_accepted(arguments: list[str]) -> None:
     fixed = [text for text in fixed if config.key_of(text).partition(".")[0] != "launcher"]  # of the jobs
     for end in (0, 1):
         job = [*fixed, *(f"{space.key}={space.ends[end]}" for space in spaces)]
-        dispatch.check(settings.settle(config.compose(job)))
+        dispatch.check(Order(settings.settle(config.compose(job))))
 
 
 def test_every_experiment_sweeper_and_launcher_is_in_a_table() -> None:

@@ -16,7 +16,8 @@ from gnnkit import config, keys, plugins, settings
 from gnnkit.__main__ import main
 from gnnkit.config import SECTIONS, compose, dotted
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch, start
+from gnnkit.jobs import Order, dispatch, start
+from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.result import Result
@@ -196,11 +197,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Records jobs instead of running jobs."""
     runs: list[Settings] = []
 
-    def run(settings: Settings, folder: Path, *_: Any) -> Result:
-        runs.append(settings)
-        return Result(settings.job, {})
+    def work(job: Run, order: Order) -> Result:
+        runs.append(order.settings)
+        return Result(order.settings.job.name, {})
 
-    monkeypatch.setattr(dispatch, "run", run)
+    for kind in (OnRanks, dispatch.Plan, dispatch.Partition):
+        monkeypatch.setattr(kind, "work", work)
     return runs
 
 
@@ -426,7 +428,7 @@ def test_the_command_refuses_values_before_anything_is_started(
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_a_sampler_that_a_strategy_brings_has_one_fanout_for_each_layer(num_layers: int) -> None:
     llcg = ["strategy=preset_workload", "strategy.correction=llcg", "strategy.average=parameters"]
-    sampler = dispatch.check(settle(compose([*llcg, f"model.num_layers={num_layers}"]))).sampler
+    sampler = dispatch.check(Order(settle(compose([*llcg, f"model.num_layers={num_layers}"])))).settings.sampler
     assert sampler is not None
     assert (sampler.name, sampler.arguments["fanouts"]) == ("neighbor", [15, 10, 10][:num_layers])
 
@@ -444,7 +446,12 @@ def test_every_option_runs_with_its_own_values(chosen: Callable[..., dict[str, A
         if (section, name) in (("launcher", "outside"), ("launcher", "submitit")):
             settled.launcher.create()  # no ranks were started, and no sweep is run
         else:
-            dispatch.check(settled)
+            dispatch.check(Order(settled))
+
+
+def test_every_job_has_its_facts_and_its_class() -> None:
+    assert set(dispatch._BY_NAME) == set(config.JOBS)
+    assert all(facts.name == name for name, facts in config.JOBS.items())
 
 
 @pytest.fixture
@@ -501,7 +508,7 @@ def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
 ) -> None:
     found = machine(gpus=1)
     assert found.notes == ("workers=auto: 4 workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it",)
-    start(found, tmp_path / "run")
+    start(Order(found, folder=tmp_path / "run"))
     assert found.notes[0] in capsys.readouterr().out.splitlines()[:2]
     for overrides, gpus in ((["workers=1"], 1), (["workers=4"], 1), ([], 0), ([], 2)):
         assert machine(*overrides, gpus=gpus).notes == ()

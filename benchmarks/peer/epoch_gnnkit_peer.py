@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnnkit import _core, config, settings
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.allocator import keep_freed_memory
-from gnnkit.leader.cut import Needs, Prepared, prepare
+from gnnkit.leader.cut import Needs, Preparation, Prepared, prepare
 from gnnkit.training.module import TrainingModule
 
 NEEDS = Needs(trains=True, graph=False, reference=False)
@@ -49,10 +49,10 @@ def module_of(comm: Communicator, job: Epochs) -> TrainingModule:
 
     def prepared() -> tuple[Any, Prepared]:
         folder = tempfile.TemporaryDirectory()
-        return folder, Prepared(**prepare(settled, NEEDS, Path(folder.name)))
+        return folder, Prepared(**prepare(Preparation(settled, NEEDS, Path(folder.name))))
 
     folder, facts = job.case.cached("prepared", prepared)
-    ours = Job(settled, Path(folder.name), facts)
+    ours = RankJob(settled, Path(folder.name), facts)
     return make_module(ours, ours.strategy(), ours.worker(comm))
 
 

@@ -17,7 +17,6 @@ from gnnkit.config.compose import leaves as leaves
 from gnnkit.config.compose import of_option as of_option
 from gnnkit.config.earlier import HIDDEN as HIDDEN
 from gnnkit.config.earlier import RECORD as RECORD
-from gnnkit.config.earlier import TRAINED as TRAINED
 from gnnkit.config.earlier import of_file as of_file
 from gnnkit.config.earlier import of_run as of_run
 from gnnkit.config.earlier import read_otherwise as read_otherwise
@@ -29,6 +28,8 @@ from gnnkit.config.hydra import fill as fill
 from gnnkit.config.hydra import hydra_options as hydra_options
 from gnnkit.config.hydra import hydra_section as hydra_section
 from gnnkit.config.hydra import split as split
+from gnnkit.config.jobs import JOBS as JOBS
+from gnnkit.config.jobs import JobFacts as JobFacts
 from gnnkit.config.sweeps import Space as Space
 from gnnkit.config.sweeps import expand as expand
 from gnnkit.config.sweeps import spaces as spaces

@@ -10,6 +10,7 @@ from typing import Any
 
 from gnnkit.config.code import key_of
 from gnnkit.config.compose import MAIN, as_overrides
+from gnnkit.config.jobs import JOBS, JobFacts
 from gnnkit.errors import UserError
 from gnnkit.plugins import arguments_of, load, names, options
 from gnnkit.ranges import local_path, shown
@@ -18,8 +19,6 @@ RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as 
 HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "features", "embedding")  # keys that do
-TRAINED = ("predict", "test")  # jobs of a trained model
-_WITHOUT_STRATEGY = ("report", "init", "partition")  # jobs
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
@@ -54,13 +53,16 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
         given: Sections that come from Python.
     """
     named = {key_of(text): text.partition("=")[2] for text in overrides}
-    if named.get("job") == "init" and (other := next((key for key in named if not _of_data(key)), None)):
-        raise UserError(f"{other}: job=init chooses for your data, leave the key out and edit the file that is written")
-    if named.get("job") in _WITHOUT_STRATEGY and "strategy" not in named:
+    job = _job(named)
+    if job.reads_data_only and (other := next((key for key in named if not _of_data(key)), None)):
+        raise UserError(
+            f"{other}: job={job} chooses for your data, leave the key out and edit the file that is written"
+        )
+    if not job.reads_strategy and "strategy" not in named:
         return ["strategy=auto", *overrides]  # the key must have a value
     if named.get("checkpoint", "null") in ("", "null"):
-        if named.get("job") in TRAINED:
-            raise UserError(f"job={named['job']} needs checkpoint=FOLDER of a run that has trained")
+        if job.reads_checkpoint:
+            raise UserError(f"job={job} needs checkpoint=FOLDER of a run that has trained")
         return list(overrides)
     folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
@@ -89,7 +91,7 @@ def _for_new_data(run: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[
     own, name = _dataset_of(run), named.get("dataset", "").strip("'\"")
     if own is None:
         return
-    if "dataset" not in named and named.get("job") == "predict" and any(key.startswith("dataset.") for key in named):
+    if "dataset" not in named and not _job(named).needs_labels and any(key.startswith("dataset.") for key in named):
         for key in load("dataset", own.name).of_training:
             if key in own.arguments and f"dataset.{key}" not in named:
                 yield f"++dataset.{key}=null"
@@ -142,8 +144,13 @@ def _spelt(value: Any) -> str:
     return "null" if value is None else shown(str(value).lower() if isinstance(value, bool) else value)
 
 
+def _job(named: Mapping[str, str]) -> JobFacts:
+    """Returns the job that overrides name. For another name, that of no special job."""
+    return JOBS.get(named.get("job", ""), JobFacts(""))
+
+
 def _of_data(key: str) -> bool:
-    """Says whether job=init reads a key."""
+    """Says whether a job reads a key that reads nothing but data."""
     return key.partition(".")[0] in ("dataset", "job", "output")
 
 

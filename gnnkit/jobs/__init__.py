@@ -1,11 +1,13 @@
-"""The jobs of the command line: `train`, `verify`, `plan` and `partition`, a file each.
+"""The jobs of the command line. What was asked is an `Order`.
 
-`start` makes the run folder. `dispatch` checks the plugins and chooses the work of a
-rank. `run` starts the ranks, or `join` joins ranks that were started. Every rank then
-does the work of a `Job`: `train`, `iterate` for programs, or `verify`. The leader's
-`figures` go back to `start`, into `result.json`. `sweep` runs several jobs.
+`dispatch` has a class for each job, and `job` what these have in common: the check of
+`parts` by the table in `fits`, the run folder, the result. `run` starts the ranks, or
+`join` joins ranks that were started. Every rank then does the work of a `RankJob`:
+`train`, `iterate` for programs, `verify` or `predict`. The leader's `figures` go into
+`result.json`. `sweep` runs several jobs.
 """
 
+from gnnkit.jobs.dispatch import start as start
+from gnnkit.jobs.order import Order as Order
 from gnnkit.jobs.redacted import command as command
 from gnnkit.jobs.redacted import to_yaml as to_yaml
-from gnnkit.jobs.start import start as start

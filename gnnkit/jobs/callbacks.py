@@ -11,7 +11,7 @@ from torch import nn
 
 from gnnkit import callback
 from gnnkit.errors import UserError
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress
@@ -19,9 +19,9 @@ from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
-from gnnkit.training.monitor import LOSS, Monitor
+from gnnkit.training.monitor import Monitor
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
-from gnnkit.training.step import own_method
+from gnnkit.training.step import LOSS, own_method
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Writers:
             maker.close(logger)
 
 
-def writers(job: Job, model: nn.Module) -> Writers:
+def writers(job: RankJob, model: nn.Module) -> Writers:
     """Makes the loggers, which write the settings first.
 
     Args:
@@ -63,7 +63,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def chosen(job: Job, model: nn.Module) -> list[Callback]:
+def chosen(job: RankJob, model: nn.Module) -> list[Callback]:
     """Makes the callbacks that the configuration and the model name.
 
     Raises `UserError` for a callback that several ranks cannot have.
@@ -78,7 +78,7 @@ def chosen(job: Job, model: nn.Module) -> list[Callback]:
     return [each for _, each in made]
 
 
-def watch(job: Job, world_size: int, writers: list[Any]) -> Watch:
+def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
     """Makes the leader's watch over all workers.
 
     Args:
@@ -103,7 +103,7 @@ def watch(job: Job, world_size: int, writers: list[Any]) -> Watch:
     )
 
 
-def shows_display(job: Job) -> bool:
+def shows_display(job: RankJob) -> bool:
     """Says whether the leader draws a display. A notebook gets lines."""
     return job.settings.trainer.progress_bar and not in_notebook()
 
@@ -117,13 +117,13 @@ def signs() -> Callback:
     )
 
 
-def resumed(job: Job) -> list[resume.Resume]:
+def resumed(job: RankJob) -> list[resume.Resume]:
     """Reads the checkpoint that the run goes on from, if there is one."""
     path, ends = job.settings.trainer.resume, job.settings.on_exists == "resume"
     return [] if path is None else [resume.Resume(resume.load(path), resumable(job), ends=ends)]
 
 
-def periodic(job: Job) -> list[Callback]:
+def periodic(job: RankJob) -> list[Callback]:
     """Makes the callback that saves checkpoints, unless checkpoints are turned off."""
     settings = job.settings.trainer
     if not settings.checkpoint:
@@ -133,7 +133,7 @@ def periodic(job: Job) -> list[Callback]:
     return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
 
 
-def monitor(job: Job, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:
+def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:
     """Makes the callback that keeps the best model, if asked.
 
     Args:
@@ -149,7 +149,7 @@ def monitor(job: Job, on_better: Callable[[nn.Module], None] | None) -> list[Mon
     ]
 
 
-def schedule(job: Job) -> Schedules | None:
+def schedule(job: RankJob) -> Schedules | None:
     """Makes the schedule of the learning rate, None where the rate stays."""
     settings = job.settings.trainer
     if settings.schedule == "plateau":
@@ -162,7 +162,7 @@ def schedule(job: Job) -> Schedules | None:
     return Schedule(settings.schedule, settings.warmup_epochs, settings.max_epochs)
 
 
-def guard(job: Job, saved: list[resume.Resume]) -> Guard:
+def guard(job: RankJob, saved: list[resume.Resume]) -> Guard:
     """Makes the guard against numbers that are not finite.
 
     Raises `UserError` for `rollback` without checkpoints, and where ranks decide alone.

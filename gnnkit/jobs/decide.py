@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from gnnkit import config, plugins
-from gnnkit.config import TRAINED
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
 from gnnkit.jobs.foresee import Foreseen, foresee
-from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
@@ -47,28 +44,19 @@ def with_strategy(settings: Settings, name: str) -> Settings:
     return settings if settings.sampler or brought.sampler is None else with_choice(settings, brought.sampler)
 
 
-def decide(
-    settings: Settings,
-    folder: Path,
-    graph: Graph | None,
-    given: Given,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> Settings:
+def decide(order: Order, meanwhile: Callable[[], None] = lambda: None) -> Settings:
     """Replaces `auto` of partition and strategy, and stores the decision.
 
     A resumed run takes the decision of its checkpoint, where the workers are as many.
 
     Args:
-        settings: The configuration.
-        folder: The run folder.
-        graph: Instead of the data set.
-        given: Instead of the configured model.
+        order: What was asked, with the run folder.
         meanwhile: Called a few times a second.
     """
-    decided = _stored(settings)
+    decided = _stored(order.settings)
     if decided.is_open:
-        decided = _decide(decided, folder, graph, given, meanwhile)
-    (folder / "config.yaml").write_text(to_yaml(decided.composed), encoding="utf-8")
+        decided = _decide(replace(order, settings=decided), meanwhile)
+    (order.run_folder / "config.yaml").write_text(to_yaml(decided.composed), encoding="utf-8")
     return decided
 
 
@@ -124,29 +112,20 @@ def _stored(settings: Settings) -> Settings:
     return replace(settings, decided={"why": why, "layouts": {}})
 
 
-def _decide(
-    settings: Settings, folder: Path, graph: Graph | None, given: Given, meanwhile: Callable[[], None]
-) -> Settings:
-    """Decides on what is open.
-
-    Args:
-        settings: The configuration.
-        folder: The run folder.
-        graph: Instead of the data set.
-        given: Instead of the configured model.
-        meanwhile: Called a few times a second.
-    """
+def _decide(order: Order, meanwhile: Callable[[], None]) -> Settings:
+    """Decides on what is open. Arguments as those of `decide`."""
+    settings = order.settings
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.create_strategy()
-    if not strategy.full_graph or (settings.job in TRAINED and settings.strategy.name != AUTO):
-        return _fewest_words(settings, graph, given, folder, meanwhile)
+    if not strategy.full_graph or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
+        return _fewest_words(order, meanwhile)
     open_partition = settings.partition.nodes.name == AUTO
     named = (
         candidates(settings.workers, plugins.names("partition"), grids=True)
         if open_partition
         else {"chosen": settings.partition}
     )
-    foreseen = foresee(full, graph, given, functools.partial(promising, named=named), folder, meanwhile)
+    foreseen = foresee(replace(order, settings=full), functools.partial(promising, named=named), meanwhile)
     room = float("inf") if foreseen.machine is None else foreseen.machine.memory
     name = least(foreseen.layouts, room)
     if name is not None:
@@ -172,21 +151,15 @@ def _decide(
     return replace(_sampled(settings), decided={"why": why, "layouts": foreseen.layouts})
 
 
-def _fewest_words(
-    settings: Settings, graph: Graph | None, given: Given, folder: Path, meanwhile: Callable[[], None]
-) -> Settings:
+def _fewest_words(order: Order, meanwhile: Callable[[], None]) -> Settings:
     """Decides on the nodes of each rank where no step on full graphs is to be foreseen.
 
-    Args:
-        settings: The configuration.
-        graph: Instead of the data set.
-        given: Instead of the configured model.
-        folder: The run folder.
-        meanwhile: Called a few times a second.
+    Arguments as those of `decide`.
     """
+    settings = order.settings
     named = candidates(settings.workers, plugins.names("partition"), grids=False)
     patience = Patience.of(settings.timeout)
-    words = run_in_child(_words, settings, graph, given, named, patience=patience, meanwhile=meanwhile)
+    words = run_in_child(_words, order, named, patience=patience, meanwhile=meanwhile)
     name = min(words, key=words.__getitem__)
     why = (
         f"the leader takes {overrides(named[name])}: the busiest rank reads {words[name]:,.0f} nodes of other ranks, "
@@ -195,11 +168,10 @@ def _fewest_words(
     return replace(with_partition(settings, named[name]), decided={"why": why, "layouts": {}})
 
 
-def _words(
-    settings: Settings, graph: Graph | None, given: Given, named: Mapping[str, PartitionSettings]
-) -> dict[str, float]:
-    graph = load(settings, graph)
-    if ModelSource(settings.model, given).trains and settings.job not in TRAINED:
+def _words(order: Order, named: Mapping[str, PartitionSettings]) -> dict[str, float]:
+    settings = order.settings
+    graph = load(settings, order.graph)
+    if order.source.trains and not settings.job.reads_checkpoint:
         graph, _ = read(settings, graph)
     return {name: float(quality.words.max()) for name, quality in promising(settings, graph, named)}
 

@@ -12,7 +12,7 @@ import torch
 from gnnkit.engine import Tally
 from gnnkit.engine.products import library
 from gnnkit.jobs.device import device_name
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import all_ranks
 from gnnkit.leader.result import versions
 from gnnkit.leader.watch import Watch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # programs have figures too, and run without Lightning
 MAX_RANKS = 256  # of a matrix of words
 
 
-def chosen(job: Job, worker: Worker) -> dict[str, Any]:
+def chosen(job: RankJob, worker: Worker) -> dict[str, Any]:
     """Returns the names of the data set, the model and all other choices."""
     settings = job.settings
     return {
@@ -46,7 +46,7 @@ def chosen(job: Job, worker: Worker) -> dict[str, Any]:
     }
 
 
-def circumstances(job: Job) -> dict[str, Any]:
+def circumstances(job: RankJob) -> dict[str, Any]:
     """Returns the leader's reason, the versions and the seed."""
     return {"why": job.prepared.why, "versions": versions() | {"products": library()}, "seed": job.settings.seed}
 
@@ -122,7 +122,7 @@ def _num_parameters(module: TrainingModule) -> int:
 
 
 def of_training(
-    job: Job,
+    job: RankJob,
     module: TrainingModule,
     observer: Observer,
     watch: Watch | None,
@@ -171,7 +171,7 @@ def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
     return {"skipped_steps": int(worker.comm.all_reduce(counts).max()), "rollbacks": guard.rollbacks}
 
 
-def exactness(job: Job, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
+def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
     """Says whether several ranks train the same as one, and lists why not.
 
     Prints the reasons that lie in the model.

@@ -14,6 +14,7 @@ from gnnkit.config import RECORD
 from gnnkit.errors import UserError
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
 from gnnkit.leader.folder import INPUTS
@@ -59,45 +60,38 @@ _WRITTEN = (
 )
 
 
-def resumed(settings: Settings, folder: str | Path | None) -> Settings:
-    """Returns the settings that go on from the checkpoint in the run folder.
+def resumed(order: Order) -> Order:
+    """Returns the order that goes on from the checkpoint in the run folder.
 
     Under `on_exists=resume` only, and where there is a checkpoint. Raises `UserError`
     for a job that cannot go on.
-
-    Args:
-        settings: The configuration.
-        folder: The run folder, or None for the key `output`.
     """
-    named = settings.output if folder is None else folder
+    settings, named = order.settings, order.named_folder
     if settings.on_exists != "resume":
-        return settings
-    if settings.job != "train":
+        return order
+    if not settings.job.trains:
         raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
     if settings.trainer.resume is not None:
         raise UserError("on_exists=resume and trainer.resume are given: one of them is enough")
     if named is None or not (local_path("output", named) / _CHECKPOINT).is_file():
-        return settings
-    return replace(settings, trainer=replace(settings.trainer, resume=str(Path(named).absolute())))
+        return order
+    trainer = replace(settings.trainer, resume=str(Path(named).absolute()))
+    return replace(order, settings=replace(settings, trainer=trainer))
 
 
 @contextmanager
-def bare(settings: Settings, folder: str | Path | None) -> Iterator[Path]:
+def bare(order: Order) -> Iterator[Path]:
     """Makes the run folder and holds it, and writes nothing.
 
     A job that is refused before its first step leaves the folder as it was, but for the
     files that `on_exists=replace` has deleted.
-
-    Args:
-        settings: From `resumed`.
-        folder: Default: the key `output`, or else a new folder.
     """
-    named = settings.output if folder is None else folder
+    named = order.named_folder
     made = new_folder(Path("outputs")) if named is None else local_path("output", named).absolute()
     is_new = named is None or not made.exists()
     try:
         with locked(made):
-            moved = _cleared(made, settings)
+            moved = _cleared(made, order.settings)
             try:
                 yield made
             except UserError:
@@ -112,22 +106,17 @@ def bare(settings: Settings, folder: str | Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def opened(settings: Settings, folder: str | Path | None, overrides: Sequence[str] = ()) -> Iterator[Path]:
+def opened(order: Order) -> Iterator[Path]:
     """Makes the run folder and holds it, like `bare`, and writes the configuration.
 
     Says how to go on where training is interrupted.
-
-    Args:
-        settings: From `resumed`.
-        folder: Default: the key `output`, or else a new folder.
-        overrides: As on the command line, to be kept.
     """
-    with bare(settings, folder) as made:
-        _write_configuration(made, settings, overrides)
+    with bare(order) as made:
+        _write_configuration(made, order)
         try:
             yield made
         except (KeyboardInterrupt, SystemExit):
-            if settings.job == "train":
+            if order.settings.job.trains:
                 print(f"gnnkit: interrupted: {_how_to_go_on(made)}", file=sys.stderr, flush=True)
             raise
 
@@ -138,12 +127,13 @@ def _how_to_go_on(folder: Path) -> str:
     return f"{folder} keeps the last checkpoint: output={shlex.quote(str(folder))} on_exists=resume goes on from there"
 
 
-def _write_configuration(made: Path, settings: Settings, overrides: Sequence[str]) -> None:
+def _write_configuration(made: Path, order: Order) -> None:
+    settings = order.settings
     (made / _CONFIG).write_text(to_yaml(settings.composed), encoding="utf-8")
     record = made / RECORD
     record.mkdir(exist_ok=True)
     (record / "config.yaml").write_text(plain_yaml(settings.composed), encoding="utf-8")
-    (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in overrides]), encoding="utf-8")
+    (record / "overrides.yaml").write_text(plain_yaml([override(text) for text in order.overrides]), encoding="utf-8")
 
 
 def new_folder(base: Path) -> Path:

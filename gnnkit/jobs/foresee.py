@@ -17,9 +17,10 @@ from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
 from gnnkit.jobs.inputs import reads_sparse
-from gnnkit.jobs.job import DTYPES
-from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.jobs.models import Widths
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
+from gnnkit.jobs.rank_job import DTYPES
 from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, ranks_here, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
@@ -55,48 +56,29 @@ class Foreseen:
     mean_degree: float
 
 
-def foresee(
-    settings: Settings,
-    graph: Graph | None,
-    given: Given,
-    find: Find,
-    folder: Path,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> Foreseen:
+def foresee(order: Order, find: Find, meanwhile: Callable[[], None] = lambda: None) -> Foreseen:
     """Counts words, messages and memory of a step on each layout, and predicts seconds.
 
     The counts are exact. Seconds and memory are predicted from a short trial, where the
     model is trained and the task is about nodes.
 
     Args:
-        settings: The configuration, with a strategy of full graphs.
-        graph: Instead of the data set.
-        given: Instead of the configured model.
+        order: What was asked, with a strategy of full graphs and the run folder.
         find: The layouts.
-        folder: The run folder.
         meanwhile: Called a few times a second.
     """
-    tried = folder / TRIED
-    source, task = ModelSource(settings.model, given), settings.task.load()
-    tries = source.trains and issubclass(task, NodeTask)
+    settings, tried = order.settings, order.run_folder / TRIED
+    tries = order.source.trains and issubclass(settings.task.load(), NodeTask)
     try:
         patience = Patience.of(settings.timeout)
+        beside = import_for_steps if tries else lambda: None
         work = functools.partial(survey, target=tried if tries else None)
-        found = run_in_child(
-            work,
-            settings,
-            graph,
-            given,
-            find,
-            patience=patience,
-            beside=import_for_steps if tries else lambda: None,
-            meanwhile=meanwhile,
-        )
+        found = run_in_child(work, order, find, patience=patience, beside=beside, meanwhile=meanwhile)
         layouts = found["layouts"]
         loads = {name: figures.pop("load") for name, figures in layouts.items()}
         machine = None
         if tries:
-            rehearsal = rehearse(settings, tried, sorted({*found["tried"].values()}), given, meanwhile)
+            rehearsal = rehearse(order, tried, sorted({*found["tried"].values()}), meanwhile)
             machine = machine_of(settings, rehearsal)
             slowdown = _slowdown(settings, rehearsal)
             for name, counts in loads.items():
@@ -150,17 +132,16 @@ def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
     return max(ranks_here(settings) / at_once, 1)
 
 
-def survey(settings: Settings, graph: Graph | None, given: Given, find: Find, *, target: Path | None) -> dict[str, Any]:
+def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     """Counts the layouts, and saves parts of their busiest shards. Returns plain data.
 
     Args:
-        settings: The configuration.
-        graph: Instead of the data set.
-        given: Instead of the configured model.
+        order: What was asked, with a strategy of full graphs.
         find: The layouts.
         target: Folder of the shards. None: nothing is tried.
     """
-    graph, source, links = load(settings, graph), ModelSource(settings.model, given), None
+    settings, source, links = order.settings, order.source, None
+    graph = load(settings, order.graph)
     task: Task = settings.task.create()
     if source.trains:
         graph, links = read(settings, graph)

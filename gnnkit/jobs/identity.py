@@ -11,12 +11,11 @@ from torch.nn.parameter import is_lazy
 
 from gnnkit.comm import Communicator
 from gnnkit.config import leaves
-from gnnkit.graph import Graph
-from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.leader.kept import fingerprint
 from gnnkit.leader.result import versions
-from gnnkit.settings import AUTO, Settings
+from gnnkit.settings import AUTO
 
 OWN_KEYS = (
     "output",
@@ -29,16 +28,12 @@ OWN_KEYS = (
 )  # may differ between ranks
 
 
-def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str, str]:
+def identity(order: Order) -> dict[str, str]:
     """Returns all values that must be equal on all ranks, by configuration key or name.
 
     Leaves out keys that look like secrets, as in `config.yaml`.
-
-    Args:
-        settings: The configuration.
-        graph: Instead of the data set.
-        model: Instead of the configured model.
     """
+    settings, graph, model = order.settings, order.graph, order.model
     keys = {key: json.dumps(value) for key, value in leaves(yaml.safe_load(to_yaml(settings.composed)))}
     chosen = [settings.dataset, settings.partition.nodes, settings.sampler, settings.strategy]
     chosen += [settings.comm, settings.sync, settings.model, settings.task, *settings.logger, *settings.callback]
@@ -48,7 +43,7 @@ def identity(settings: Settings, graph: Graph | None, model: Given) -> dict[str,
         **{f"version of {name}": version for name, version in versions().items()},
         "build of torch": torch.__version__,
         **({} if graph is None else {"graph": fingerprint(graph)}),
-        **({} if model is None else {"given model": ModelSource(settings.model, model).name}),
+        **({} if model is None else {"given model": order.source.name}),
         **(of_model(model) if isinstance(model, nn.Module) else {}),
     }
 

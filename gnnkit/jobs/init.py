@@ -19,6 +19,7 @@ from gnnkit import keys
 from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.leader.inputs import load
 from gnnkit.leader.result import Result
@@ -44,18 +45,15 @@ class Choice:
     why: str = ""
 
 
-def init(settings: Settings, folder: str | Path | None, data: Graph | None = None) -> Result:
+def init(order: Order) -> Result:
     """Writes an experiment and a script into a new folder, which is no run folder.
 
-    Args:
-        settings: The configuration, which names the data set.
-        folder: The new folder. None: the key `output`.
-        data: Refused, as a file cannot name a graph that was handed in.
+    Refuses a graph that was handed in, as a file cannot name it.
     """
-    named = settings.output if folder is None else folder
+    settings, named = order.settings, order.named_folder
     if named is None:
         raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
-    if data is not None:
+    if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
     made, choices = Path(named).absolute(), list(choose(settings, load(settings)))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(made))} +experiment={NAME}")

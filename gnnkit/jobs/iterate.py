@@ -24,14 +24,13 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import figures
 from gnnkit.jobs.device import device_name
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named, write_names
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.watch import STATUS_SECONDS, peak_memory
 from gnnkit.model.program import Nodes, Program
-from gnnkit.settings import DEFAULT_TASK, Settings
-from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy import Worker
 from gnnkit.task import numbered
 
 
@@ -62,25 +61,7 @@ class Outcome:
 Watch = Callable[[int, float, Sequence[StepState]], None]
 
 
-def check(settings: Settings, strategy: ExecutionStrategy) -> None:
-    """Raises `UserError` for a strategy or trainer's key that does not fit programs."""
-    if not strategy.full_graph or strategy.on_one_rank(settings.workers, None) is None:
-        raise UserError(
-            f"strategy={settings.strategy.name}: model={settings.model.name} is a program over all edges, which "
-            "needs strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact"
-        )
-    if settings.task.name != DEFAULT_TASK:
-        raise UserError(
-            f"task={settings.task.name}: model={settings.model.name} is a program, which is not trained: leave the "
-            "task out"
-        )
-    if settings.trainer.resume:
-        raise UserError(f"trainer.resume={settings.trainer.resume}: programs have no checkpoints")
-    if settings.servers:
-        raise UserError(f"sync.servers={settings.servers}: programs have no gradients, leave the key out")
-
-
-def run_program(job: Job, comm: Communicator) -> dict[str, Any]:
+def run_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
     """Steps until the values have converged, and writes the values.
 
     Collective. The leader writes. Returns the figures.

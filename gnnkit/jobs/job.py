@@ -1,180 +1,209 @@
-"""One job, with the data that every rank needs."""
+"""A job of the command line: what every job does, and what each says for itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+import contextlib
+import functools
+import gc
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import nn
+from gnnkit.errors import UserError
+from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.report import after_run
+from gnnkit.launch.phases import phase, say
+from gnnkit.launcher import RANKS
+from gnnkit.leader.result import Result
+from gnnkit.settings import AUTO, launcher_for
 
-from gnnkit.comm import Communicator, Mailbox
-from gnnkit.engine import LearnedRows
-from gnnkit.jobs import models
-from gnnkit.jobs.identity import of_model, share_state
-from gnnkit.jobs.models import Given, ModelSource, Widths
-from gnnkit.launch.handshake import agree
-from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared
-from gnnkit.model.exactness import inexact
-from gnnkit.settings import Settings
-from gnnkit.store.parts import Parts
-from gnnkit.strategy import ExecutionStrategy, Worker
-from gnnkit.sync import GradientSync
-from gnnkit.task import Task
-from gnnkit.training.embedding import Embedding
-
-T = TypeVar("T")
-_CURE = ". Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
-# Types of features, parameters and messages by trainer.precision.
-DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
-_INPUTS = {"bf16-mixed": torch.bfloat16}  # type of the input rows of sampled batches on CPUs
-_PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of products of float32
+if TYPE_CHECKING:
+    from gnnkit.jobs.rank_job import RankWork
+    from gnnkit.leader.cut import Needs
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The settings and the prepared data.
+class Job(ABC):
+    """One job of the command line. Other rooms ask the facts in `settings.job`."""
 
-    Holds plain values, for a process that starts afresh.
+    on_ranks: ClassVar[bool] = False  # False: the leader's process does the job alone
+
+    @abstractmethod
+    def start(self, order: Order) -> Result:
+        """Does the job, and prints the result."""
+
+
+class Run(Job):
+    """A job with a run folder, which keeps the configuration and `result.json`.
+
+    The plugins are checked before the folder is made.
     """
 
-    settings: Settings
-    folder: Path  # the run folder
-    prepared: Prepared
-    model: Given = None  # instead of the configured model
+    def start(self, order: Order) -> Result:
+        begun = time.perf_counter()
+        order = run_folders.resumed(order)
+        if order.is_leader:
+            phase(f"job={order.settings.job}: checking the configuration")
+        with contextlib.ExitStack() as held:
+            with contextlib.nullcontext() if order.settings.started else _collecting_nothing():
+                order = self.check(order)
+                if (found := self.done(order)) is not None:
+                    say(found.table())
+                    return found
+                if order.is_leader:
+                    order = replace(order, folder=held.enter_context(run_folders.opened(order)))
+                    if order.settings.notes:
+                        say("\n".join(order.settings.notes))
+                result = self.work(order)
+            if not order.is_leader:
+                return result
+            result = replace(self.finish(order, result, time.perf_counter() - begun), run_folder=order.run_folder)
+            return _told(order, result)
 
-    @property
-    def source(self) -> ModelSource:
-        """The maker of the model."""
-        return ModelSource(self.settings.model, self.model)
+    def check(self, order: Order) -> Order:
+        """Raises `UserError` for plugins and arguments that do not fit.
 
-    @property
-    def parts(self) -> Parts:
-        """Where the ranks read."""
-        return self.prepared.parts(self.folder)
+        Makes every plugin that the job reads once, before anything is started. So each
+        constructor checks the arguments. Returns the order with the default sampler if
+        the strategy draws and none is chosen.
+        """
+        settings = order.settings
+        if order.graph is None:
+            settings.dataset.create()
+        if settings.partition.nodes.name != AUTO:
+            settings.partition.nodes.create()
+        if settings.launcher.name != AUTO:
+            launcher_for(settings.launcher, RANKS)
+        if settings.strategy.name == AUTO and settings.is_open:
+            return self._check_open(order)
+        return self.check_parts(order)
 
-    def strategy(self) -> ExecutionStrategy:
-        """Makes a new strategy."""
-        strategy: ExecutionStrategy = self.settings.create_strategy()
-        return strategy
+    def check_parts(self, order: Order) -> Order:
+        """Checks the parts of the ranks' work, for one strategy."""
+        from gnnkit.jobs import fits
+        from gnnkit.jobs.parts import Parts
 
-    def sync(self) -> GradientSync:
-        """Makes a new gradient synchronisation."""
-        sync: GradientSync = self.settings.sync.create()
-        return sync
+        parts = Parts.of(order)
+        fits.check(parts)
+        parts.check()
+        return replace(order, settings=parts.settings)
 
-    def task(self) -> Task:
-        """Makes a new task."""
-        task: Task = self.settings.task.create()
-        return task
+    def _check_open(self, order: Order) -> Order:
+        """Checks each strategy that `strategy=auto` may lead to.
 
-    def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
-        """Makes this rank's part of the run.
+        Raises the `UserError` of the first where all are refused. Returns the order
+        with the one strategy that is not refused, if there is one only.
+        """
+        from gnnkit.jobs import decide
+
+        fit: list[Order] = []
+        refused: list[UserError] = []
+        for settings in decide.possible(order.settings):
+            try:
+                fit.append(self.check(replace(order, settings=settings)))
+            except UserError as error:
+                refused.append(error)
+        if not fit:
+            raise refused[0]
+        if not refused:
+            return order
+        only = fit[0].settings
+        note = f"strategy=auto takes {only.strategy.name}, as another is refused: {refused[0]}"
+        return replace(order, settings=replace(only, notes=(*only.notes, note)))
+
+    def done(self, order: Order) -> Result | None:
+        """Returns the result of the same job, where the run folder holds it already."""
+        return None
+
+    @abstractmethod
+    def work(self, order: Order) -> Result:
+        """Does the job. The order is checked, and the leader's has the run folder."""
+
+    def finish(self, order: Order, result: Result, seconds: float) -> Result:
+        """Adds figures on the leader. `seconds` is the wall time of the whole job."""
+        return result
+
+    def decided(self, order: Order, meanwhile: Callable[[], None] = lambda: None) -> Order:
+        """Returns the order with the leader's decisions in place of each `auto`.
 
         Args:
-            comm: The ranks.
-            shard: Name of the shard. Default: the rank's own.
-            dtype: Type of features and parameters. Default: the configured precision.
+            order: From `check`, with the run folder.
+            meanwhile: Called a few times a second.
         """
-        settings, parts = self.settings, self.parts
-        progress("reading its shard")
-        set_up_torch(settings)
-        inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
-        return Worker(
-            comm,
-            parts.shard(comm.rank if shard is None else shard),
-            dtype or DTYPES[settings.trainer.precision],
-            settings.seed,
-            parts.graph(),
-            None if settings.sampler is None else settings.sampler.create(),
-            settings.threads,
-            links=parts.links(),
-            peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
-            input_dtype=inputs,
-            rounded=None if inputs is None else parts.rounded(),
+        if not order.settings.is_open:
+            return order
+        from gnnkit.jobs import decide
+
+        phase("choosing the layout")
+        return self.check(replace(order, settings=decide.decide(order, meanwhile)))
+
+
+class OnRanks(Run):
+    """A run of several ranks, which the launcher starts, or which were started."""
+
+    on_ranks = True
+
+    @abstractmethod
+    def rank_work(self, *, trains: bool) -> RankWork:
+        """Imports the work of one rank, and all that this work imports.
+
+        Args:
+            trains: Whether the model is trained. Otherwise the model is iterated.
+        """
+
+    def needs(self, order: Order) -> Needs:
+        """Says what the ranks read. `order` has no `auto` any more."""
+        from gnnkit.jobs.inputs import reads_sparse
+        from gnnkit.leader.cut import Needs
+
+        settings, source = order.settings, order.source
+        strategy = settings.create_strategy()
+        return Needs(
+            trains=source.trains and settings.job.needs_labels,
+            graph=strategy.reads_graph and source.trains,
+            reference=False,
+            features=not strategy.fetches,
+            sparse=reads_sparse(settings, source, strategy),
+            owned_edges=strategy.one_column or strategy.fetches,
+            recut=settings.leader.rebalance and strategy.relief == "nodes",
+            inputs=source.trains,
         )
 
-    def widths(self, worker: Worker) -> Widths:
-        """Returns the widths that the model of this run must fit."""
-        data = worker.shard if worker.graph is None else worker.graph
-        edges = data.edge_features
-        num_outputs = self.task().num_outputs(worker.shard.num_classes)
-        width = self.settings.embedding or worker.features.width
-        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1], worker.shard.num_relations)
+    def work(self, order: Order) -> Result:
+        from gnnkit.jobs.join import join
+        from gnnkit.jobs.run import run_ranks
 
-    def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
-        """Sets up the strategy for a model. Collective.
-
-        Returns the learned input rows of one rank, where input rows are learned.
-        """
-        models.check(self.settings, strategy, model)
-        strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
-        strategy.setup(worker, model)
-        width = self.settings.embedding
-        if width is None:
-            return None
-        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
-        return Embedding(rows, strategy.tally)
-
-    def make_model(self, worker: Worker, widths: Widths, task: Task, *, exchanges: bool) -> nn.Module:
-        """Makes the model of one rank, with the parameters and buffers of the leader.
-
-        Raises `UserError` where the models of two ranks differ. Threads share torch's
-        random generator, and Lightning winds the generator back at the begin of
-        training. So no thread returns before all threads have a model. Collective.
-
-        Args:
-            worker: This rank.
-            widths: Sizes that the model must fit.
-            task: The task, whose parameters become a part of the model.
-            exchanges: Whether the model's layers exchange rows between ranks.
-        """
-        model = self.own_model(worker, widths, task)
-        if worker.comm.world_size > 1:
-            calls = self.source.calls(model, widths) if exchanges else []
-            agree(worker.comm, of_model(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _CURE)
-            share_state(worker.comm, model)
-        return model
-
-    def own_model(self, worker: Worker, widths: Widths, task: Task) -> nn.Module:
-        """Makes the model of one rank alone, whatever the other ranks have."""
-        return self.source.make_model(widths, self.settings.seed, task).to(worker.device, worker.dtype)
-
-    def inexact(self, worker: Worker) -> list[str]:
-        """Lists the known reasons why several ranks compute another model than one."""
-        widths = self.widths(worker)
-        model = self.source.make_model(widths, self.settings.seed)
-        return inexact(model, widths.in_features, widths.edge_width)
+        find_work = functools.partial(self.rank_work, trains=order.source.trains)
+        if order.settings.started is not None:
+            return join(find_work(), self.needs, self.decided, order)
+        order = self.decided(order)
+        return run_ranks(find_work, self.needs(order), order)
 
 
-def set_up_torch(settings: Settings) -> None:
-    """Sets the threads of this rank, and the precision of products."""
-    torch.set_num_threads(settings.threads)
-    torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
+def _told(order: Order, result: Result) -> Result:
+    """Writes and prints the result, and draws the report of a training run."""
+    result.save(order.run_folder)
+    say(result.table())
+    if order.settings.draws_report:
+        phase("drawing report.html")
+        after_run(order.run_folder)
+    say(f"written to {order.run_folder}")
+    return result
 
 
-def with_servers(job: Job, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
-    """Does the work of a worker, or serves and returns None.
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Turns the garbage collector off in a process that imports, starts and waits.
 
-    Collective over all ranks. Servers end after the workers' `GradientSync.close`.
-
-    Args:
-        job: The job.
-        world: The workers, and after them the servers.
-        work: Called on each worker with the workers, and letters between all ranks.
+    Imported modules stay, and each pass over these objects takes long. Processes that
+    work turn the collector on.
     """
-    num_workers = world.world_size - job.settings.servers
-    with world.mailbox() as mailbox:
-        if world.rank >= num_workers:
-            progress("serving")
-            torch.set_num_threads(job.settings.threads)
-            job.sync().serve(mailbox, num_workers)
-            return None
-        return work(world.split(range(num_workers)) if job.settings.servers else world, mailbox)
-
-
-# The work of one rank in a job. Collective. Returns the figures, on the leader.
-RankWork = Callable[[Job, Communicator], dict[str, Any]]
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

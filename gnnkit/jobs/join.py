@@ -12,23 +12,20 @@ from typing import Any
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
 from gnnkit.jobs.decide import adopt, to_plain
 from gnnkit.jobs.identity import identity
-from gnnkit.jobs.job import Job, RankWork
-from gnnkit.jobs.models import Given
-from gnnkit.launch.environment import StartedRank
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Ranks
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs, Prepared
+from gnnkit.leader.cut import Needs, Preparation, Prepared
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.leader.stored import prepared as prepare
-from gnnkit.settings import Settings
 
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _PREPARATION = "preparation"  # tag of the leader's letters
@@ -36,13 +33,9 @@ _PREPARATION = "preparation"  # tag of the leader's letters
 
 def join(
     work: RankWork,
-    needs: Callable[[Settings], Needs],
-    decided: Callable[[Callable[[], None]], Settings],
-    settings: Settings,
-    folder: Path | None,
-    started: StartedRank,
-    graph: Graph | None,
-    model: Given,
+    needs: Callable[[Order], Needs],
+    decided: Callable[[Order, Callable[[], None]], Order],
+    order: Order,
 ) -> Result:
     """Does one rank's work. Returns the result, with figures on the leader only.
 
@@ -52,55 +45,40 @@ def join(
     Args:
         work: The work of each rank.
         needs: Says which data the ranks read.
-        decided: Gives the settings with the leader's decisions. Calls its argument a
-            few times a second.
-        settings: The configuration.
-        folder: The run folder, for the leader only, on a disk that all ranks see.
-        started: This rank.
-        graph: Instead of the data set.
-        model: Instead of the configured model.
+        decided: Gives the order with the leader's decisions. Calls its second argument
+            a few times a second.
+        order: What was asked. On the leader with the run folder, on a disk that all
+            ranks see.
     """
+    settings, started = order.settings, order.settings.started
+    assert started is not None
 
     def joined(comm: Communicator) -> dict[str, Any]:
-        agree(comm, identity(settings, graph, model))
+        agree(comm, identity(order))
         with comm.mailbox() as mailbox:
-            if folder is None:
-                job = _hear_of_job(mailbox, settings, model)
-            else:
-                job = _prepare_for_others(mailbox, settings, needs, decided, folder, graph, model)
+            job = _prepare_for_others(mailbox, needs, decided, order) if order.is_leader else _hear(mailbox, order)
         return work(job, comm)
 
     ranks = Ranks(joined, started.world_size, settings.comm.load(), settings.timeout)
     try:
-        return Result(settings.job, settings.create_launcher().ranks(ranks)[started.rank])
+        return Result(settings.job.name, settings.create_launcher().ranks(ranks)[started.rank])
     finally:
-        if folder is not None:
-            shutil.rmtree(folder / PREPARED, ignore_errors=True)
+        if order.is_leader:
+            shutil.rmtree(order.run_folder / PREPARED, ignore_errors=True)
 
 
 def _prepare_for_others(
     mailbox: Mailbox,
-    settings: Settings,
-    needs: Callable[[Settings], Needs],
-    decided: Callable[[Callable[[], None]], Settings],
-    folder: Path,
-    graph: Graph | None,
-    model: Given,
-) -> Job:
+    needs: Callable[[Order], Needs],
+    decided: Callable[[Order, Callable[[], None]], Order],
+    order: Order,
+) -> RankJob:
     """Decides, prepares the data in a child, and tells the other ranks.
 
-    Sends heartbeats meanwhile.
-
-    Args:
-        mailbox: Between the ranks.
-        settings: The configuration.
-        needs: Says which data the ranks read.
-        decided: Gives the settings with the leader's decisions.
-        folder: The run folder.
-        graph: Instead of the data set.
-        model: Instead of the configured model.
+    Sends heartbeats meanwhile. Arguments as those of `join`.
     """
     others, last = [rank for rank in range(mailbox.world_size) if rank != mailbox.rank], time.monotonic()
+    timeout, folder = order.settings.timeout, order.run_folder
 
     def tell(**fields: Any) -> None:
         for rank in others:
@@ -108,37 +86,31 @@ def _prepare_for_others(
 
     def beat() -> None:
         nonlocal last
-        if time.monotonic() - last > min(HEARTBEAT, settings.timeout / 4):
+        if time.monotonic() - last > min(HEARTBEAT, timeout / 4):
             tell()
             last = time.monotonic()
 
     try:
-        settings, patience = decided(beat), Patience.of(settings.timeout)
-        in_child = functools.partial(run_in_child, patience=patience, meanwhile=beat)
-        prepared = prepare(settings, needs(settings), folder, graph, in_child)
+        order = decided(order, beat)
+        in_child = functools.partial(run_in_child, patience=Patience.of(timeout), meanwhile=beat)
+        prepared = prepare(Preparation(order.settings, needs(order), folder, order.graph), in_child)
     except UserError as error:
         tell(error=str(error))
         raise
-    tell(folder=str(folder), prepared=prepared.to_dict(), decision=to_plain(settings))
+    tell(folder=str(folder), prepared=prepared.to_dict(), decision=to_plain(order.settings))
     say(prepared.summary)
-    return Job(settings, folder, prepared, model)
+    return RankJob(order.settings, folder, prepared, order.model)
 
 
-def _hear_of_job(mailbox: Mailbox, settings: Settings, model: Given) -> Job:
-    """Waits for the leader's preparation. Each heartbeat renews the deadline.
-
-    Args:
-        mailbox: Between the ranks.
-        settings: The configuration.
-        model: Instead of the configured model.
-    """
+def _hear(mailbox: Mailbox, order: Order) -> RankJob:
+    """Waits for the leader's preparation. Each heartbeat renews the deadline."""
     while True:
-        message = mailbox.take(_PREPARATION, src=LEADER, timeout=settings.timeout).fields
+        message = mailbox.take(_PREPARATION, src=LEADER, timeout=order.settings.timeout).fields
         if "error" in message:
             raise UserError(message["error"])
         if "prepared" in message:
-            settings = adopt(settings, message["decision"])
-            return Job(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), model)
+            settings = adopt(order.settings, message["decision"])
+            return RankJob(settings, _seen(Path(message["folder"])), Prepared(**message["prepared"]), order.model)
 
 
 def _seen(folder: Path) -> Path:

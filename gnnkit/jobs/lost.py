@@ -12,49 +12,12 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox, Survivors
 from gnnkit.engine import LearnedRows
-from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import dispensable
 from gnnkit.leader.channel import LEADER
-from gnnkit.settings import Settings
-from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
-from gnnkit.task import NodeTask, Task
-
-
-def check(settings: Settings, strategy: ExecutionStrategy, task: Task) -> None:
-    """Raises `UserError` for a run that cannot go on without a worker.
-
-    Args:
-        settings: The configuration.
-        strategy: The configured strategy.
-        task: The configured task.
-    """
-    if strategy.samples and strategy.fetches:
-        raise UserError(
-            "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
-            "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop"
-        )
-    if not strategy.reads_graph or strategy.exchanges:
-        raise UserError(
-            f"sync.on_lost=continue: strategy={settings.strategy.name} exchanges rows between workers, so each step "
-            "needs every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop"
-        )
-    if not isinstance(task, NodeTask):
-        raise UserError(
-            f"sync.on_lost=continue: task={settings.task.name} measures with rows of all workers, so each evaluation "
-            "needs every worker: choose a task about nodes or sync.on_lost=stop"
-        )
-    if settings.comm.load().in_one_process:
-        raise UserError(
-            f"sync.on_lost=continue: with comm={settings.comm.name} all workers are one process and end together: "
-            "choose comm=gloo"
-        )
-    if (started := settings.started) is not None and started.by_torchrun:
-        raise UserError(
-            "sync.on_lost=continue: torchrun ends all workers when one is lost: start `gnnkit` without torchrun"
-        )
 
 
 @contextmanager
@@ -82,7 +45,7 @@ def going_on(workers: Communicator, mailbox: Mailbox, sync: GradientSync) -> Ite
 
 
 def evaluation(
-    job: Job, worker: Worker, model: nn.Module, scratch: Path | None = None, learned: LearnedRows | None = None
+    job: RankJob, worker: Worker, model: nn.Module, scratch: Path | None = None, learned: LearnedRows | None = None
 ) -> Evaluation:
     """Makes the evaluation of a model, also of the nodes of workers that are lost.
 

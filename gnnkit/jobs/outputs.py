@@ -14,38 +14,18 @@ from gnnkit.checks import Array
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation, by_node
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import write_named
 from gnnkit.leader.channel import LEADER
-from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
-from gnnkit.task import NodeTask, Task, numbered
+from gnnkit.task import Task, numbered
 
 Make = Callable[[nn.Module], Evaluation]
 _SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # of columns
 
 
-def check(settings: Settings, model: object) -> None:
-    """Raises `UserError` for rows that the model or the task does not give.
-
-    Args:
-        settings: The configuration.
-        model: The model, or None where the model is not known yet.
-    """
-    if "embeddings" in settings.write and isinstance(model, nn.Module):
-        _check_layers(model)
-    task: Task = settings.task.create()
-    if settings.job == "predict" and "predictions" in settings.write and not isinstance(task, NodeTask):
-        raise UserError(
-            f"job=predict: task={settings.task.name} predicts edges that were held out: write=[logits] gives the "
-            "rows of all nodes, and job=test scores the edges"
-        )
-    if "probabilities" in settings.write and type(task).probabilities is Task.probabilities:
-        raise UserError(f"write={list(settings.write)}: task={settings.task.name} has no probabilities, leave them out")
-
-
 def write(
-    job: Job, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
+    job: RankJob, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Writes the wanted rows. Collective.
 
@@ -81,7 +61,7 @@ def write(
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:
-        _check_layers(model)
+        check_layers(model)
         body = Body(model)
         make(body).read(body, lambda rows, worker: keep("embeddings", rows, worker))
     return found
@@ -127,7 +107,8 @@ class Body(nn.Module):
         return x
 
 
-def _check_layers(model: object) -> None:
+def check_layers(model: object) -> None:
+    """Raises `UserError` for a model without rows before the last layer."""
     if not hasattr(model, "layer") or getattr(model, "num_layers", 0) < 2:
         raise UserError(
             f"write=[embeddings]: model={type(model).__name__} has no rows before its last layer: embeddings need a "

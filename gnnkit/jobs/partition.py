@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
+from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.kept import content, origin
@@ -19,42 +18,44 @@ from gnnkit.settings import AUTO, Settings
 from gnnkit.store.manifest import KEYS, Manifest
 
 
-def partition(settings: Settings, decided: Settings, folder: Path, graph: Graph | None = None) -> Result:
+def partition(order: Order, decided: Settings) -> Result:
     """Measures the partition, and writes the store and the partition into the folder.
 
     Args:
-        settings: The configuration.
-        decided: The same without any `auto`.
-        folder: The run folder.
-        graph: Instead of the data set.
+        order: What was asked, with the run folder.
+        decided: The settings without any `auto`.
     """
-    figures = run_in_child(_cut, settings, decided, folder, graph, patience=Patience.of(settings.timeout))
+    figures = run_in_child(_cut, order, decided, patience=Patience.of(decided.timeout))
     return Result("partition", figures, figures.pop("summary"))
 
 
-def unchanged(settings: Settings, folder: Path, graph: Graph | None) -> Result | None:
+def unchanged(order: Order) -> Result | None:
     """Returns the result of the store in a folder, if the same job has written it.
 
     The same job has the same keys that shape parts, and the same data. Files are the
     same by size and time.
     """
+    folder = order.run_folder
     try:
         manifest = Manifest.load(folder)
     except UserError:  # no store, or none that could be read
         return None
-    if manifest.asked != _asked(settings, graph):
+    if manifest.asked != _asked(order):
         return None
-    return Result("partition", manifest.quality, f"{folder} holds this store already, and its data are unchanged")
+    return Result(
+        "partition", manifest.quality, f"{folder} holds this store already, and its data are unchanged", folder
+    )
 
 
-def _cut(asking: Settings, settings: Settings, folder: Path, graph: Graph | None) -> dict[str, Any]:
+def _cut(order: Order, decided: Settings) -> dict[str, Any]:
     from gnnkit.leader.storing import write  # imports torch, in the child alone
 
-    return write(settings, folder, graph, _asked(asking, graph))
+    return write(decided, order.run_folder, order.graph, _asked(order))
 
 
-def _asked(settings: Settings, graph: Graph | None) -> str:
+def _asked(order: Order) -> str:
     """Hashes the keys that shape parts, and what tells the data apart."""
+    settings, graph = order.settings, order.graph
     data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
     keys: Mapping[str, Any] = {key: settings.composed[key] for key in (*KEYS, "strategy", "seed")}
     nodes = settings.partition.nodes

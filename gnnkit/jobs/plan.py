@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
 from gnnkit import plugins
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, why_layout, with_strategy
 from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
-from gnnkit.jobs.models import Given, ModelSource
+from gnnkit.jobs.order import Order
 from gnnkit.leader.choose import alternatives, assign, candidates, least, overrides, promising
 from gnnkit.leader.result import Result
 from gnnkit.partition.quality import Quality, measure
@@ -21,41 +21,37 @@ from gnnkit.settings import AUTO, Settings
 CHOSEN = "chosen"
 
 
-def plan(settings: Settings, folder: Path, graph: Graph | None, given: Given) -> Result:
+def plan(order: Order) -> Result:
     """Compares the layouts for the workers, node assignment and model. Names the best.
 
     Counts the words and messages of one training step that exchanges, forward and
     backward, or of one step of a program. The step is not the first of the run. The
     counts are exact. Seconds and memory are predicted. Raises `UserError` for a chosen
     layout that cannot be. Leaves out other layouts that cannot be.
-
-    Args:
-        settings: The configuration.
-        folder: The run folder.
-        graph: Instead of the data set.
-        given: Instead of the configured model.
     """
+    settings = order.settings
     if settings.strategy.name == AUTO:
         settings = with_strategy(settings, FULL)
+        order = replace(order, settings=settings)
     if not settings.strategy.load().full_graph:
         raise UserError(
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )
     if settings.partition.nodes.name == AUTO:
         named = candidates(settings.workers, plugins.names("partition"), grids=True)
-        foreseen = foresee(settings, graph, given, functools.partial(promising, named=named), folder)
+        foreseen = foresee(order, functools.partial(promising, named=named))
         chosen = least(foreseen.layouts, math.inf)
         assert chosen is not None
         for name, layout in foreseen.layouts.items():
             layout["overrides"] = overrides(named[name])
         why = f"partition=auto takes {why_layout(named, foreseen, chosen)}"
     else:
-        foreseen, chosen = foresee(settings, graph, given, _layouts, folder), CHOSEN
+        foreseen, chosen = foresee(order, _layouts), CHOSEN
         why = _why(settings, foreseen)
     lines = [*foreseen.about, *table(foreseen.layouts), *pays(foreseen, chosen), why]
     figures = {
         "job": "plan",
-        "model": ModelSource(settings.model, given).name,
+        "model": order.source.name,
         "choice": chosen,
         "why": why,
         "machine": None if foreseen.machine is None else foreseen.machine.to_dict(),

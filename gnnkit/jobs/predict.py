@@ -14,14 +14,14 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures, lost, outputs, rows, weights
-from gnnkit.jobs.job import Job
 from gnnkit.jobs.models import Widths
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.channel import LEADER
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
 
 
-def predict(job: Job, comm: Communicator) -> dict[str, Any]:
+def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     """Computes the outputs of all nodes, and with job=test the figures of the task.
 
     Collective. Returns the figures on the leader.
@@ -42,7 +42,7 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
 
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
-    tests = settings.job == "test"
+    tests = settings.job.needs_labels
     names = names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
@@ -55,7 +55,7 @@ def predict(job: Job, comm: Communicator) -> dict[str, Any]:
     return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
 
 
-def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:
+def _learned(job: RankJob, worker: Worker, folder: Path) -> LearnedRows | None:
     """Reads the learned input rows of a run, where there are any. Collective.
 
     Args:
@@ -80,7 +80,7 @@ def _learned(job: Job, worker: Worker, folder: Path) -> LearnedRows | None:
     return learned
 
 
-def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | None) -> None:
+def _check_data(job: RankJob, worker: Worker, widths: Widths, names: list[str] | None) -> None:
     """Raises `UserError` for a graph that does not fit the trained model.
 
     Args:
@@ -97,10 +97,10 @@ def _check_data(job: Job, worker: Worker, widths: Widths, names: list[str] | Non
     ):
         if value != wanted:
             raise UserError(f"dataset has {value} {what}, the model of {job.settings.checkpoint} reads {wanted}")
-    if job.settings.job == "test" and given.num_classes > widths.num_classes:
+    if job.settings.job.needs_labels and given.num_classes > widths.num_classes:
         raise UserError(
             f"dataset has labels for {given.num_classes} outputs, the model of {job.settings.checkpoint} has "
             f"{widths.num_classes}"
         )
-    if job.settings.job == "test" and names is not None and own is not None and names != own:
+    if job.settings.job.needs_labels and names is not None and own is not None and names != own:
         raise UserError(f"dataset has other class names than {job.settings.checkpoint}: figures would mix up classes")

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.trial import Alone, tell_row_counts
-from gnnkit.jobs.job import DTYPES, Job, set_up_torch
-from gnnkit.jobs.models import Given
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.rank_job import DTYPES, RankJob, set_up_torch
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
@@ -78,49 +78,48 @@ def import_for_steps() -> None:
 
 
 def rehearse(
-    settings: Settings,
-    folder: Path,
-    layouts: Sequence[str],
-    model: Given,
-    meanwhile: Callable[[], None] = lambda: None,
+    order: Order, folder: Path, layouts: Sequence[str], meanwhile: Callable[[], None] = lambda: None
 ) -> Rehearsal:
     """Starts ranks that each try a step on every layout.
 
     Args:
-        settings: The configuration.
+        order: What was asked.
         folder: Has a shard for each layout and process, `LAYOUT/PROCESS`.
         layouts: Names of the layouts.
-        model: Instead of the configured model.
         meanwhile: Called a few times a second.
     """
-    work = functools.partial(_rehearse, settings, folder, list(layouts), model)
+    settings = order.settings
+    job = RankJob(settings, folder, Prepared([], {}, "", "", "", None, []), order.model)
+    work = functools.partial(_rehearse, job, list(layouts))
     launcher = settings.create_launcher(beside=True)
     return Rehearsal(**start_ranks(work, settings, num_processes(settings), launcher, meanwhile))
 
 
-def _rehearse(settings: Settings, folder: Path, layouts: list[str], model: Given, comm: Communicator) -> dict[str, Any]:
+def _rehearse(job: RankJob, layouts: list[str], comm: Communicator) -> dict[str, Any]:
     """Measures on one rank. Collective. Returns the figures of all ranks.
 
     Args:
-        settings: The configuration.
-        folder: Of the shards.
+        job: Nothing is prepared but the shards in the folder.
         layouts: Names of the layouts.
-        model: Instead of the configured model.
         comm: The ranks that measure.
     """
+
+    def shard(name: str) -> Shard:
+        return Shard.load(job.folder / name / str(comm.rank))
+
     progress("a short measurement of this machine")
-    set_up_torch(settings)
+    set_up_torch(job.settings)
     import_for_steps()  # ranks of GPUs are not forked
-    dtype = DTYPES[settings.trainer.precision]
+    dtype = DTYPES[job.settings.trainer.precision]
     for name in layouts[:1]:  # loads what first steps load
-        _try_step(settings, Shard.load(folder / name / str(comm.rank)), model, comm, steps=1)
+        _try_step(job, shard(name), comm, steps=1)
     with _Memory(comm.device) as base:
         flops = measure_flops(dtype, comm.device)
     latency, bandwidth = measure_exchange(comm, dtype) if comm.world_size > 1 else (0.0, 0.0)
     found: list[float] = []
     for name in layouts:
         progress(f"a trial of {name}")
-        found += _try_step(settings, Shard.load(folder / name / str(comm.rank)), model, comm)
+        found += _try_step(job, shard(name), comm)
     table = torch.zeros(comm.world_size, len(found) + 1, dtype=torch.float64, device=comm.device)
     table[comm.rank] = torch.tensor([*found, base.before], dtype=torch.float64)
     measured = comm.all_reduce(table).tolist()
@@ -144,24 +143,20 @@ def counts_cpu(settings: Settings) -> bool:
     return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_one_process
 
 
-def _try_step(
-    settings: Settings, shard: Shard, given: Given, comm: Communicator, steps: int = _STEPS
-) -> tuple[float, float]:
+def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> tuple[float, float]:
     """Takes some training steps on a shard, with peers that send zeros. Collective.
 
     Returns the seconds of a step, and the bytes that the rank has taken.
 
     Args:
-        settings: The configuration.
+        job: Nothing is prepared but the shard.
         shard: The shard.
-        given: Instead of the configured model.
         comm: The ranks that measure at once.
         steps: Timed at most.
     """
+    settings = job.settings
     with _Memory(comm.device) as grown:
-        prepared = Prepared([], {}, "", "", "", None, [])
         ranks = Alone(shard.rank, shard.grid.world_size, comm.device)
-        job = Job(settings, Path(), prepared, given)
         worker = Worker(ranks, shard, DTYPES[settings.trainer.precision], settings.seed, threads=settings.threads)
         strategy, task = job.strategy(), job.task()
         model = job.own_model(worker, job.widths(worker), task)

@@ -14,19 +14,15 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from gnnkit.comm import Mailbox
-from gnnkit.errors import UserError
 from gnnkit.jobs import lost, rows
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import rebalanced
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.recut import Recut, Request, pays, run_recut
 from gnnkit.leader.watch import Watch
-from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
-from gnnkit.sync import GradientSync
-from gnnkit.task import NodeTask, Task
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 
@@ -34,34 +30,6 @@ MOST = 3  # looks at a change of the work in a run, each of which may end withou
 COST, EDGE_COST = 1.0, 1e-6  # expected seconds of a first change, and of each edge. Later ones: as the last
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _RELIEF = "relief"  # tag of the leader's letters
-
-
-def check(settings: Settings, strategy: ExecutionStrategy, sync: GradientSync, task: Task) -> None:
-    """Raises `UserError` for a run whose work cannot be dealt out anew.
-
-    Args:
-        settings: The configuration.
-        strategy: The configured strategy.
-        sync: The configured synchronisation.
-        task: The configured task.
-    """
-    reasons = {
-        "workers=1 has no other worker to give work to: leave it out": settings.workers == 1,
-        "work moves at checkpoints: leave out trainer.checkpoint=false": not settings.trainer.checkpoint,
-        f"strategy={settings.strategy.name} {strategy.refuses_relief}": strategy.relief is None,
-        f"workers of sync={settings.sync.name} are in different steps, or hold different parameters: use all_reduce": (
-            not sync.lockstep or sync.drifts
-        ),
-        "a worker that is lost keeps its nodes: use sync.on_lost=stop": sync.on_lost == "continue",
-        "a learned row stays with the owner of its node: use inputs=features or degree": (
-            settings.inputs == "learned" and strategy.relief == "nodes"
-        ),
-        f"task={settings.task.name} waits for ends of pairs while it computes, so nobody can tell who is slow: choose a "
-        "task about nodes": not isinstance(task, NodeTask),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UserError(f"leader.rebalance=true: {reason}")
 
 
 class Relief(Callback):
@@ -72,7 +40,7 @@ class Relief(Callback):
     the strategy with its place in the run stay.
     """
 
-    def __init__(self, job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> None:
+    def __init__(self, job: RankJob, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> None:
         """Keeps the parts.
 
         Args:
@@ -217,7 +185,7 @@ class Relief(Callback):
         )
 
 
-def relief(job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> list[Relief]:
+def relief(job: RankJob, mailbox: Mailbox, watch: Watch | None, observer: Observer) -> list[Relief]:
     """Makes the callback, where `leader.rebalance` asks for it.
 
     Args:
@@ -229,7 +197,7 @@ def relief(job: Job, mailbox: Mailbox, watch: Watch | None, observer: Observer) 
     return [Relief(job, mailbox, watch, observer)] if job.settings.leader.rebalance else []
 
 
-def relieved(job: Job, given: list[Relief]) -> tuple[Job, dict[str, Any]]:
+def relieved(job: RankJob, given: list[Relief]) -> tuple[RankJob, dict[str, Any]]:
     """Returns the job with the balance of the last shares, and the figures of changes.
 
     Args:

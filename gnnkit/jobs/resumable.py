@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.settings import Choice
 from gnnkit.training.resume import Identity
 
@@ -24,7 +24,7 @@ _LASTING = (
 _FREE = ("threads", "prefetch", "topology")  # arguments of plugins that change no result
 
 
-def resumable(job: Job) -> Identity:
+def resumable(job: RankJob) -> Identity:
     """Returns the settings that a later run must have in common with this one.
 
     Epochs, intervals, threads, deadlines and output may change. The number of workers

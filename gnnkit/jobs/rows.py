@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnnkit.comm import Communicator
-from gnnkit.jobs.job import Job
+from gnnkit.jobs.rank_job import RankJob
 from gnnkit.leader.inputs import IDS
 from gnnkit.storage import Array, read_npy, write_atomically
 from gnnkit.strategy import Worker
@@ -34,7 +34,7 @@ def write_rows(path: Path, joined: Tensor | None) -> None:
         write_atomically(path, buffer.getvalue())
 
 
-def write_named(job: Job, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
+def write_named(job: RankJob, worker: Worker, name: str, joined: Tensor | None, columns: Columns) -> None:
     """Writes rows as `write_format` says, on the leader.
 
     Args:
@@ -66,13 +66,13 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def write_names(job: Job, names: Sequence[str] | None) -> None:
+def write_names(job: RankJob, names: Sequence[str] | None) -> None:
     """Writes the user's name of each class, where there are names."""
     if names is not None:
         write_atomically(job.folder / NAMES, json.dumps(names).encode())
 
 
-def scratch(job: Job, comm: Communicator) -> Path | None:
+def scratch(job: RankJob, comm: Communicator) -> Path | None:
     """Returns the run folder where all ranks are of one host and share its pages."""
     world_size = job.settings.world_size
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))

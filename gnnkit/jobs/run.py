@@ -5,46 +5,40 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gnnkit.comm import Communicator
-from gnnkit.graph import Graph
-from gnnkit.jobs.job import Job, RankWork
-from gnnkit.jobs.models import Given
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Launcher, Ranks
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs
+from gnnkit.leader.cut import Needs, Preparation
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.leader.stored import prepared as prepare
 from gnnkit.settings import Settings
 
 
-def run_ranks(
-    find_work: Callable[[], RankWork], needs: Needs, settings: Settings, folder: Path, graph: Graph | None, model: Given
-) -> Result:
+def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> Result:
     """Prepares the data in a child, starts the ranks, and returns the leader's result.
 
     Args:
         find_work: Imports the work of each rank, beside the child.
         needs: The data that the ranks read.
-        settings: The configuration.
-        folder: The run folder.
-        graph: Instead of the data set.
-        model: Instead of the configured model.
+        order: What was asked, with the run folder.
     """
+    settings, folder = order.settings, order.run_folder
     try:
         patience = Patience.of(settings.timeout)
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
-        prepared = prepare(settings, needs, folder, graph, in_child)
+        prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
-        work = functools.partial(find_work(), Job(settings, folder, prepared, model))
-        return Result(settings.job, start_ranks(work, settings, settings.world_size, settings.create_launcher()))
+        work = functools.partial(find_work(), RankJob(settings, folder, prepared, order.model))
+        return Result(settings.job.name, start_ranks(work, settings, settings.world_size, settings.create_launcher()))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
-from gnnkit.jobs.job import Job, with_servers
+from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.relief import Relief, relief, relieved
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.phases import phase
@@ -51,7 +51,7 @@ class _Fitted:
     writers: callbacks.Writers
 
 
-def train(job: Job, world: Communicator) -> dict[str, Any]:
+def train(job: RankJob, world: Communicator) -> dict[str, Any]:
     """Trains, evaluates and writes the predictions. Servers serve.
 
     Collective. Returns the figures on the leader.
@@ -63,7 +63,7 @@ def train(job: Job, world: Communicator) -> dict[str, Any]:
     return with_servers(job, world, functools.partial(_work, job)) or {}
 
 
-def _work(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+def _work(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     """Does the work of one worker, without lost workers where configured.
 
     Args:
@@ -79,7 +79,7 @@ def _work(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
         stop()  # the record of a run that is broken off
 
 
-def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
+def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -> dict[str, Any]:
     """Does the work of one worker. Collective over the workers.
 
     Args:
@@ -121,7 +121,7 @@ def _train(job: Job, comm: Communicator, mailbox: Mailbox, sync: GradientSync) -
     )
 
 
-def _trace(job: Job, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
+def _trace(job: RankJob, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
     """Writes the trace of all workers, on the leader. Collective over the workers.
 
     Args:
@@ -137,7 +137,7 @@ def _trace(job: Job, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None
 
 
 def make_module(
-    job: Job,
+    job: RankJob,
     strategy: ExecutionStrategy,
     worker: Worker,
     *,
@@ -187,7 +187,7 @@ def make_module(
 
 
 def _fit(
-    job: Job,
+    job: RankJob,
     module: TrainingModule,
     sync: GradientSync,
     guard: Guard,
@@ -239,7 +239,7 @@ def _end_at_once(trainer: L.Trainer, module: TrainingModule, callbacks: Sequence
         each.on_train_end(trainer, module)
 
 
-def _around(job: Job, module: TrainingModule) -> list[L.Callback]:
+def _around(job: RankJob, module: TrainingModule) -> list[L.Callback]:
     """Makes what accompanies the steps, in the order of the calls.
 
     The monitor counts a step before a checkpoint saves the count.
@@ -254,7 +254,7 @@ def _around(job: Job, module: TrainingModule) -> list[L.Callback]:
     ]
 
 
-def _display(job: Job, watch: Watch | None) -> list[Display]:
+def _display(job: RankJob, watch: Watch | None) -> list[Display]:
     return [Display(watch)] if watch is not None and callbacks.shows_display(job) else []
 
 
@@ -271,7 +271,7 @@ def _test(module: TrainingModule, fitted: _Fitted) -> dict[str, Any]:
     return found
 
 
-def _writer(job: Job, module: TrainingModule) -> Callable[[nn.Module], None] | None:
+def _writer(job: RankJob, module: TrainingModule) -> Callable[[nn.Module], None] | None:
     """Makes what writes a better model, on the leader. None on other ranks."""
     worker = module.worker
     if worker.comm.rank != LEADER:
@@ -279,7 +279,7 @@ def _writer(job: Job, module: TrainingModule) -> Callable[[nn.Module], None] | N
     return functools.partial(weights.save, widths=job.widths(worker), folder=job.folder)
 
 
-def _finish(job: Job, module: TrainingModule, trainer: L.Trainer) -> dict[str, float]:
+def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[str, float]:
     """Saves the last checkpoint, and brings all workers to one model. Collective.
 
     The model is the best one where `trainer.monitor` says so, else the last one.

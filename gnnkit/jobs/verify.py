@@ -18,7 +18,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs.iterate import iterate
-from gnnkit.jobs.job import Job, with_servers
+from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
@@ -49,14 +49,14 @@ class _Reference:
         return f"{self.num_ranks} ranks as threads of one process"
 
     @classmethod
-    def of(cls, job: Job, worker: Worker) -> _Reference:
+    def of(cls, job: RankJob, worker: Worker) -> _Reference:
         """Takes one rank where the strategy promises the result of one, else all."""
         strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 
 
-def verify(job: Job, world: Communicator) -> dict[str, Any]:
+def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
     """Trains on the ranks, then trains on the leader alone, and compares.
 
     Where the strategy promises the result of one process, the reference is one rank
@@ -82,7 +82,7 @@ def verify(job: Job, world: Communicator) -> dict[str, Any]:
     return with_servers(job, world, functools.partial(_verify, job)) or {}
 
 
-def _verify(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
+def _verify(job: RankJob, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     """Does the work of one worker. Collective over the workers.
 
     Args:
@@ -106,7 +106,7 @@ def _verify(job: Job, comm: Communicator, mailbox: Mailbox) -> dict[str, Any]:
     return _compared(found, alone) | {"reference": reference.name, "note": _note(job, worker)}
 
 
-def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
+def verify_program(job: RankJob, comm: Communicator) -> dict[str, Any]:
     """Runs a program on the ranks, then on the leader alone with the whole graph.
 
     Collective. Returns the figures on the leader.
@@ -123,7 +123,7 @@ def verify_program(job: Job, comm: Communicator) -> dict[str, Any]:
     return _compared(found, expected) | {"reference": "one rank with the whole graph"}
 
 
-def _steps(job: Job, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox) -> dict[str, Tensor]:
+def _steps(job: RankJob, strategy: ExecutionStrategy, worker: Worker, mailbox: Mailbox) -> dict[str, Tensor]:
     """Takes some steps. Returns losses, gradients, parameters and the last logits.
 
     Collective. Only the leader's logits are of all nodes.
@@ -204,6 +204,6 @@ def _compared(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str
     return {"job": "verify", "verified": verified, "largest_difference": differences, "tolerance": TOLERANCE}
 
 
-def _note(job: Job, worker: Worker) -> str | None:
+def _note(job: RankJob, worker: Worker) -> str | None:
     """Says why the model is not exact, where the reason is known."""
     return "\n".join(job.inexact(worker)) or None

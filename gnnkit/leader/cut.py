@@ -17,7 +17,7 @@ import numpy as np
 
 from gnnkit.engine.features import round_rows
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import SPLITS, Graph
 from gnnkit.launch.phases import phase
 from gnnkit.leader import picture
 from gnnkit.leader.choose import Decision, describe, shape
@@ -35,6 +35,8 @@ from gnnkit.settings import Settings
 from gnnkit.storage import save_arrays
 from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
+
+_SPELT = {"train": "training", "val": "validation"}  # splits, for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,14 @@ class Prepared:
 class Needs:
     """The data that the ranks of a job read."""
 
-    trains: bool  # what the task reads
+    trains: bool  # what the task reads, which needs labels
     graph: bool  # one mapped copy of the whole graph for all ranks of a host
     reference: bool  # also the shard of one rank with the whole graph
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
     sparse: bool = False  # whether strategy and model read sparse features
     owned_edges: bool = False  # whether the owner of a node must hold all in-edges
     recut: bool = False  # whether the leader may cut the graph again while the ranks train
+    inputs: bool = True  # whether a model reads input rows. A program need not
 
     @property
     def shares_all(self) -> bool:
@@ -80,11 +83,21 @@ class Needs:
         return self.graph and self.features
 
 
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is to be prepared for the ranks of a run."""
+
+    settings: Settings  # without any `auto`
+    needs: Needs
+    folder: Path  # the run folder
+    graph: Graph | None = None  # instead of the data set
+
+
 def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
     """Returns the graph that trains, and the edges to predict, as the task says."""
     task: Task = settings.task.create()
     prepared, links = task.prepare(graph)
-    needed = (Split.VAL, Split.TEST) if settings.job == "test" else (Split.TRAIN,)
+    needed = [SPLITS[name] for name in settings.job.splits]
     if links is None and not np.isin(prepared.split, needed).any():
         raise UserError(no_split(settings, labelled=bool(prepared.labelled.any())))
     return with_inputs(prepared, settings.inputs), links
@@ -92,7 +105,7 @@ def read(settings: Settings, graph: Graph) -> tuple[Graph, Links | None]:
 
 def no_split(settings: Settings, *, labelled: bool) -> str:
     """Says which split is missing, and what to do."""
-    what = "validation or test" if settings.job == "test" else "training"
+    what = " or ".join(_SPELT.get(name, name) for name in settings.job.splits)
     if labelled:
         way = "dataset.split=[0.6,0.2,0.2] or Graph.draw_split draws one"
     else:
@@ -100,25 +113,19 @@ def no_split(settings: Settings, *, labelled: bool) -> str:
     return f"dataset: no node is in the {what} split: {way}"
 
 
-def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None = None) -> dict[str, Any]:
+def prepare(asked: Preparation) -> dict[str, Any]:
     """Cuts the graph as the leader assigns it, and writes what every rank reads.
 
-    Args:
-        settings: The configuration.
-        needs: The data that the ranks read.
-        folder: The run folder.
-        graph: Instead of the data set.
-
-    Returns:
-        The fields of `Prepared`.
+    Returns the fields of `Prepared`.
     """
     begun = time.monotonic()
+    settings, needs, folder = asked.settings, asked.needs, asked.folder
     phase(f"reading dataset={settings.dataset.name}")
-    graph, told = as_read(settings, with_names(settings, graph), folder)
+    graph, told = as_read(settings, with_names(settings, asked.graph), folder)
     graph, links = named(load(settings, graph), folder), None
     if needs.trains:
         graph, links = read(settings, graph)
-    elif settings.job == "predict":
+    elif needs.inputs:
         graph = with_inputs(graph, settings.inputs)
     graph, lines = with_kept(graph, settings.input_rows, needs.sparse)
     kept, read_at = Kept(settings.cache, graph), time.monotonic()
@@ -127,10 +134,10 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     partition = kept_partition(kept, settings) if shifted is None else shifted
     partitioned_at = time.monotonic()
     if partition.edge_cell is not None:
-        check_owned(settings, needs)
+        check_owned(asked)
     phase("cutting")
     target = folder / PREPARED
-    prepared = _kept_shards(kept, settings, needs, partition, folder)
+    prepared = _kept_shards(asked, kept, partition)
     if links is not None:
         links.save(target / LINKS)
     if needs.recut:
@@ -139,7 +146,7 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
         keep(folder, settings, partition, changed=shifted is not None)
     if needs.reference:
         save_whole(graph, needs, target)
-    if settings.job == "train" and settings.report:
+    if settings.draws_report:
         picture.save(graph, partition, folder)
     summary = "\n".join([prepared.summary, *told, *lines, *note, *kept.notes])
     cut_at = time.monotonic()
@@ -147,12 +154,13 @@ def prepare(settings: Settings, needs: Needs, folder: Path, graph: Graph | None 
     return replace(prepared, summary=summary, seconds=seconds).to_dict()
 
 
-def check_owned(settings: Settings, needs: Needs) -> None:
+def check_owned(asked: Preparation) -> None:
     """Raises `UserError` where owners of nodes must hold all in-edges.
 
     For partitions whose edges may be away from these owners.
     """
-    if needs.owned_edges:
+    settings = asked.settings
+    if asked.needs.owned_edges:
         raise UserError(
             f"partition={settings.partition.nodes.name} with partition.border={settings.partition.border} holds edges away "
             f"from the owners of their nodes, and with strategy={settings.strategy.name} owners read all in-edges: use a "
@@ -165,17 +173,10 @@ def save_whole(graph: Graph, needs: Needs, target: Path) -> None:
     uncut(without_edges(graph) if needs.shares_all else graph).save(target / WHOLE)
 
 
-def _kept_shards(kept: Kept, settings: Settings, needs: Needs, partition: Partition, folder: Path) -> Prepared:
-    """Writes the shards into the run folder, or links those of an earlier run there.
-
-    Args:
-        kept: The graph, and what earlier runs have made of the graph.
-        settings: The configuration.
-        needs: The data that the ranks read.
-        partition: The partition of the graph.
-        folder: The run folder.
-    """
-    graph, target, report = kept.graph, folder / PREPARED, folder / COORDINATION
+def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepared:
+    """Writes the shards into the run folder, or links those of an earlier run there."""
+    settings, needs, graph = asked.settings, asked.needs, kept.graph
+    target, report = asked.folder / PREPARED, asked.folder / COORDINATION
 
     def make() -> Prepared:
         shutil.rmtree(target, ignore_errors=True)  # half of an entry that has vanished

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.graph import SparseFeatures
 from gnnkit.launch.phases import phase
 from gnnkit.launch.processes import run_in_child
 from gnnkit.leader import cut
-from gnnkit.leader.cut import Needs, Prepared
+from gnnkit.leader.cut import Needs, Preparation, Prepared
 from gnnkit.leader.folder import COORDINATION, PICTURE, PREPARED, SOURCE
 from gnnkit.leader.inputs import IDS, check_width
 from gnnkit.leader.rebalanced import keep, load_partition, rebalanced
 from gnnkit.leader.trained import take_stored
 from gnnkit.ranges import shown
-from gnnkit.settings import Settings
 from gnnkit.storage import write_atomically
 from gnnkit.store.join import whole
 from gnnkit.store.manifest import KEYS, Manifest
@@ -33,51 +32,42 @@ _GRAPH = "a strategy that reads the whole graph"
 RunInChild = Callable[..., Any]  # `run_in_child`, with what the caller adds
 
 
-def prepared(
-    settings: Settings, needs: Needs, folder: Path, graph: Graph | None, in_child: RunInChild = run_in_child
-) -> Prepared:
-    """Cuts the graph, or takes the facts of a store.
-
-    Args:
-        settings: The configuration.
-        needs: The data that the ranks read.
-        folder: The run folder.
-        graph: Instead of the data set.
-        in_child: Calls a function in a child.
-    """
-    root = None if graph is not None else settings.dataset.create().store_folder
+def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepared:
+    """Cuts the graph, or takes the facts of a store. `in_child` calls in a child."""
+    root = None if asked.graph is not None else asked.settings.dataset.create().store_folder
     if root is None:
-        return Prepared(**in_child(cut.prepare, settings, needs, folder, graph))
-    return _taken(settings, needs, folder, root, in_child)
+        return Prepared(**in_child(cut.prepare, asked))
+    return _taken(asked, root, in_child)
 
 
-def _taken(settings: Settings, needs: Needs, folder: Path, root: Path, in_child: RunInChild) -> Prepared:
+def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     """Reads the manifest, and makes what the ranks read and the store lacks.
 
     Raises `UserError` for a run whose parts are not those of the store.
     """
     begun = time.monotonic()
     phase(f"reading the manifest of {root}")
-    manifest = Manifest.load(root)
-    _check(settings, needs, manifest, root)
+    manifest, settings, folder = Manifest.load(root), asked.settings, asked.folder
+    _check(asked, manifest, root)
     take_stored(settings, manifest.inputs, folder, root)
     (folder / PREPARED).mkdir(parents=True, exist_ok=True)
-    missing = _missing(settings, needs, manifest)
+    missing = _missing(asked, manifest)
     if missing:
         phase(f"reading all parts for {' and '.join(missing)}")
-        in_child(_complete, settings, needs, folder, root, missing)
+        in_child(_complete, asked, root, missing)
     if manifest.holds["node_ids"]:
         shutil.copyfile(root / IDS, folder / IDS)
-    if not needs.shares_all:
+    if not asked.needs.shares_all:
         write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
-    if settings.job == "train" and settings.report:
+    if settings.draws_report:
         write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
-    found = _of_run(settings, needs, manifest, root, missing)
+    found = _of_run(asked, manifest, root, missing)
     return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
 
 
-def _of_run(settings: Settings, needs: Needs, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
+def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
     """Returns the facts of the store as a run with these needs tells these."""
+    settings, needs = asked.settings, asked.needs
     known, reads = Prepared(**manifest.prepared), _reads(needs)
     lines = known.summary.split("\n")
     if needs.shares_all:
@@ -97,25 +87,25 @@ def _reads(needs: Needs) -> Reads:
     return "shard" if not needs.graph else "graph" if needs.features else "topology"
 
 
-def _check(settings: Settings, needs: Needs, manifest: Manifest, root: Path) -> None:
+def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` for a run that reads other parts than those of the store."""
+    settings, needs = asked.settings, asked.needs
     for key, own, its in differing(settings.composed, manifest.keys, whole_task=manifest.holds["links"]):
         raise UserError(
             f"{key}={_spelt(own)}: the store {root} was cut with {key}={_spelt(its)}: leave the key out, or write another "
             "store with job=partition"
         )
     if manifest.holds["vertex_cut"]:
-        cut.check_owned(settings, needs)
+        cut.check_owned(asked)
     if manifest.holds["links"] and not needs.trains:
         raise UserError(
             f"dataset.root={root}: parts of task={settings.task.name} lack the edges that are held out, and this job reads "
             "all edges: name the data set itself"
         )
-    if needs.trains and not manifest.holds["links"]:
-        splits = ("val", "test") if settings.job == "test" else ("train",)
-        if not any(manifest.counts[split] for split in splits):
-            raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
-    if settings.inputs == "features" and (needs.trains or settings.job == "predict"):
+    is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
+    if needs.trains and not is_split:
+        raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
+    if settings.inputs == "features" and needs.inputs:
         check_width(manifest.counts["features"])
     partition, _ = rebalanced(settings, manifest.counts["nodes"])
     if partition is not None:
@@ -154,8 +144,9 @@ def _spelt(value: Any) -> str:
     return "null" if value is None else shown(str(value).replace(" ", ""))
 
 
-def _missing(settings: Settings, needs: Needs, manifest: Manifest) -> list[str]:
+def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
     """Names what the ranks read and the store does not hold."""
+    settings, needs = asked.settings, asked.needs
     dense = manifest.holds["sparse"] and not needs.sparse and needs.features
     wanted = {
         _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
@@ -166,16 +157,9 @@ def _missing(settings: Settings, needs: Needs, manifest: Manifest) -> list[str]:
     return [name for name, is_missing in wanted.items() if is_missing]
 
 
-def _complete(settings: Settings, needs: Needs, folder: Path, root: Path, missing: Sequence[str]) -> None:
-    """Writes what the ranks read and the store lacks into the run folder.
-
-    Args:
-        settings: The configuration.
-        needs: The data that the ranks read.
-        folder: The run folder.
-        root: The store.
-        missing: From `_missing`.
-    """
+def _complete(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
+    """Writes what the ranks read and the store lacks, by `_missing`."""
+    settings, needs, folder = asked.settings, asked.needs, asked.folder
     graph, target = whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
         graph = replace(graph, features=np.asarray(graph.features))

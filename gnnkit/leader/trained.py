@@ -83,7 +83,7 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
         graph, scale = _as_trained(settings, graph, *relied_on), relied_on[0].scale
     elif settings.inputs == "features":
         scale, why = choose(graph, settings.features.scale)
-    if settings.job in ("train", "partition"):
+    if settings.job.keeps_inputs:
         replace(Inputs.of(graph, settings.inputs), scale=scale).save(kept_in)
     return scale.apply(graph), [why] if why else []
 
@@ -123,7 +123,7 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], kept_in: Path, roo
                     f"dataset.root={root}: {what.replace('_', ' ')} have another order or scale there than the model of "
                     f"{folder} reads: name the data set itself"
                 )
-    if settings.job == "train":
+    if settings.job.keeps_inputs:
         own.save(kept_in)
 
 

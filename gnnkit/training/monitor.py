@@ -17,8 +17,7 @@ from gnnkit.comm import Communicator
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
 from gnnkit.strategy import Batch, Worker
-
-LOSS = "train_loss"  # looked at after each epoch
+from gnnkit.training.step import LOSS
 
 
 class Monitor(Callback):

@@ -20,6 +20,8 @@ from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch
 from gnnkit.task import Task
 
+LOSS = "train_loss"  # the value of `trainer.monitor` that is looked at after each epoch
+
 
 def loss_of(model: nn.Module, task: Task, batch: Batch, batch_idx: int) -> Tensor:
     """Computes this rank's part of a step's loss, by the model's own step if any.

@@ -26,7 +26,7 @@ import torch
 
 from gnnkit.config import compose
 from gnnkit.errors import UserError
-from gnnkit.jobs import join
+from gnnkit.jobs import Order, join
 from gnnkit.jobs import start as start_job
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
@@ -147,7 +147,7 @@ def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleTy
         found = on_two_hosts(hosts, tmp_path, [*overrides, f"output={tmp_path}/two"])
     for addresses, host in zip(found, hosts, strict=True):
         assert addresses == {host.address}
-    start_job(settle(compose([*overrides, "workers=2", f"output={tmp_path}/one"])))
+    start_job(Order(settle(compose([*overrides, "workers=2", f"output={tmp_path}/one"]))))
     one, two = tmp_path / "one", tmp_path / "two"
     assert losses(one) == losses(two)
     assert len(losses(two)) > 2

@@ -13,6 +13,7 @@ from gnnkit import config
 from gnnkit.comm import Communicator
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.errors import UserError
+from gnnkit.jobs import Order
 from gnnkit.jobs.identity import identity, share_state
 from gnnkit.launch.handshake import agree, difference
 from gnnkit.model.gcn import GCN
@@ -34,17 +35,17 @@ def compared(one: dict[str, str], other: dict[str, str]) -> str | None:
     "key", ["seed=1", "model.hidden=7", "partition=2d", "sync=leader", "comm.timeout=7", "job=verify"]
 )
 def test_every_key_that_can_change_a_result_is_compared(key: str) -> None:
-    assert compared(identity(settings(), None, None), identity(settings(key), None, None)) is not None
+    assert compared(identity(Order(settings())), identity(Order(settings(key)))) is not None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["output=there", "threads=7", "trainer.progress_bar=true"])
 def test_keys_that_change_no_result_are_not_compared(key: str) -> None:
-    assert compared(identity(settings(), None, None), identity(settings(key), None, None)) is None
+    assert compared(identity(Order(settings())), identity(Order(settings(key)))) is None
 
 
 def test_plugins_and_versions_are_compared() -> None:
-    found = identity(settings(), None, None)
+    found = identity(Order(settings()))
     assert found["build of torch"] == torch.__version__
     assert found["strategy=vertex_centric"].startswith("gnnkit.strategy.vertex_centric:VertexCentric of gnnkit ")
 
@@ -53,16 +54,16 @@ def test_plugins_and_versions_are_compared() -> None:
 def test_a_graph_and_a_model_from_python_are_compared() -> None:
     graph = Synthetic(num_nodes=50).load()
     other = replace(graph, features=np.asarray(graph.features) + 1)
-    of_graph = [identity(settings(), each, None) for each in (graph, other)]
+    of_graph = [identity(Order(settings(), each)) for each in (graph, other)]
     assert compared(*of_graph) == "graph"
-    of_model = [identity(settings(), graph, GCN(32, 10, hidden=hidden)) for hidden in (4, 8)]
+    of_model = [identity(Order(settings(), graph, GCN(32, 10, hidden=hidden))) for hidden in (4, 8)]
     assert compared(*of_model) == "model.convs.0.weight"
 
 
 def test_secrets_are_not_sent_to_other_ranks() -> None:
     chosen = settings()
     hidden = replace(chosen, composed={**chosen.composed, "dataset": {"name": "pystdlib", "api_key": "hunter2"}})
-    assert "hunter2" not in str(identity(hidden, None, None))
+    assert "hunter2" not in str(identity(Order(hidden)))
 
 
 def test_a_module_starts_on_all_ranks_with_the_leaders_parameters() -> None:

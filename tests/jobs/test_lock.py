@@ -14,9 +14,9 @@ import pytest
 
 from gnnkit import config
 from gnnkit.errors import UserError
+from gnnkit.jobs import Order, start
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.lock import locked
-from gnnkit.jobs.start import start
 from gnnkit.settings import Settings, settle
 
 
@@ -28,11 +28,11 @@ def settings() -> Settings:
 @pytest.mark.parametrize("on_exists", ["refuse", "resume", "replace"])
 def test_a_folder_in_use_is_refused_and_left_as_it_is(settings: Settings, on_exists: str, tmp_path: Path) -> None:
     again = replace(settings, on_exists=on_exists)
-    with run_folders.opened(settings, tmp_path / "run") as made:
+    with run_folders.opened(Order(settings, folder=tmp_path / "run")) as made:
         before = sorted(path.name for path in made.iterdir())
         with (
             pytest.raises(UserError, match=rf"{made}: process {os.getpid()} on \S+ writes there now: wait for its end"),
-            run_folders.opened(again, made),
+            run_folders.opened(Order(again, folder=made)),
         ):
             raise AssertionError
         assert sorted(path.name for path in made.iterdir()) == before
@@ -46,7 +46,7 @@ def test_of_many_runs_with_one_new_folder_one_wins(settings: Settings, tmp_path:
         with contextlib.ExitStack() as held:
             ready.wait()
             try:
-                held.enter_context(run_folders.opened(settings, tmp_path / "new"))
+                held.enter_context(run_folders.opened(Order(settings, folder=tmp_path / "new")))
             except UserError as error:
                 return str(error)
             finally:
@@ -62,11 +62,11 @@ def test_of_many_runs_with_one_new_folder_one_wins(settings: Settings, tmp_path:
 def test_a_lock_of_a_process_that_has_died_keeps_nobody_out(settings: Settings, tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
-        with run_folders.opened(settings, tmp_path / "run"):
+        with run_folders.opened(Order(settings, folder=tmp_path / "run")):
             os._exit(0)
     os.waitpid(child, 0)
     assert f"process {child} on " in (tmp_path / "run/.lock").read_text()
-    with run_folders.opened(replace(settings, on_exists="replace"), tmp_path / "run"):
+    with run_folders.opened(Order(replace(settings, on_exists="replace"), folder=tmp_path / "run")):
         pass
     assert not (tmp_path / "run/.lock").exists()
 
@@ -78,19 +78,19 @@ def test_a_disk_without_locks_is_told_and_used(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with run_folders.opened(settings, tmp_path / "run"):
+    with run_folders.opened(Order(settings, folder=tmp_path / "run")):
         pass
     assert "the file system has no locks" in capsys.readouterr().out
 
 
 def test_a_report_into_a_folder_in_use_is_refused(settings: Settings, tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(UserError, match="writes there now"):
-        start(replace(settings, job="report", runs=(str(tmp_path),)))
+        start(Order(replace(settings, job=config.JOBS["report"], runs=(str(tmp_path),))))
 
 
 def refuse(settings: Settings, folder: Path, steps: str, *files: str) -> None:
     """Refuses a job that has written some files, and these."""
-    with contextlib.suppress(UserError), run_folders.opened(settings, folder) as made:
+    with contextlib.suppress(UserError), run_folders.opened(Order(settings, folder=folder)) as made:
         for name in ("node_ids.npy", *files):
             (made / name).parent.mkdir(exist_ok=True)
             (made / name).write_bytes(b"")
@@ -120,7 +120,7 @@ def test_a_job_that_was_refused_while_reading_can_be_tried_again(tmp_path: Path)
     keys = ["strategy=vertex_centric", "dataset=edges", f"dataset.root={tmp_path}/data", "job=partition", "workers=1"]
     refused = settle(config.compose([*keys, f"output={tmp_path}/run"]))
     with pytest.raises(UserError, match="has no column 'src'"):
-        start(refused)
+        start(Order(refused))
     (tmp_path / "data/edges.csv").write_text("src,dst\n0,1\n")
-    start(refused)
+    start(Order(refused))
     assert (tmp_path / "run/result.json").exists()

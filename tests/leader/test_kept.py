@@ -21,7 +21,7 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.graph import Graph
 from gnnkit.leader import cut, kept
-from gnnkit.leader.cut import Needs, prepare
+from gnnkit.leader.cut import Needs, Preparation, prepare
 from gnnkit.leader.folder import COORDINATION, PREPARED
 from gnnkit.leader.kept import Kept, content, kept_partition
 from gnnkit.partition.shard import Shard
@@ -52,7 +52,7 @@ def prepared(tmp_path: Path) -> Prepare:
     def prepared(graph: Graph, *keys: str, needs: Needs = OWNERS) -> tuple[dict[str, Any], dict[str, bytes]]:
         folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
         folder.mkdir()
-        facts = prepare(chosen(tmp_path, *keys), needs, folder, graph)
+        facts = prepare(Preparation(chosen(tmp_path, *keys), needs, folder, graph))
         return facts, {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
     return prepared
@@ -131,7 +131,7 @@ def test_kept_shards_get_the_reason_of_this_run(needs: Needs, tmp_path: Path) ->
         folder = tmp_path / f"run{number}"
         folder.mkdir()
         settings = replace(chosen(tmp_path), decided=decided, cache=cache and tmp_path / cache)
-        heard.append(prepare(settings, needs, folder, small_graph()))
+        heard.append(prepare(Preparation(settings, needs, folder, small_graph())))
         report = folder / COORDINATION
         decisions.append(json.loads(report.read_text())["decision"] if report.exists() else None)
     assert "shards: made by an earlier run" in heard[1]["summary"]
@@ -257,7 +257,7 @@ def test_a_run_goes_on_without_an_entry_that_has_been_removed(tmp_path: Path) ->
     graph, settings = small_graph(), chosen(tmp_path)
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        prepare(settings, OWNERS, tmp_path / name, graph)
+        prepare(Preparation(settings, OWNERS, tmp_path / name, graph))
     shutil.rmtree(tmp_path / "cache")
     first, second = (Shard.load(tmp_path / name / PREPARED / "3") for name in ("first", "second"))
     assert content(first) == content(second)

@@ -13,7 +13,7 @@ import pytest
 from gnnkit import config
 from gnnkit.graph import Graph
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.cut import Needs, prepare
+from gnnkit.leader.cut import Needs, Preparation, prepare
 from gnnkit.leader.folder import COORDINATION, PREPARED
 from gnnkit.leader.rebalanced import load_partition, note, rebalanced
 from gnnkit.leader.recut import Request, pays, recut, run_recut
@@ -34,7 +34,7 @@ def settings(*overrides: str) -> Settings:
 def request_of(tmp_path: Path) -> Callable[..., Request]:
     """Prepares a run, and gives requests for a new cut of its graph."""
     graph: Graph = small_graph()
-    prepare(settings(), NEEDS, tmp_path, graph)
+    prepare(Preparation(settings(), NEEDS, tmp_path, graph))
     return lambda **keys: replace(Request(str(tmp_path), "again-1", SECONDS, 1000, 1.0), **keys)
 
 

@@ -95,7 +95,7 @@ def test_columns_without_names_are_taken_by_place_and_told(
 
 def test_a_resumed_run_puts_columns_into_its_order(settings: Settings, tmp_path: Path) -> None:
     trainer = replace(settings.trainer, resume=settings.checkpoint)
-    again = replace(settings, job="train", checkpoint=None, trainer=trainer)
+    again = replace(settings, job=config.JOBS["train"], checkpoint=None, trainer=trainer)
     assert as_trained(again, graph(dict(reversed(NODES.items()))), tmp_path).feature_names == graph().feature_names
 
 

@@ -11,7 +11,7 @@ import torch
 import gnnkit
 from gnnkit.config import compose
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import Order, dispatch
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from tests.jobs.test_train import small_graph
@@ -88,7 +88,7 @@ def test_a_run_goes_on_between_two_steps_of_the_optimiser(tmp_path: Path) -> Non
 )
 def test_what_cannot_be_added_up_is_refused(overrides: str, why: str) -> None:
     with pytest.raises(UserError, match=rf"^trainer.accumulate=2: .*{why}, use trainer.accumulate=1$"):
-        dispatch.check(settle(compose([*overrides.split(), "trainer.accumulate=2"])))
+        dispatch.check(Order(settle(compose([*overrides.split(), "trainer.accumulate=2"]))))
 
 
 @pytest.mark.slow

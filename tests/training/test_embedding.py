@@ -22,7 +22,7 @@ from gnnkit.engine import LearnedRows, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, Ids
-from gnnkit.jobs import dispatch, start
+from gnnkit.jobs import Order, dispatch, start
 from gnnkit.leader.inputs import with_inputs
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
@@ -285,7 +285,7 @@ def test_verify_compares_learned_rows_of_processes_with_one_process(tmp_path: Pa
     drawn = [] if name == "vertex_centric" else ["strategy.batch_size=20", "sampler.fanouts=[3,2]"]
     overrides = [f"strategy={name}", *drawn, "dataset=synthetic", "dataset.num_nodes=120", "job=verify"]
     composed = compose([*overrides, "inputs=learned", "embedding=6", "workers=2", "comm=gloo", "threads=1"])
-    result = start(settle(composed), tmp_path / "run")
+    result = start(Order(settle(composed), folder=tmp_path / "run"))
     assert result["verified"] is True
     assert result["largest_difference"]["embedding"] < 1e-10
 
@@ -352,7 +352,7 @@ SAMPLED = "strategy=individual_sample"
 )
 def test_runs_that_cannot_learn_rows_are_refused_with_the_reason(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as refused:
-        dispatch.check(settle(compose([*overrides, "inputs=learned", "dataset=synthetic", "comm=gloo"])))
+        dispatch.check(Order(settle(compose([*overrides, "inputs=learned", "dataset=synthetic", "comm=gloo"]))))
     assert str(refused.value).startswith(message)
 
 

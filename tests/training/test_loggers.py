@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import CSVLogger
 import gnnkit
 from gnnkit.config import compose
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import Order, dispatch
 from gnnkit.logger.mlflow import MLflow
 from gnnkit.logger.wandb import Wandb
 from gnnkit.settings import settle
@@ -111,7 +111,7 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
     monkeypatch.setattr(Wandb, "module", "no_such_module")
     settings = settle(compose(["strategy=vertex_centric", "logger=[csv,wandb]"]))
     with pytest.raises(UserError, match=r"^logger=wandb: the package wandb is not installed: pip install wandb$"):
-        dispatch.check(settings)
+        dispatch.check(Order(settings))
 
 
 @pytest.mark.slow
@@ -137,5 +137,5 @@ def test_a_package_that_is_missing_is_named_before_the_run(monkeypatch: pytest.M
 )
 def test_mistakes_name_the_key(overrides: list[str], told: str) -> None:
     with pytest.raises(UserError) as caught:
-        dispatch.check(settle(compose(["strategy=vertex_centric", *overrides])))
+        dispatch.check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
     assert told in str(caught.value)

@@ -20,7 +20,7 @@ import gnnkit
 from gnnkit.config import compose
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import Order, dispatch
 from gnnkit.model.gcn import GCN
 from gnnkit.settings import settle
 from gnnkit.sync.all_reduce import AllReduce
@@ -184,14 +184,14 @@ def test_what_the_rule_does_not_read_is_refused(monkeypatch: pytest.MonkeyPatch)
             settle(compose(["strategy=vertex_centric", f"trainer.{key}"]))
     monkeypatch.setattr(AllReduce, "lockstep", False)
     with pytest.raises(UserError, match=r"trainer.monitor=train_loss needs workers that step together"):
-        dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.monitor=train_loss"])))
-    dispatch.check(settle(compose(["strategy=vertex_centric", "trainer.monitor=val_accuracy"])))
+        dispatch.check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=train_loss"]))))
+    dispatch.check(Order(settle(compose(["strategy=vertex_centric", "trainer.monitor=val_accuracy"]))))
 
 
 @pytest.mark.slow
 def test_the_task_names_the_figure_that_may_end_training() -> None:
     def check(*overrides: str) -> None:
-        dispatch.check(settle(compose(["strategy=vertex_centric", *overrides])))
+        dispatch.check(Order(settle(compose(["strategy=vertex_centric", *overrides]))))
 
     check("task=regression", "trainer.monitor=val_mae")
     check("task=link_prediction", "trainer.monitor=train_loss")

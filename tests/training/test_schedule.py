@@ -15,7 +15,7 @@ from torch.nn import Parameter
 import gnnkit
 from gnnkit.config import compose
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch
+from gnnkit.jobs import Order, dispatch
 from gnnkit.settings import settle
 from gnnkit.training import checkpoint
 from gnnkit.training.schedule import Schedule, clip
@@ -123,4 +123,4 @@ def test_servers_do_not_clip() -> None:
     for sync in ("parameter_server", "leader sync.mode=async"):
         overrides = ["strategy=vertex_centric", *f"sync={sync}".split(), "trainer.clip_norm=1"]
         with pytest.raises(UserError, match=r"trainer.clip_norm=1(.0)?: with sync=.* servers step"):
-            dispatch.check(settle(compose(overrides)))
+            dispatch.check(Order(settle(compose(overrides))))

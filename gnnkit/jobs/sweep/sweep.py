@@ -11,9 +11,10 @@ from typing import Any
 
 from gnnkit.config import HydraSettings, fill, key_of, spaces
 from gnnkit.errors import UserError
-from gnnkit.jobs import dispatch, start
+from gnnkit.jobs import dispatch
 from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.lock import locked
+from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
@@ -60,7 +61,7 @@ class _Sweep:
         self.plan: Plan = Grid(self.overrides) if is_grid else self._search()
         self.checked = {overrides: self._settled(overrides) for overrides in self.plan.first()}
         for settings in self.checked.values():
-            dispatch.check(settings)
+            dispatch.check(Order(settings))
         self.folder = self._folder()
         self.outcomes: list[Outcome] = []
 
@@ -116,13 +117,13 @@ class _Sweep:
             chosen = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
             lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {chosen}")
         done = [outcome.job for outcome in self.outcomes if outcome.status == DONE]
-        if self.settings.job == "train" and self.settings.report:
+        if self.settings.draws_report:
             after_sweep({f"{job.number}: {job.title}": job.folder for job in done}, self.folder)
         lines.append(f"{len(done)} of {len(self.outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
     def _search(self) -> Search:
-        if self.settings.job != "train":
+        if not self.settings.job.trains:
             raise UserError(f"hydra/sweeper=optuna compares trained models: job={self.settings.job} has none")
         return Search(self.overrides, self.hydra.under("sweeper"), self.task)
 
@@ -199,7 +200,7 @@ class _Sweep:
         """Does a job, in the process of the job."""
 
         def work() -> int:
-            result = start(job.settings, job.folder, overrides=job.overrides)
+            result = dispatch.start(Order(job.settings, folder=job.folder, overrides=job.overrides))
             return 0 if result.get("verified", True) else FAILED
 
         say(f"gnnkit {' '.join(self._arguments(job))}")

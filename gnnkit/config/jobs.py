@@ -1,0 +1,39 @@
+"""The jobs of the command line, and what each reads and leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the rest of the package asks about a job."""
+
+    name: str
+    trains: bool = False  # leaves a trained model, and a report. May have loggers and callbacks
+    reads_checkpoint: bool = False  # of a run that has trained
+    reads_strategy: bool = True
+    reads_plan: bool = False  # the section `plan`, whatever else is chosen
+    reads_runs: bool = False
+    reads_data_only: bool = False  # no section but `dataset`
+    needs_labels: bool = True
+    splits: tuple[str, ...] = ("train",)  # with labels, a node of one of these is needed
+    keeps_inputs: bool = False  # leaves what later runs must know of the columns of the data
+
+    def __str__(self) -> str:
+        return self.name
+
+
+JOBS = {
+    facts.name: facts
+    for facts in (
+        JobFacts("train", trains=True, keeps_inputs=True),
+        JobFacts("verify"),
+        JobFacts("plan", reads_plan=True),
+        JobFacts("partition", reads_strategy=False, keeps_inputs=True),
+        JobFacts("predict", reads_checkpoint=True, needs_labels=False),
+        JobFacts("test", reads_checkpoint=True, splits=("val", "test")),
+        JobFacts("report", reads_strategy=False, reads_runs=True),
+        JobFacts("init", reads_strategy=False, reads_data_only=True),
+    )
+}

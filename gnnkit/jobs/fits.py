@@ -1,0 +1,197 @@
+"""What goes with what: a table of combinations that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gnnkit.errors import UserError
+from gnnkit.jobs.inputs import dense_readers
+from gnnkit.jobs.parts import Parts
+from gnnkit.settings import DEFAULT_TASK, Settings
+from gnnkit.task import NodeTask, Task
+from gnnkit.training.step import LOSS
+
+_Asks = Callable[[Settings, Parts], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Combinations that are refused where something was asked for."""
+
+    asked: _Asks
+    refused: Mapping[str, _Asks]  # by message, of which the first that holds counts
+
+
+def check(parts: Parts) -> None:
+    """Raises `UserError` with the message of the first combination that is refused."""
+    for topic in TOPICS:
+        if topic.asked(parts.settings, parts):
+            for message, holds in topic.refused.items():
+                if holds(parts.settings, parts):
+                    raise UserError(_spelt(message, parts))
+
+
+def _spelt(message: str, parts: Parts) -> str:
+    """Puts values into a message: of the settings as `s`, and of the parts as `p`."""
+    return message.format(s=parts.settings, p=parts, dense=_dense_readers(parts), written=list(parts.settings.write))
+
+
+def _dense_readers(parts: Parts) -> list[str]:
+    return dense_readers(parts.settings, parts.source, parts.strategy)
+
+
+_TRAINER = Topic(
+    lambda s, p: True,
+    {
+        "trainer.monitor={s.trainer.monitor} needs workers that step together, sync={s.sync.name} has none: "
+        "choose {p.task.progress}": lambda s, p: s.trainer.monitor == LOSS and not p.sync.lockstep,
+        "trainer.clip_norm={s.trainer.clip_norm}: with sync={s.sync.name} servers step, each with some of the "
+        "parameters: use sync=all_reduce, or leave the key out": lambda s, p: (
+            s.trainer.clip_norm is not None and not p.sync.steps_here
+        ),
+    },
+)
+_STRATEGY = Topic(
+    lambda s, p: True,
+    {
+        "sampler={s.sampler.name}: strategy={s.strategy.name} draws nothing, leave the sampler out": lambda s, p: (
+            s.sampler is not None and not p.strategy.samples
+        ),
+        "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid, use 1d": lambda s, p: (
+            s.partition.grid != "1d" and (p.strategy.reads_graph or p.strategy.one_column or p.strategy.fetches)
+        ),
+        "model={p.source.name} tells relations of edges apart, and strategy={s.strategy.name} "
+        "{p.strategy.refuses_relations}: choose strategy=vertex_centric with exchange=exact or quantized and "
+        "strategy.local_iterations=1": lambda s, p: (
+            p.source.reads_relations and p.strategy.refuses_relations is not None
+        ),
+    },
+)
+_PROGRAM = Topic(
+    lambda s, p: not p.source.trains,
+    {
+        "job={s.job}: model={p.source.name} is iterated, and has no trained parameters": lambda s, p: (
+            s.job.reads_checkpoint
+        ),
+        "strategy={s.strategy.name}: model={s.model.name} is a program over all edges, which needs "
+        "strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact": lambda s, p: (
+            not p.strategy.full_graph or p.strategy.on_one_rank(s.workers, None) is None
+        ),
+        "task={s.task.name}: model={s.model.name} is a program, which is not trained: leave the task out": lambda s, p: (
+            s.task.name != DEFAULT_TASK
+        ),
+        "trainer.resume={s.trainer.resume}: programs have no checkpoints": lambda s, p: s.trainer.resume,
+        "sync.servers={s.servers}: programs have no gradients, leave the key out": lambda s, p: s.servers,
+        "{s.companions[0]}: model={p.source.name} is iterated, not trained: leave it out": lambda s, p: s.companions,
+        "inputs={s.inputs}: model={p.source.name} is iterated and learns nothing, leave the key out": lambda s, p: (
+            s.inputs != "features"
+        ),
+    },
+)
+_ACCUMULATE = Topic(
+    lambda s, p: s.trainer.accumulate > 1 and p.source.trains,
+    {
+        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} has one batch an epoch, use "
+        "trainer.accumulate=1": lambda s, p: p.strategy.full_graph,
+        "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} with these options takes steps of "
+        "its own between two batches, use trainer.accumulate=1": lambda s, p: (
+            p.strategy.drifts or p.strategy.keeps_state or not p.strategy.only_synchronises
+        ),
+        "trainer.accumulate={s.trainer.accumulate}: sync={s.sync.name} with these options has ranks that do not "
+        "step together, use trainer.accumulate=1": lambda s, p: not p.sync.lockstep or p.sync.on_lost == "continue",
+        "trainer.accumulate={s.trainer.accumulate}: inputs=learned updates the rows of each batch, use "
+        "trainer.accumulate=1": lambda s, p: s.embedding is not None,
+    },
+)
+_WRITE = Topic(
+    lambda s, p: p.source.trains,
+    {
+        "job={s.job}: task={s.task.name} predicts edges that were held out: write=[logits] gives the rows of all "
+        "nodes, and job=test scores the edges": lambda s, p: (
+            not s.job.needs_labels and "predictions" in s.write and not isinstance(p.task, NodeTask)
+        ),
+        "write={written}: task={s.task.name} has no probabilities, leave them out": lambda s, p: (
+            "probabilities" in s.write and type(p.task).probabilities is Task.probabilities
+        ),
+    },
+)
+_SPARSE_ROWS = Topic(
+    lambda s, p: s.input_rows == "sparse",
+    {
+        "input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto": lambda s, p: _dense_readers(p),
+    },
+)
+_LEARNED_ROWS = Topic(
+    lambda s, p: s.inputs == "learned",
+    {
+        "inputs=learned: job=plan counts no gradients of input rows: plan with inputs=features or inputs=degree": lambda s, p: (
+            s.job.reads_plan
+        ),
+        "inputs=learned: strategy={s.strategy.name} {p.strategy.refuses_learned}": lambda s, p: (
+            p.strategy.refuses_learned is not None
+        ),
+        "inputs=learned: sync={s.sync.name} with these options does not make one step from the exact gradient of "
+        "all workers, which the owner of a learned row adds up: use sync=all_reduce or sync=leader": lambda s, p: (
+            not (p.sync.exact and p.sync.lockstep and p.sync.collective)
+        ),
+        "inputs=learned: the rows of a lost worker would be lost too: use sync.on_lost=stop": lambda s, p: (
+            p.sync.on_lost == "continue"
+        ),
+    },
+)
+_RELIEF = Topic(
+    lambda s, p: s.leader.rebalance,
+    {
+        "leader.rebalance=true: workers=1 has no other worker to give work to: leave it out": lambda s, p: (
+            s.workers == 1
+        ),
+        "leader.rebalance=true: work moves at checkpoints: leave out trainer.checkpoint=false": lambda s, p: (
+            not s.trainer.checkpoint
+        ),
+        "leader.rebalance=true: strategy={s.strategy.name} {p.strategy.refuses_relief}": lambda s, p: (
+            p.strategy.relief is None
+        ),
+        "leader.rebalance=true: workers of sync={s.sync.name} are in different steps, or hold different "
+        "parameters: use all_reduce": lambda s, p: not p.sync.lockstep or p.sync.drifts,
+        "leader.rebalance=true: a worker that is lost keeps its nodes: use sync.on_lost=stop": lambda s, p: (
+            p.sync.on_lost == "continue"
+        ),
+        "leader.rebalance=true: a learned row stays with the owner of its node: use inputs=features or degree": lambda s, p: (
+            s.inputs == "learned" and p.strategy.relief == "nodes"
+        ),
+        "leader.rebalance=true: task={s.task.name} waits for ends of pairs while it computes, so nobody can tell "
+        "who is slow: choose a task about nodes": lambda s, p: not isinstance(p.task, NodeTask),
+    },
+)
+_LOST_WORKERS = Topic(
+    lambda s, p: s.job.trains and p.source.trains and p.sync.on_lost == "continue",
+    {
+        "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
+        "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop": lambda s, p: (
+            p.strategy.samples and p.strategy.fetches
+        ),
+        "sync.on_lost=continue: strategy={s.strategy.name} exchanges rows between workers, so each step needs "
+        "every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop": lambda s, p: (
+            not p.strategy.reads_graph or p.strategy.exchanges
+        ),
+        "sync.on_lost=continue: task={s.task.name} measures with rows of all workers, so each evaluation needs "
+        "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: not isinstance(p.task, NodeTask),
+        "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
+        "comm=gloo": lambda s, p: s.comm.load().in_one_process,
+        "sync.on_lost=continue: torchrun ends all workers when one is lost: start `gnnkit` without torchrun": lambda s, p: (
+            s.started is not None and s.started.by_torchrun
+        ),
+    },
+)
+TOPICS = (
+    _TRAINER,
+    _PROGRAM,
+    _STRATEGY,
+    _WRITE,
+    _ACCUMULATE,
+    _SPARSE_ROWS,
+    _LEARNED_ROWS,
+    _RELIEF,
+    _LOST_WORKERS,
+)

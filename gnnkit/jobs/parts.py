@@ -1,0 +1,111 @@
+"""The plugins of an order, made once before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from gnnkit import config
+from gnnkit.errors import UserError
+from gnnkit.jobs import models, outputs
+from gnnkit.jobs.models import ModelSource, Widths
+from gnnkit.jobs.order import Order
+from gnnkit.model.program import Program
+from gnnkit.model.unchanged import adapted
+from gnnkit.ranges import one_of
+from gnnkit.sampler import Sampler
+from gnnkit.settings import Choice, Settings, settle, with_choice
+from gnnkit.strategy import ExecutionStrategy
+from gnnkit.sync import GradientSync
+from gnnkit.task import Task
+from gnnkit.training.step import LOSS
+
+DEFAULT_SAMPLER = "neighbor"  # of strategies that draw and bring none
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of the ranks' work, for one strategy."""
+
+    settings: Settings  # with the default sampler if the strategy draws and none is chosen
+    source: ModelSource
+    model: object  # made for other widths, or None where the model is not known yet
+    strategy: ExecutionStrategy
+    sync: GradientSync
+    task: Task
+    sampler: Sampler | None
+
+    @classmethod
+    def of(cls, order: Order) -> Parts:
+        """Makes each part, whose constructor checks the arguments."""
+        settings, source = order.settings, order.source
+        settings.create_launcher()
+        sync, task = settings.sync.create(), settings.task.create()
+        strategy = settings.create_strategy()
+        model = _try_model(source) if order.model is None else adapted(order.model)
+        if strategy.samples and settings.sampler is None:
+            settings = _with_default_sampler(settings, getattr(model, "num_layers", None))
+        sampler = None if settings.sampler is None else settings.sampler.create()
+        return cls(settings, source, model, strategy, sync, task, sampler)
+
+    def check(self) -> None:
+        """Raises `UserError` where a part itself refuses another one."""
+        monitor = self.settings.trainer.monitor
+        if monitor is not None:
+            looked_at = (each for each in self.task.names if each.startswith("val_"))
+            one_of("trainer.monitor", monitor, (LOSS, *looked_at))
+        if not self.source.trains:
+            return
+        self.task.check(self.strategy, self.sampler)
+        models.check(self.settings, self.strategy, self.model)
+        if "embeddings" in self.settings.write and isinstance(self.model, nn.Module):
+            outputs.check_layers(self.model)
+        if isinstance(num_layers := getattr(self.model, "num_layers", None), int):
+            self.strategy.check(self.sampler, num_layers)
+        if self.settings.trainer.resume is not None:
+            from gnnkit.training import resume
+
+            resume.load(self.settings.trainer.resume)  # the ranks read it again
+
+
+def _with_default_sampler(settings: Settings, num_layers: object) -> Settings:
+    """Brings the sampler of a strategy that draws.
+
+    Args:
+        settings: The configuration.
+        num_layers: Layers of the model, each of which gets a fanout. Not a number where
+            the layers are not known yet.
+    """
+    default = settle(config.compose([f"strategy={settings.strategy.name}", f"sampler={DEFAULT_SAMPLER}"])).sampler
+    assert default is not None
+    if isinstance(num_layers, int):
+        default = replace(default, arguments={**default.arguments, "fanouts": _fanouts(default, num_layers)})
+    return with_choice(settings, default)
+
+
+def _fanouts(sampler: Choice, num_layers: int) -> list[int]:
+    """Returns one fanout for each layer, repeating the last of the sampler."""
+    fanouts: list[int] = list(sampler.arguments["fanouts"])
+    return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(num_layers)]
+
+
+def _try_model(source: ModelSource) -> nn.Module | Program | None:
+    """Makes the configured model, without memory for parameters.
+
+    The widths of the data are not known yet, so the model is made for other widths.
+    Raises `UserError` for errors that name a key of the model. Returns None after any
+    other error, because the widths may be the cause. The ranks make the model again.
+    """
+    source.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
+    widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
+    try:
+        with torch.device("meta"):
+            return source.make_model(widths, 0) if source.trains else source.make_program()
+    except UserError as error:
+        if str(error).startswith(tuple(f"model.{key}=" for key in source.choice.arguments)):
+            raise
+    except Exception:
+        return None
+    return None

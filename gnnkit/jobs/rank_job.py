@@ -1,0 +1,180 @@
+"""The work of one rank: the settings, and the data that were prepared for the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from gnnkit.comm import Communicator, Mailbox
+from gnnkit.engine import LearnedRows
+from gnnkit.jobs import models
+from gnnkit.jobs.identity import of_model, share_state
+from gnnkit.jobs.models import Given, ModelSource, Widths
+from gnnkit.launch.handshake import agree
+from gnnkit.launch.progress import progress
+from gnnkit.leader.cut import Prepared
+from gnnkit.model.exactness import inexact
+from gnnkit.settings import Settings
+from gnnkit.store.parts import Parts
+from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.sync import GradientSync
+from gnnkit.task import Task
+from gnnkit.training.embedding import Embedding
+
+T = TypeVar("T")
+_CURE = ". Give layers and calls one order, as by sorted(names): the order of a set differs between processes"
+# Types of features, parameters and messages by trainer.precision.
+DTYPES: dict[int | str, torch.dtype] = {32: torch.float32, 64: torch.float64, "bf16-mixed": torch.float32}
+_INPUTS = {"bf16-mixed": torch.bfloat16}  # type of the input rows of sampled batches on CPUs
+_PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of products of float32
+
+
+@dataclass(frozen=True, slots=True)
+class RankJob:
+    """What the ranks of a job get: the settings and the prepared data.
+
+    Holds plain values, for a process that starts afresh.
+    """
+
+    settings: Settings
+    folder: Path  # the run folder
+    prepared: Prepared
+    model: Given = None  # instead of the configured model
+
+    @property
+    def source(self) -> ModelSource:
+        """The maker of the model."""
+        return ModelSource(self.settings.model, self.model)
+
+    @property
+    def parts(self) -> Parts:
+        """Where the ranks read."""
+        return self.prepared.parts(self.folder)
+
+    def strategy(self) -> ExecutionStrategy:
+        """Makes a new strategy."""
+        strategy: ExecutionStrategy = self.settings.create_strategy()
+        return strategy
+
+    def sync(self) -> GradientSync:
+        """Makes a new gradient synchronisation."""
+        sync: GradientSync = self.settings.sync.create()
+        return sync
+
+    def task(self) -> Task:
+        """Makes a new task."""
+        task: Task = self.settings.task.create()
+        return task
+
+    def worker(self, comm: Communicator, shard: int | str | None = None, dtype: torch.dtype | None = None) -> Worker:
+        """Makes this rank's part of the run.
+
+        Args:
+            comm: The ranks.
+            shard: Name of the shard. Default: the rank's own.
+            dtype: Type of features and parameters. Default: the configured precision.
+        """
+        settings, parts = self.settings, self.parts
+        progress("reading its shard")
+        set_up_torch(settings)
+        inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
+        return Worker(
+            comm,
+            parts.shard(comm.rank if shard is None else shard),
+            dtype or DTYPES[settings.trainer.precision],
+            settings.seed,
+            parts.graph(),
+            None if settings.sampler is None else settings.sampler.create(),
+            settings.threads,
+            links=parts.links(),
+            peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
+            input_dtype=inputs,
+            rounded=None if inputs is None else parts.rounded(),
+        )
+
+    def widths(self, worker: Worker) -> Widths:
+        """Returns the widths that the model of this run must fit."""
+        data = worker.shard if worker.graph is None else worker.graph
+        edges = data.edge_features
+        num_outputs = self.task().num_outputs(worker.shard.num_classes)
+        width = self.settings.embedding or worker.features.width
+        return Widths(width, num_outputs, 0 if edges is None else edges.shape[1], worker.shard.num_relations)
+
+    def set_up(self, strategy: ExecutionStrategy, worker: Worker, model: nn.Module) -> Embedding | None:
+        """Sets up the strategy for a model. Collective.
+
+        Returns the learned input rows of one rank, where input rows are learned.
+        """
+        models.check(self.settings, strategy, model)
+        strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
+        strategy.setup(worker, model)
+        width = self.settings.embedding
+        if width is None:
+            return None
+        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
+        return Embedding(rows, strategy.tally)
+
+    def make_model(self, worker: Worker, widths: Widths, task: Task, *, exchanges: bool) -> nn.Module:
+        """Makes the model of one rank, with the parameters and buffers of the leader.
+
+        Raises `UserError` where the models of two ranks differ. Threads share torch's
+        random generator, and Lightning winds the generator back at the begin of
+        training. So no thread returns before all threads have a model. Collective.
+
+        Args:
+            worker: This rank.
+            widths: Sizes that the model must fit.
+            task: The task, whose parameters become a part of the model.
+            exchanges: Whether the model's layers exchange rows between ranks.
+        """
+        model = self.own_model(worker, widths, task)
+        if worker.comm.world_size > 1:
+            calls = self.source.calls(model, widths) if exchanges else []
+            agree(worker.comm, of_model(model) | {f"model call {n}": call for n, call in enumerate(calls, 1)}, _CURE)
+            share_state(worker.comm, model)
+        return model
+
+    def own_model(self, worker: Worker, widths: Widths, task: Task) -> nn.Module:
+        """Makes the model of one rank alone, whatever the other ranks have."""
+        return self.source.make_model(widths, self.settings.seed, task).to(worker.device, worker.dtype)
+
+    def inexact(self, worker: Worker) -> list[str]:
+        """Lists the known reasons why several ranks compute another model than one."""
+        widths = self.widths(worker)
+        model = self.source.make_model(widths, self.settings.seed)
+        return inexact(model, widths.in_features, widths.edge_width)
+
+
+def set_up_torch(settings: Settings) -> None:
+    """Sets the threads of this rank, and the precision of products."""
+    torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision(_PRODUCTS.get(str(settings.trainer.precision), "highest"))
+
+
+def with_servers(job: RankJob, world: Communicator, work: Callable[[Communicator, Mailbox], T]) -> T | None:
+    """Does the work of a worker, or serves and returns None.
+
+    Collective over all ranks. Servers end after the workers' `GradientSync.close`.
+
+    Args:
+        job: The settings and the prepared data.
+        world: The workers, and after them the servers.
+        work: Called on each worker with the workers, and letters between all ranks.
+    """
+    num_workers = world.world_size - job.settings.servers
+    with world.mailbox() as mailbox:
+        if world.rank >= num_workers:
+            progress("serving")
+            torch.set_num_threads(job.settings.threads)
+            job.sync().serve(mailbox, num_workers)
+            return None
+        return work(world.split(range(num_workers)) if job.settings.servers else world, mailbox)
+
+
+# The work of one rank in a job. Collective. Returns the figures, on the leader.
+RankWork = Callable[[RankJob, Communicator], dict[str, Any]]

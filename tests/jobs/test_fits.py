@@ -1,0 +1,76 @@
+"""The table of combinations that are refused: each row refuses a real configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gnnkit import config
+from gnnkit.errors import UserError
+from gnnkit.jobs import Order, dispatch, fits
+from gnnkit.settings import settle
+
+FULL, SAMPLED, PRESET = (f"strategy={name}" for name in ("vertex_centric", "individual_sample", "preset_workload"))
+PROGRAM = [FULL, "model=pagerank"]
+LEARNED, RELIEF, LOST = "inputs=learned", "leader.rebalance=true", "sync.on_lost=continue"
+SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
+LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
+# One for each row, in the order of the table.
+REFUSED = [
+    [SAMPLED, SERVERS, ASYNC, "trainer.monitor=train_loss"],
+    [SAMPLED, SERVERS, "sync.servers=1", "trainer.clip_norm=1.0"],
+    [*PROGRAM, "job=predict", TRAINED],
+    [SAMPLED, "model=pagerank"],
+    [*PROGRAM, LINKS],
+    [*PROGRAM, "trainer.resume=RUN"],
+    [*PROGRAM, SERVERS, "sync.servers=1"],
+    [*PROGRAM, "profile=true"],
+    [*PROGRAM, "inputs=degree"],
+    [FULL, "sampler=neighbor"],
+    [SAMPLED, "partition=2d"],
+    [PRESET, "model=rgcn"],
+    [SAMPLED, LINKS, "job=predict", TRAINED],
+    [SAMPLED, LINKS, "write=[probabilities]"],
+    [FULL, "trainer.accumulate=2"],
+    [PRESET, "strategy.average=parameters", "trainer.accumulate=2"],
+    [SAMPLED, SERVERS, ASYNC, "trainer.accumulate=2"],
+    [SAMPLED, LEARNED, "trainer.accumulate=2"],
+    [SAMPLED, "input_rows=sparse"],
+    [FULL, LEARNED, "job=plan"],
+    [PRESET, LEARNED],
+    [SAMPLED, LEARNED, SERVERS, ASYNC],
+    [SAMPLED, LEARNED, LEADER, LOST],
+    [FULL, RELIEF, "workers=1"],
+    [FULL, RELIEF, "trainer.checkpoint=false"],
+    [FULL, RELIEF, "exchange=pipelined"],
+    [SAMPLED, RELIEF, "sync=neighbour"],
+    [SAMPLED, RELIEF, LEADER, LOST],
+    [FULL, RELIEF, LEARNED],
+    [SAMPLED, RELIEF, LINKS],
+    [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
+    [FULL, LOST, LEADER],
+    [SAMPLED, LOST, LEADER, LINKS],
+    [SAMPLED, LOST, LEADER, "comm=threads"],
+    [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
+]
+ROWS = [message for topic in fits.TOPICS for message in topic.refused]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("message", "overrides"), zip(ROWS, REFUSED, strict=True), ids=map(" ".join, REFUSED))
+def test_each_row_refuses_a_configuration(
+    message: str, overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if overrides[-1] == "ENVIRONMENT":
+        for name, value in TORCHRUN.items():
+            monkeypatch.setenv(name, value)
+        overrides = overrides[:-1]
+    plain = config.compose([text.replace("RUN", str(tmp_path)) for text in overrides])
+    (tmp_path / "config.yaml").write_text(json.dumps(plain))
+    pattern = ".*".join(map(re.escape, re.split(r"\{.*?\}", message)))
+    with pytest.raises(UserError, match=f"^{pattern}$"):
+        dispatch.check(Order(settle(plain)))
