@@ -24,7 +24,7 @@ Prints a Markdown table, means over seeds:
   0.5 GB of libraries included, so differences show on graphs of hundreds of MB
 - for each link, seconds of an epoch, and seconds of training (no evaluations) until a
   validation reached 99 % of the best validation accuracy of the table's first row
-- test accuracy after the last epoch
+- test accuracy of the model with the best validation accuracy
 
 Runs take turns, and are stored when done. The same command goes on with `--store`.
 """

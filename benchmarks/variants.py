@@ -8,8 +8,9 @@
 Prints a Markdown table, one row for each variant:
 
 - bytes of rows that the busiest rank sends in an epoch (gradients are not counted)
-- test accuracy after the last epoch, exact, mean over seeds and its standard error
-- points of accuracy more than `exact` has, and whether within 0.5
+- test accuracy of the model with the best validation accuracy, mean over seeds and its
+  standard error
+- points of accuracy more than `exact` has, and whether within 1
 - for each link, mean seconds of an epoch, and seconds of training (no evaluations)
   until a validation reached 99 % of the best validation accuracy of the first row
 
@@ -29,7 +30,7 @@ from pathlib import Path
 from runs import Figures, Measurements, main, markdown, mean, parse, seconds_to, shown
 
 REFERENCE = "exact"
-TOLERANCE = 0.5  # points of accuracy
+TOLERANCE = 1.0  # points of accuracy
 FULL = "strategy=vertex_centric"
 
 
@@ -56,7 +57,8 @@ def preset(**keys: float | str) -> list[str]:
 #              local SGD with rows of the last exchange, K epochs to a superstep, the
 #              last of which is a step of all workers from their mean.
 # preset       PSGD-PA and LLCG (ICLR 2022): no halo, K local steps, then an average.
-#              LLCG also corrects, and K grows. Here K is 4, and one step corrects.
+#              LLCG also corrects, and K grows. Here K is 4, and one step corrects. All
+#              but psgd-pa have control variates (SCAFFOLD, ICML 2020).
 #              clusters: Cluster-GCN (KDD 2019), on Reddit 20 of 1500 clusters a batch.
 #              coverage: Grappa (2026), shares of two chunks that rotate.
 # individual_sample
@@ -70,15 +72,20 @@ VARIANTS: dict[str, list[str]] = {
     "quantized+pipelined": exchange("quantized+pipelined", bits=8, staleness=1),
     **{f"sampled, keep {keep}": exchange("sampled", keep=keep) for keep in (0.1, 0.01)},
     "adaptive": exchange("adaptive"),
-    **{f"local_iterations, {k}": [FULL, f"strategy.local_iterations={k}"] for k in (4, "auto")},
+    **{f"local_iterations, {k}": [FULL, f"strategy.local_iterations={k}"] for k in (2, 4, 8, 16, "auto")},
+    **{f"neighbour, {what}": [FULL, "sync=neighbour", f"sync.exchange={what}"] for what in ("gradients", "parameters")},
+    **{f"server, {mode}": [FULL, "sync=parameter_server", f"sync.mode={mode}"] for mode in ("async", "ssp")},
     "preset": preset(),
     "preset, no halo": preset(halo="none"),
     "preset, clusters": preset(halo="cluster"),
-    "preset, averaged": preset(halo="none", average="parameters", sync_every=4),
-    "preset, llcg": preset(halo="none", average="parameters", sync_every=4, correction="llcg"),
-    "preset, coverage": [*preset(halo="none", split="dynamic", correction="coverage"), "partition=random"],
+    "preset, averaged": preset(average="parameters", sync_every=4),
+    "preset, averaged, no halo": preset(halo="none", average="parameters", sync_every=4),
+    "preset, psgd-pa": preset(halo="none", average="parameters", sync_every=4, control_variates="false"),
+    "preset, llcg": preset(halo="none", sync_every=4, correction="llcg"),
+    "preset, coverage": preset(correction="coverage"),
     "preset, rows every 10 epochs": preset(exchange_every=10),
     "individual_sample": ["strategy=individual_sample", "sampler.fanouts=[25,10]", "strategy.batch_size=128"],
+    "joint_sample": ["strategy=joint_sample", "sampler.fanouts=[25,10]", "strategy.batch_size=128"],
 }
 
 

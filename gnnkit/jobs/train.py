@@ -279,7 +279,7 @@ def _writer(job: RankJob, module: TrainingModule) -> Callable[[nn.Module], None]
     return functools.partial(weights.save, widths=job.widths(worker), folder=job.folder)
 
 
-def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[str, float]:
+def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[str, float | None]:
     """Saves the last checkpoint, and brings all workers to one model. Collective.
 
     The model is the best one where `trainer.monitor` says so, else the last one.
@@ -290,7 +290,8 @@ def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[st
         trainer: The trainer of this rank.
 
     Returns:
-        The largest difference of a parameter between two ranks, before and after.
+        The largest difference of a parameter between two ranks, before and after, and
+        what the joint model loses.
     """
     worker = module.worker
     module.settle()
@@ -303,4 +304,4 @@ def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[st
     after = drift(module.model, worker.comm)
     if worker.comm.rank == LEADER:
         weights.save(module.model, job.widths(worker), job.folder)
-    return {"drift": before, "final_drift": after}
+    return {"drift": before, "final_drift": after, "joint_loss_ratio": module.joint_loss.ratio}

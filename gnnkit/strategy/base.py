@@ -194,7 +194,6 @@ class Measured:
     seconds_sync: float  # of gradients and parameters, waiting included
     edges: int  # aggregated over
     drift: float = 0.0  # distance of this rank's parameters from the last mean taken, over the norm of the mean
-    loss: float = 0.0  # sum over the rows of this rank
 
 
 class ExecutionStrategy(ABC):
@@ -221,6 +220,7 @@ class ExecutionStrategy(ABC):
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
     drifts: bool = False  # whether ranks hold different parameters between synchronisations
+    keeps_together: str = "more frequent means of the workers' models"  # what to choose where ranks drift too far
     repeatable: bool = True  # False: batches depend on time
     keeps_sums: bool = False  # whether steps keep the sums over input rows that stay as they are
     keeps_state: bool = False  # whether `state_dict` differs between ranks

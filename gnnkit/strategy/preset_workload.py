@@ -116,6 +116,7 @@ class PresetWorkload(ExecutionStrategy):
         self.samples = correction == "llcg"
         self.reads_graph = exchange_every is None
         self.drifts = keys.average == "parameters"
+        self.keeps_together = f"strategy.{'average=gradients' if keys.control_variates else 'control_variates=true'}"
         self.only_synchronises = keys.period == 1 and not self.drifts
         self.measures = keys.split == "dynamic" and not keys.covers
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state

@@ -16,9 +16,6 @@ from gnnkit.strategy.base import Measured, Update
 LEADER = 0
 MAX_DRIFT, MAX_ITERATIONS = 0.05, 16  # unless configured
 _STATE = ("first", "length", "lengths", "wait", "last_wait", "drift", "seconds")
-LOSES = 1.4  # times the loss of workers alone, above which their mean has lost what these have learned
-LEARNED = 0.1  # of the highest loss, below which all is learned, and ratios say nothing
-PATIENCE = 3  # supersteps in a row that lose, before the run says so
 WORTH = 0.1  # share of the time above which exchanges are worth saving
 
 
@@ -82,9 +79,6 @@ class Supersteps:
         self.lengths = [[0, self.length]]  # first epoch and length, of each change
         self.wait, self.last_wait = 0, 1  # supersteps before a longer one, now and after the last shorter one
         self.drift = 0.0  # of this rank in the superstep
-        self.alone: float | None = None  # loss of this rank in the last epoch without exchange
-        self.losing = 0  # supersteps in a row whose mean model lost
-        self.highest = 0.0  # loss of all ranks at the end of a superstep so far
         self.seconds = torch.zeros(2, dtype=torch.float64)  # of this rank: exchange and synchronisation, all
 
     @property
@@ -112,8 +106,6 @@ class Supersteps:
             measured: The work of this rank in that epoch.
             comm: The workers.
         """
-        if self.drifts and comm.world_size > 1:
-            self._look_at_loss(epoch, measured.loss, comm)
         if self.rule is None:
             return
         meeting = measured.seconds_exchange + measured.seconds_sync
@@ -121,31 +113,6 @@ class Supersteps:
         self.drift = max(self.drift, measured.drift)
         if self.exchanges(epoch):
             self._decide(epoch, self.rule, comm)
-
-    def _look_at_loss(self, epoch: int, loss: float, comm: Communicator) -> None:
-        """Says once that the mean of the workers' models loses what each has learned.
-
-        The last epoch of a superstep computes the loss of the mean. Collective there.
-        """
-        if not self.exchanges(epoch):
-            self.alone = loss
-            return
-        if self.alone is None:
-            return
-        alone, together = comm.all_reduce(
-            torch.tensor([self.alone, loss], dtype=torch.float64, device=comm.device)
-        ).tolist()
-        self.alone, self.highest = None, max(self.highest, together)
-        loses = together > LOSES * alone and together > LEARNED * self.highest
-        self.losing = self.losing + 1 if loses else 0
-        if self.losing == PATIENCE and comm.rank == LEADER:
-            print(
-                f"epoch {epoch + 1}: the mean of the workers' models has {together / max(alone, 1e-9):.1f} times the loss "
-                f"of each alone, for {PATIENCE} supersteps in a row: workers drift apart, and their mean loses what they "
-                f"have learned: set strategy.local_iterations={max(self.length // 4, 1)} or auto",
-                file=sys.stderr,
-                flush=True,
-            )
 
     def _decide(self, epoch: int, rule: Rule, comm: Communicator) -> None:
         """Begins the next superstep. The leader decides on the length."""

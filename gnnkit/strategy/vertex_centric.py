@@ -80,6 +80,11 @@ class VertexCentric(ExecutionStrategy):
             "exchange=exact with strategy.local_iterations=1"
         )
 
+    @property
+    def keeps_together(self) -> str:  # type: ignore[override]
+        """What to choose where ranks drift too far."""
+        return f"strategy.local_iterations={max(self.supersteps.length // 4, 1)} or auto"
+
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         return self if self.keeps_sums else None
 

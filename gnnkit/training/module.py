@@ -28,6 +28,7 @@ from gnnkit.task.node_classification import NodeClassification
 from gnnkit.training import hooks, schedule
 from gnnkit.training.embedding import Embedding
 from gnnkit.training.evaluated import Evaluated
+from gnnkit.training.joint import JointLoss
 from gnnkit.training.metrics import join_metrics
 from gnnkit.training.schedule import Schedules, clip
 from gnnkit.training.step import loss_of, make_optimizer, own_method, reaching
@@ -181,6 +182,7 @@ class TrainingModule(hooks.OwnHooks):
         self.sync: GradientSync | None = None  # set by `make_trainer`
         self.muted = False  # whether the model's `self.log` says nothing
         self.resumed = (0, 0)  # epoch and step at the begin of this run
+        self.joint_loss = JointLoss()
         self.evaluated: Evaluated | None = None  # in the model's own step of an evaluation
         self.of_evaluations = set(self.task.names)  # names that evaluations log
         if isinstance(model, L.LightningModule):
@@ -351,9 +353,12 @@ class TrainingModule(hooks.OwnHooks):
     @property
     def _may_drift(self) -> bool:
         """Whether workers may hold different parameters or buffers between steps."""
-        if self.sync is None:
-            return False
-        return self.strategy.drifts or self.sync.drifts or next(self.model.buffers(), None) is not None
+        return self._step_apart or (self.sync is not None and next(self.model.buffers(), None) is not None)
+
+    @property
+    def _step_apart(self) -> bool:
+        """Whether workers may take steps of their own."""
+        return self.sync is not None and (self.strategy.drifts or self.sync.drifts)
 
     def join(self) -> None:
         """Brings workers that drifted to the one model that is saved. Collective."""
@@ -393,6 +398,8 @@ class TrainingModule(hooks.OwnHooks):
         def read(outputs: Tensor, worker: Worker) -> dict[str, float]:
             if own is not None:
                 self._take_own_step(own, *rows_of(split, outputs, worker))
+            if split == "val" and self._step_apart and self.worker.links is None:
+                self.joint_loss.look(self, self.task.losses(*rows_of("train", outputs, worker)))
             return self.task.measure(outputs, worker) if split == "val" else {}
 
         return self.evaluation.read(self.model, read)

@@ -87,7 +87,6 @@ class Observer(Callback):
             self._epoch.seconds_sync + self.meter.seconds,
             self._epoch.edges + batch.num_edges,
             self.meter.drift,
-            self._epoch.loss + float(module.local_loss) * batch.total,
         )
         self.channel.post(
             WorkerState(

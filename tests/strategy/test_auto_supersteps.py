@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,14 +15,12 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
 from gnnkit.strategy import supersteps
 from gnnkit.strategy.base import Measured
 from gnnkit.strategy.supersteps import Rule, Supersteps
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.training import checkpoint
 from tests.jobs.test_train import small_graph
-from tests.runs import BARE
 
 RULE = Rule(max_drift=0.1, max_iterations=16)
 SLOW, FAST = Measured(1.0, 1.0, 1.0, 0), Measured(1.0, 0.01, 0.01, 0)  # exchanges
@@ -104,45 +101,6 @@ def test_an_epoch_ends_with_a_mean_before_the_step_of_all_workers() -> None:
     assert updates[1] == ["synchronise"] * 4
     assert updates[2] == ["average", "conclude"] * 2
     assert updates[4] == ["own", "own", "average", "conclude"]
-
-
-def told_of_drift(losses: list[float], capfd: pytest.CaptureFixture[str], length: int = 2) -> list[str]:
-    """What supersteps say, where each of two ranks has these losses by epoch."""
-
-    def work(comm: Communicator) -> None:
-        steps = Supersteps(length, None, None)
-        for epoch, loss in enumerate(losses):
-            steps.end_epoch(epoch, replace(SLOW, loss=loss), comm)
-
-    Threads.run(work, 2)
-    return capfd.readouterr().err.splitlines()
-
-
-def test_a_mean_that_loses_what_workers_learned_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
-    assert told_of_drift([1.0, 2.5] * 6, capfd) == [
-        "epoch 6: the mean of the workers' models has 2.5 times the loss of each alone, for 3 supersteps in a row: "
-        "workers drift apart, and their mean loses what they have learned: set strategy.local_iterations=1 or auto"
-    ]
-    assert told_of_drift([1.0, 1.3] * 6, capfd) == []
-    assert told_of_drift([1.0, 2.5, 1.0, 2.5, 1.0, 1.0] * 3, capfd) == [], "now and then"
-    assert told_of_drift([1.0, 1.0, 0.01, 0.05, 0.001, 0.004, 0.001, 0.004], capfd) == [], "all is learned"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("length", "told"), [(1, False), (8, True)])
-def test_workers_with_one_class_each_are_told_that_they_drift_apart(
-    length: int, told: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1], 30)
-    features = rng.normal(size=(60, 8)) + 0.5 * labels[:, None]
-    graph = Graph.from_edges(
-        *rng.integers(0, 60, (2, 120)), 60, features=features, labels=labels, split=1 + np.arange(60) % 3
-    )
-    keys: dict[str, Any] = {"workers": 2, "comm": "threads", "threads": 1, "trainer": {"max_epochs": 32, "lr": 0.05}}
-    strategy = {"name": "vertex_centric", "local_iterations": length}
-    gnnkit.train(graph, strategy=strategy, folder=tmp_path / "run", **keys, **BARE)
-    assert ("workers drift apart" in capfd.readouterr().err) == told
 
 
 def test_a_fixed_length_reads_no_bounds() -> None:

@@ -1,0 +1,98 @@
+"""Workers that step apart are told where their joint model loses what they learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.graph import Graph
+from gnnkit.training.joint import JointLoss
+
+BARE: dict[str, Any] = {"report": False, "logger": "none"}
+PRESET = {"name": "preset_workload", "average": "parameters", "sync_every": 4}
+
+
+def told(ratios: list[float], capfd: pytest.CaptureFixture[str], own: float = 1.0) -> list[str]:
+    """What is said where the joint model has these losses, in times of the own one."""
+
+    def work(comm: Communicator) -> None:
+        joint = JointLoss()
+        strategy = SimpleNamespace(drifts=True, keeps_together="fewer steps")
+        for epoch, ratio in enumerate(ratios):
+            rows = comm.rank + 1
+            batch = SimpleNamespace(total=rows, rows=torch.arange(rows))
+            module: Any = SimpleNamespace(
+                batch=batch,
+                worker=SimpleNamespace(comm=comm),
+                strategy=strategy,
+                local_loss=torch.tensor(own),
+                current_epoch=epoch,
+            )
+            joint.look(module, torch.full((3 - comm.rank,), own * ratio))
+
+    Threads.run(work, 2)
+    return capfd.readouterr().err.splitlines()
+
+
+def test_a_joint_model_that_loses_twice_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    assert told([1.0, 1.5, 1.1, 2.0, 2.5], capfd) == [
+        "epoch 4: the model of all workers has 2.0 times the loss of the workers' own on the training rows: workers "
+        "drift apart, choose fewer steps"
+    ]
+    assert told([1.0, 1.2, 1.2, 1.2], capfd) == []
+    assert told([1.0, 2.5, 1.0, 1.0], capfd) == [], "once"
+
+
+def test_ratios_of_losses_that_are_all_small_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(comm: Communicator) -> None:
+        joint = JointLoss()
+        for epoch, (own, together) in enumerate([(1.0, 1.0), (0.001, 0.01), (0.001, 0.01), (0.001, 0.01)]):
+            module: Any = SimpleNamespace(
+                batch=SimpleNamespace(total=2, rows=torch.arange(2)),
+                worker=SimpleNamespace(comm=comm),
+                strategy=SimpleNamespace(drifts=True, keeps_together=""),
+                local_loss=torch.tensor(own),
+                current_epoch=epoch,
+            )
+            joint.look(module, torch.full((2,), together))
+
+    Threads.run(work, 2)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "cure"),
+    [
+        ({"strategy": {"name": "vertex_centric", "local_iterations": 1}}, None),
+        ({"strategy": {"name": "vertex_centric", "local_iterations": 8}}, "choose strategy.local_iterations=2 or auto"),
+        ({"strategy": {**PRESET, "control_variates": False}}, "choose strategy.control_variates=true"),
+        ({"strategy": PRESET}, None),
+    ],
+)
+def test_workers_with_one_class_each_are_told_what_keeps_them_together(
+    keys: dict[str, Any], cure: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 30)
+    features = rng.normal(size=(60, 8)) + 0.5 * labels[:, None]
+    graph = Graph.from_edges(
+        *rng.integers(0, 60, (2, 120)), 60, features=features, labels=labels, split=1 + np.arange(60) % 3
+    )
+    trainer = {"max_epochs": 32, "lr": 0.05, "check_val_every_n_epoch": 5}
+    result = gnnkit.train(
+        graph, workers=2, comm="threads", threads=1, trainer=trainer, folder=tmp_path / "run", **keys, **BARE
+    )
+    said = [line for line in capfd.readouterr().err.splitlines() if "workers drift apart" in line]
+    assert len(said) == (cure is not None)
+    if cure is not None:
+        assert said[0].endswith(cure)
+    assert (result["joint_loss_ratio"] is None) == (keys["strategy"].get("local_iterations") == 1)
