@@ -1,8 +1,10 @@
 //! Instruction sets chosen at run time. Rust never fuses or reorders floating-point
 //! arithmetic by itself, so one generic body gives the same bits on each of them.
 
+use std::sync::OnceLock;
+
 /// An instruction set that a [`Kernel`] is compiled for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// The instructions that every machine of the target has.
     Portable,
@@ -17,55 +19,91 @@ pub enum Isa {
 
 /// A loop to be compiled once per instruction set. `run` and all that it calls must be
 /// `#[inline(always)]`, which closures and functions that are passed on are not.
-pub trait Kernel {
+///
+/// The other methods are compiled in the module of the type, so that the kernels of
+/// several modules are compiled at the same time.
+pub trait Kernel: Sized {
     /// The result of the loop.
     type Output;
 
     /// The loop.
     fn run(self, isa: Isa) -> Self::Output;
+
+    /// The loop for every machine.
+    #[inline(never)]
+    fn run_portable(self) -> Self::Output {
+        self.run(Isa::Portable)
+    }
+
+    /// The loop for [`Isa::Avx2`].
+    ///
+    /// # Safety
+    /// The machine has it.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
+    unsafe fn run_avx2(self) -> Self::Output {
+        self.run(Isa::Avx2)
+    }
+
+    /// The loop for [`Isa::Avx512`].
+    ///
+    /// # Safety
+    /// The machine has it.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn run_avx512(self) -> Self::Output {
+        self.run(Isa::Avx512)
+    }
 }
 
 impl Isa {
     /// The instruction sets of this machine, the best one last.
     pub fn available() -> Vec<Self> {
-        #[allow(unused_mut)]
-        let mut sets = vec![Self::Portable];
+        let all = [
+            Self::Portable,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512,
+        ];
+        all.into_iter().filter(|&isa| isa <= Self::best()).collect()
+    }
+
+    /// The best one of this machine, which has all before it.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(Self::find)
+    }
+
+    fn find() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             let bits = is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
             let counts = is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("lzcnt");
-            if is_x86_feature_detected!("avx2") && bits && counts {
-                sets.push(Self::Avx2);
-            }
             let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
             let whole = wide && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl");
-            if whole && sets.contains(&Self::Avx2) {
-                sets.push(Self::Avx512);
+            if is_x86_feature_detected!("avx2") && bits && counts {
+                return if whole { Self::Avx512 } else { Self::Avx2 };
             }
         }
-        sets
+        Self::Portable
     }
 
-    /// The best one of this machine.
-    pub fn best() -> Self {
-        Self::available().pop().unwrap_or(Self::Portable)
-    }
-
-    /// Runs `kernel` compiled for this instruction set, or for `Portable` where the
-    /// machine lacks it.
+    /// Runs `kernel` compiled for this instruction set, or for the best one of the
+    /// machine where it lacks this one.
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self {
+        match self.min(Self::best()) {
+            Self::Portable => kernel.run_portable(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 if Self::available().contains(&Self::Avx2) => {
-                // SAFETY: the guard has just seen the features.
-                unsafe { avx2(kernel) }
+            Self::Avx2 => {
+                // SAFETY: no set beyond the best one of the machine gets here.
+                unsafe { kernel.run_avx2() }
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 if Self::available().contains(&Self::Avx512) => {
-                // SAFETY: the guard has just seen the features.
-                unsafe { avx512(kernel) }
+            Self::Avx512 => {
+                // SAFETY: as above.
+                unsafe { kernel.run_avx512() }
             }
-            _ => kernel.run(Self::Portable),
         }
     }
 
@@ -81,18 +119,6 @@ impl Isa {
             Self::Avx512 => 512,
         }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt")]
-fn avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Isa::Avx2)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,bmi1,bmi2,popcnt,lzcnt,avx512f,avx512bw,avx512dq,avx512vl")]
-fn avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Isa::Avx512)
 }
 
 /// Prefetches the cache lines of `items`, without effect on results.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::process;
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -39,36 +40,60 @@ thread_local! {
 ///
 /// Pools are made on first use, per calling thread and process. Where the system
 /// refuses more threads the calling one does the work.
-pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync + Send) {
-    let wanted = if tasks.len() > 1 { threads.min(MOST_THREADS) } else { 1 };
+pub fn for_each<T: Send>(threads: usize, tasks: Vec<T>, work: impl Fn(T) + Sync) {
+    let tasks: Vec<_> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
+    for_each_number(threads, tasks.len(), &|number| {
+        let task = tasks[number].lock().expect("nobody panics with the lock").take();
+        work(task.expect("each number comes once"));
+    });
+}
+
+/// As [`for_each`], compiled once: work behind a pointer, and tasks by number.
+fn for_each_number(threads: usize, count: usize, work: &(dyn Fn(usize) + Sync)) {
+    let wanted = if count > 1 { threads.min(MOST_THREADS) } else { 1 };
     match pool_of(wanted) {
         Some(pool) => pool
             .pool
-            .install(|| tasks.into_par_iter().with_max_len(1).for_each(work)),
-        None => tasks.into_iter().for_each(work),
+            .install(|| (0..count).into_par_iter().with_max_len(1).for_each(work)),
+        None => (0..count).for_each(work),
     }
 }
 
 /// Does `work` on one of at most `threads` threads, where [`with_help`] finds the
 /// others: the calling thread need not fall asleep and wake again each time.
 pub fn enter<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    enter_once(threads, &mut || result = work.take().map(|work| work()));
+    result.expect("called once")
+}
+
+fn enter_once(threads: usize, work: &mut (dyn FnMut() + Send)) {
     match pool_of(threads.min(MOST_THREADS)) {
         Some(pool) => pool.pool.install(work),
         None => work(),
     }
 }
 
+/// Work that helps the calling thread.
+pub type Help<'a> = Box<dyn FnOnce() + Send + 'a>;
+
 /// Does `work` on the calling thread and, within [`enter`], the tasks of `helpers`
 /// beside it on the other threads.
-pub fn with_help<R: Send>(helpers: Vec<impl FnOnce() + Send>, work: impl FnOnce() -> R + Send) -> R {
+pub fn with_help<R: Send>(helpers: Vec<Help<'_>>, work: impl FnOnce() -> R + Send) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    help_once(helpers, &mut || result = work.take().map(|work| work()));
+    result.expect("called once")
+}
+
+fn help_once(helpers: Vec<Help<'_>>, work: &mut (dyn FnMut() + Send)) {
     if rayon::current_thread_index().is_none() {
         drop(helpers);
         return work();
     }
     rayon::scope(|scope| {
         helpers.into_iter().for_each(|help| scope.spawn(|_| help()));
-        work()
-    })
+        work();
+    });
 }
 
 /// The pool of this thread and process, or none for a single thread.

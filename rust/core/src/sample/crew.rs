@@ -112,7 +112,8 @@ impl Crew {
             }
             rooms.give(room);
         };
-        let helpers = vec![sender; self.threads - 1].into_iter().map(|sender| || help(sender));
+        let senders = vec![sender; self.threads - 1].into_iter();
+        let helpers = senders.map(|sender| Box::new(|| help(sender)) as pool::Help<'_>);
         pool::with_help(helpers.collect(), move || {
             let mut room = rooms.take::<L>();
             let mut drawn: Vec<_> = (0..slices.count()).map(|_| None).collect();
