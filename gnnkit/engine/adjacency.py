@@ -19,6 +19,7 @@ from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
 from gnnkit.engine.schedule import ForwardPass, Operation
+from gnnkit.engine.sparse_rows import Rows, SparseRows
 from gnnkit.errors import UserError
 
 Reduce = Literal["sum", "mean", "max"]
@@ -123,6 +124,10 @@ class Adjacency(ABC):
             out_features: Columns after the product.
         """
         return out_features < in_features
+
+    def projects(self, x: Rows, out_features: int) -> bool:
+        """Says `project_first` of rows [num_src, f]. Of sparse ones always."""
+        return isinstance(x, SparseRows) or self.project_first(x.shape[1], out_features)
 
     @abstractmethod
     def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:  # [num_src, f] -> [num_dst, f]

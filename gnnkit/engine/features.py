@@ -40,6 +40,10 @@ class FeatureStore(ABC):
     width: int  # columns of a row
     table: Floats | None = None  # [num_nodes, width] where all rows are at hand, for native gathering ahead
 
+    def width_held(self, model: object) -> float:
+        """Counts the numbers in memory of one of `input_rows`, on average."""
+        return self.width
+
     @abstractmethod
     def rows(self, ids: Ids) -> Tensor:  # [num_ids] -> [num_ids, width]
         """Returns the features of nodes, in the worker's type and on its device."""
@@ -69,21 +73,31 @@ class TableFeatures(FeatureStore):
             device: Device of the rows handed out.
         """
         self.width = table.shape[1]
-        if nodes is None:
+        if nodes is None and not isinstance(table, SparseFeatures):
             self.table = table = np.asarray(table)
         self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
         self._table, self._nodes, self._dtype, self._device = table, nodes, dtype, device
+
+    def width_held(self, model: object) -> float:
+        if not self._gives_sparse(model):
+            return self.width
+        assert isinstance(self._table, SparseFeatures)
+        return 2 * self._table.csr.num_edges / max(len(self._table), 1)  # a value and a column each
 
     def rows(self, ids: Ids) -> Tensor:
         return torch.tensor(np.asarray(self._table[self._places(ids)]), dtype=self._dtype, device=self._device)
 
     def input_rows(self, ids: Ids, model: object) -> Rows:
-        native = self._device.type == "cpu"  # as products of sparse rows are
-        if not (native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)):
+        if not self._gives_sparse(model):
             return self.rows(ids)
+        assert isinstance(self._table, SparseFeatures)
         if self._last is None or not np.array_equal(self._last[0], ids):
             self._last = ids, SparseRows.of(self._table[self._places(ids)], self._dtype)
         return self._last[1]
+
+    def _gives_sparse(self, model: object) -> bool:
+        native = self._device.type == "cpu"  # as products of sparse rows are
+        return native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)
 
     def _places(self, ids: Ids) -> Ids:
         return ids if self._nodes is None else self._positions(self._nodes, ids)

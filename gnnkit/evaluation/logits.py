@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, Rows, ShardAdjacency, TableFeatures
 from gnnkit.engine.lent import lent
 from gnnkit.engine.products import fast_products
-from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.graph import Floats, Graph, Ids, SparseFeatures
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
 from gnnkit.strategy import Worker
@@ -127,7 +127,9 @@ class ChunkEvaluation(Evaluation):
 
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        features: FeatureStore = self._bounded(np.asarray(self._graph.features))
+        table = self._graph.features
+        sparse = isinstance(table, SparseFeatures)
+        features = self.worker.features if sparse else self._bounded(np.asarray(table))
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:
@@ -160,7 +162,8 @@ class ChunkEvaluation(Evaluation):
         yield first, rows
         rest = self.worker.owned[1:]
         if len(rest):
-            for nodes in chunks(rest, self._costs(rest, features.width, math.prod(rows.shape[1:])), self._memory):
+            width = features.width_held(model)
+            for nodes in chunks(rest, self._costs(rest, width, math.prod(rows.shape[1:])), self._memory):
                 yield nodes, self._after(model, layer, nodes, features)
 
     def _after(self, model: nn.Module, layer: int, nodes: Ids, features: FeatureStore) -> Tensor:
@@ -168,7 +171,7 @@ class ChunkEvaluation(Evaluation):
         (block,) = FullSampler(num_hops=1).sample(self._graph.csc, nodes, key=0).blocks
         forget_pages(self._graph.csc.indices)
         (adjacency,) = self._blocks.layers([block], key=0)
-        rows: Tensor = model.layer(layer, features.rows(block.src_nodes), adjacency)  # type: ignore[operator]
+        rows: Tensor = model.layer(layer, features.input_rows(block.src_nodes, model), adjacency)  # type: ignore[operator]
         return rows
 
     def _alike(self, found: list[Ids]) -> list[Ids]:
@@ -181,7 +184,7 @@ class ChunkEvaluation(Evaluation):
         more = int(self.worker.comm.all_reduce(most).max()) - len(found)
         return found + [self.worker.owned[:0]] * more
 
-    def _costs(self, nodes: Ids, width: int, width_after: int) -> Floats:  # [num_nodes]
+    def _costs(self, nodes: Ids, width: float, width_after: int) -> Floats:  # [num_nodes]
         """Estimates the bytes that the in-edges of each node and their rows take."""
         edges = np.diff(self._graph.csc.indptr)[nodes] + 1.0
         widest = max(width, width_after) * torch.empty(0, dtype=self.worker.dtype).element_size()

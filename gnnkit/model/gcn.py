@@ -28,7 +28,7 @@ class GCNConv(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         weight = self.weight[adjacency.columns]
-        if adjacency.project_first(*weight.shape):
+        if adjacency.projects(x, weight.shape[1]):
             return adjacency.add_columns(adjacency.aggregate_normalized(x @ weight)) + self.bias
         return adjacency.product(adjacency.aggregate_normalized(x), weight, self.bias)
 

@@ -28,7 +28,7 @@ class GINConv(nn.Module):
 
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         first = self.first.weight[:, adjacency.columns]
-        project_first = adjacency.project_first(first.shape[1], first.shape[0])
+        project_first = adjacency.projects(x, first.shape[0])
         h = x @ first.t() if project_first else x
         z = adjacency.aggregate_with_own(h, 1 + self.eps)
         z = adjacency.add_columns(z) + self.bias if project_first else adjacency.product(z, first.t(), self.bias)

@@ -41,7 +41,7 @@ class SAGEConv(nn.Module):
     def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
         own, neighbor = self.own.weight[:, adjacency.columns], self.neighbor.weight[:, adjacency.columns]
         mean, p = self.aggregator == "mean", self.dropout if self.training else 0
-        if mean and not adjacency.project_first(neighbor.shape[1], neighbor.shape[0]):
+        if mean and not adjacency.projects(x, neighbor.shape[0]):
             weight = torch.cat([neighbor, own], 1).t()
             return adjacency.product(adjacency.mean_beside(x, p), weight, self.own.bias)
         x = adjacency.dropout(x, p, training=True)

@@ -215,7 +215,7 @@ class ExecutionStrategy(ABC):
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
-    reads_sparse: ClassVar[bool] = False  # True: features of shards may be sparse, reads rows by `input_rows`
+    reads_sparse: bool = False  # True: features may be sparse, reads rows by `input_rows`
     fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"

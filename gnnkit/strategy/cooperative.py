@@ -50,7 +50,7 @@ class CooperativeBatches:
             tally: Counts the rows moved.
             prefetch: Batches drawn ahead.
         """
-        self._worker, self._tally, self._prefetch = worker, tally, prefetch
+        self._worker, self._model, self._tally, self._prefetch = worker, model, tally, prefetch
         owners = Owners.of(worker.shard, worker.comm)
         self._draws = OwnerDraws(worker, model, owners, tally)
         self._seeds: Seeds = OwnedSeeds(worker, batch_size) if worker.links is None else LinkSeeds(worker, batch_size)
@@ -92,6 +92,6 @@ class CooperativeBatches:
         worker, drawn = self._worker, made.drawn
         made.sent.record(self._tally, worker.comm.rank)
         nodes = worker.owned[drawn.nodes]
-        x = worker.features.rows(nodes)
+        x = worker.features.input_rows(nodes, self._model)
         adjacencies = drawn.adjacencies(self._draws.layers, made.step)
         return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach, nodes=nodes)

@@ -82,7 +82,7 @@ class IndividualSample(ExecutionStrategy):
         check_places(topology, features, batching)
         check_cache(features, cache, cache_rows)
         self.reads_graph, self.fetches = topology == "shared", features == "partitioned"
-        self.exchanges = self.fetches
+        self.exchanges, self.reads_sparse = self.fetches, not self.fetches
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
         self.refuses_learned = (

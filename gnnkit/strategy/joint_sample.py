@@ -69,6 +69,7 @@ class JointSample(ExecutionStrategy):
         self.topology = _MODES[mode][0] if topology is None else topology
         self.reads_graph, self.one_column = self.topology == "shared", self.topology == "partitioned"
         self.fetches = mode == "push_pull" and self.one_column
+        self.reads_sparse = mode == "cooperative"
         self.refuses_learned = (
             "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: "
             "use strategy.mode=cooperative"

@@ -38,7 +38,7 @@ class LinkedShare(Workload):
         halo = in_neighbours(graph.csc, nodes) if one_hop else nodes[:0]
         self._reader, self._links, self._owner, self._one_hop = reader, links, owner, one_hop
         self._block = induced(graph.csc, np.concatenate([nodes, halo]))
-        self._x = reader.worker.features.rows(self._block.src_nodes)
+        self._x = reader.rows(self._block.src_nodes)
         assert self._block.edge_ids is not None
         self._pairs = pairs_of(graph.csc, self._block.edge_ids)
         self._place = np.full(graph.num_nodes, -1)

@@ -41,6 +41,7 @@ class PresetWorkload(ExecutionStrategy):
     (SCAFFOLD; Karimireddy et al., ICML 2020).
     """
 
+    reads_sparse = True
     refuses_learned = (
         "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
     )

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gnnkit.engine import Adjacency, BlockLayers, Pool, Tally
+from gnnkit.engine import Adjacency, BlockLayers, Pool, Rows, Tally
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.features import of_bits
 from gnnkit.engine.owners import Sent
@@ -72,16 +72,17 @@ class SampledBatches:
         """
         if worker.graph is None or worker.sampler is None:
             raise UserError("a strategy that draws needs the whole graph and a sampler")
-        self.worker, self.graph = worker, worker.graph
+        self.worker, self.graph, self.model = worker, worker.graph, model
         self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         self._source: _Nodes | _Links
         if worker.links is not None:
             self._source = _Links(worker, self.layers, batch_size, prefetch, gathers=self.gathers)
             return
+        sampler = weighing_sums(worker.sampler)
         self._source = _Nodes(
             Loader(
                 self.graph.csc,
-                weighing_sums(worker.sampler).with_features(np.asarray(self.graph.features)),
+                sampler.with_features(np.asarray(self.graph.features)) if sampler.reads_features else sampler,
                 np.flatnonzero(self.graph.split == Split.TRAIN),
                 batch_size,
                 features=_table(worker) if self.gathers else None,
@@ -121,7 +122,7 @@ class SampledBatches:
 
     def _inputs(
         self, blocks: Sequence[Block], x: npt.NDArray[Any] | None, key: int
-    ) -> tuple[Tensor, Sequence[Adjacency]]:
+    ) -> tuple[Rows, Sequence[Adjacency]]:
         """Returns the rows of the first layer's sources, and an adjacency by layer.
 
         Args:
@@ -129,7 +130,10 @@ class SampledBatches:
             x: [num_input_nodes, width] features, where a batch brings these.
             key: Key of the step.
         """
-        worker, rows = self.worker, np.asarray(x)
+        worker = self.worker
+        if x is None:  # features are kept without zeros
+            return worker.features.input_rows(blocks[0].src_nodes, self.model), self.layers.layers(blocks, key)
+        rows = np.asarray(x)
         given = torch.from_numpy(rows) if worker.rounded is None else of_bits(rows)
         return given.to(worker.device, worker.input_dtype or worker.dtype), self.layers.layers(blocks, key)
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Reach
+from gnnkit.engine import Adjacency, Reach, Rows
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.owners import Sent, to_all
@@ -59,7 +58,7 @@ class Step:
 
     def batch(
         self,
-        x: Tensor,
+        x: Rows,
         adjacencies: Sequence[Adjacency],
         labels: npt.NDArray[Any],
         reach: Reach | None = None,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.engine import Adjacency, BlockAdjacency, BlockLayers
+from gnnkit.engine import Adjacency, BlockAdjacency, BlockLayers, Rows
 from gnnkit.engine.dropout import derive
 from gnnkit.graph import CSC, Block, Graph, Ids, Split
 
@@ -93,7 +93,7 @@ def in_neighbours(csc: CSC, nodes: Ids) -> Ids:  # [num_halo] ascending
 class Inputs:
     """The rows and edges of one step, before the strategy says what follows."""
 
-    x: Tensor  # [num_src, width]
+    x: Rows  # [num_src, width]
     adjacencies: Sequence[Adjacency]  # one for each layer
     rows: Tensor  # [k] int64
     labels: Tensor  # [k, ...]
@@ -103,7 +103,7 @@ class Inputs:
 class HeldShare:
     """A share in the form that a model computes with. May last for many steps."""
 
-    def __init__(self, share: Share, x: Tensor, layers: BlockLayers, num_layers: int) -> None:
+    def __init__(self, share: Share, x: Rows, layers: BlockLayers, num_layers: int) -> None:
         """Makes the adjacencies.
 
         Args:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers, Pool, Tally
+from gnnkit.engine import BlockLayers, Pool, Rows, Tally
 from gnnkit.engine.dropout import derive
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.strategy.base import Worker
@@ -51,6 +51,7 @@ class Reader:
     """A rank that reads the whole graph, to build shares."""
 
     worker: Worker
+    model: nn.Module
     graph: Graph
     layers: BlockLayers
     num_layers: int  # of the model
@@ -69,16 +70,20 @@ class Reader:
         assert worker.graph is not None, "needs the whole graph"
         layers = BlockLayers(worker.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         num_layers: int = model.num_layers  # type: ignore[assignment]
-        return cls(worker, worker.graph, layers, num_layers, local_degrees)
+        return cls(worker, model, worker.graph, layers, num_layers, local_degrees)
 
-    def hold(self, share: Share, x: Tensor | None = None) -> HeldShare:
+    def rows(self, nodes: Ids) -> Rows:  # [num_nodes, width]
+        """Reads features of nodes, sparse where these are kept so."""
+        return self.worker.features.input_rows(nodes, self.model)
+
+    def hold(self, share: Share, x: Rows | None = None) -> HeldShare:
         """Makes a share ready to compute with.
 
         Args:
             share: Nodes and edges.
             x: [num_nodes, width] features of the nodes. None: reads them.
         """
-        x = self.worker.features.rows(share.block.src_nodes) if x is None else x
+        x = self.rows(share.block.src_nodes) if x is None else x
         if not self.local_degrees:
             return HeldShare(share, x, self.layers, self.num_layers)
         whole = replace(share, block=replace(share.block, weight=np.ones(len(share.block.indices))))
@@ -134,7 +139,7 @@ class Clusters(Workload):
         counts[comm.rank] = torch.from_numpy(own)
         self._counts = comm.all_reduce(counts).cpu().numpy()  # training nodes by rank and cluster
         self.num_train, self.num_own = int(self._counts.sum()), self._share.num_seeds
-        self._x = reader.worker.features.rows(self._share.block.src_nodes)
+        self._x = reader.rows(self._share.block.src_nodes)
         self._rows = functools.lru_cache(maxsize=4)(self._count_rows)
 
     def chosen(self, epoch: int, rank: int) -> Ids:  # [clusters]
@@ -145,7 +150,7 @@ class Clusters(Workload):
         order = self.chosen(epoch, self._reader.worker.comm.rank)
         clusters = order[step * self._per_batch : (step + 1) * self._per_batch]
         nodes = np.flatnonzero(np.isin(self._cluster, clusters))
-        x = self._x[torch.from_numpy(nodes).to(self._x.device)]
+        x = self._x[torch.from_numpy(nodes).to(self._x.device)] if isinstance(self._x, Tensor) else None
         return self._reader.hold(self._share.part(nodes), x).inputs(key)
 
     def _rows_before(self, step: int) -> int:

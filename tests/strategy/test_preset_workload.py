@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.synthetic import Synthetic
-from gnnkit.engine import Adjacency, BlockLayers
+from gnnkit.engine import Adjacency, BlockLayers, SparseRows
 from gnnkit.engine.block import inverse_sqrt
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
-from gnnkit.graph import CSC, Graph, Ids, Split
+from gnnkit.graph import CSC, Graph, Ids, SparseFeatures, Split
+from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid, Partition, cut_all
@@ -68,6 +70,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "dynamic": {"split": "dynamic", "chunks": 3},
     "coverage": COVERAGE,
 }
+SPARSE_READERS: dict[str, Any] = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT}
 EXCHANGES: dict[str, dict[str, Any]] = {
     "each epoch": {"exchange_every": 1},
     "each second": {"exchange_every": 2},
@@ -590,6 +593,34 @@ def test_workers_with_other_classes_train_one_model_by_control_variates() -> Non
     exact = Threads.run(functools.partial(_accuracy, VertexCentric, graph, owner=owner), 4)[0]
     assert found() > exact - 0.02
     assert found(control_variates=False) < exact - 0.2
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("mode", ["one_hop", "clusters", "llcg", "coverage", "each second"])
+def test_sparse_features_train_what_dense_ones_do(mode: str, name: str) -> None:
+    keys = {**KEYS, **EXCHANGES}[mode]
+    dense = wide_graph()
+    sparse = replace(dense, features=SparseFeatures.of(dense.features))
+
+    def found(graph: Graph, comm: Communicator) -> tuple[Tensor, Tensor, bool]:
+        model = filled(SPARSE_READERS[name](40, CLASSES, hidden=4, dropout=0.3).double())
+        values, strategy = trained(lambda: PresetWorkload(**keys), comm, graph=graph, make_net=lambda: model)
+        x = next(iter(strategy.batches(0))).x
+        evaluation = Evaluation.of(strategy.worker, model, 100.0)  # type: ignore[attr-defined]
+        return values, evaluation.logits(model), isinstance(x, SparseRows)
+
+    expected = Threads.run(functools.partial(found, dense), 3)
+    for one, two in zip(expected, Threads.run(functools.partial(found, sparse), 3), strict=True):
+        assert (one[2], two[2]) == (False, True)
+        torch.testing.assert_close(two[0], one[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(two[1], one[1], rtol=1e-10, atol=1e-10)
+
+
+def wide_graph() -> Graph:
+    """Few numbers of wide rows."""
+    rng = np.random.default_rng(5)
+    features = np.where(rng.random((GRAPH.num_nodes, 40)) < 0.1, rng.standard_normal((GRAPH.num_nodes, 40)), 0)
+    return replace(GRAPH, features=features, feature_names=None)
 
 
 def test_what_depends_on_workers_has_no_reference_on_one_rank() -> None:
