@@ -108,7 +108,7 @@ def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[
 
 
 @torch.no_grad()
-def _decay(plan: Plan, rows: nn.Parameter) -> None:
+def _decay(plan: Plan, rows: Tensor) -> None:
     """Lets the learned rows that were read decay."""
     assert rows.grad is not None
     rows.grad = rows.grad.coalesce()
