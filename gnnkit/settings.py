@@ -47,6 +47,7 @@ DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_RUNS = 64  # that one report compares
+MAX_SCALE = 1e6  # of first learned rows
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
@@ -57,6 +58,7 @@ _KEYS = (
     "input_rows",
     "features",
     "embedding",
+    "learned",
     "workers",
     "threads",
     "seed",
@@ -249,6 +251,20 @@ class FeaturesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedSettings:
+    """The section `learned`. The constructor checks the ranges."""
+
+    scale: float | None  # deviation of the first rows' numbers. None: 1 / sqrt(embedding)
+    weight_decay: float | None  # L2 penalty on the rows. None: the model chooses
+
+    def __post_init__(self) -> None:
+        if self.scale is not None:
+            real("learned.scale", self.scale, high=MAX_SCALE, above=0)
+        if self.weight_decay is not None:
+            real("learned.weight_decay", self.weight_decay, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSettings:
     """The section `plan`: a cluster as numbers. The constructor checks the ranges."""
 
@@ -283,6 +299,7 @@ class Settings:
     input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
     features: FeaturesSettings  # read where `inputs` is "features"
     embedding: int | None  # numbers of a learned row. None: rows are not learned
+    learned: LearnedSettings  # read where `inputs` is "learned"
     seed: int
     workers: int
     threads: int  # of each rank
@@ -414,6 +431,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         input_rows=_input_rows(config["inputs"], config["input_rows"]),
         features=_features(config["inputs"], config["features"]),
         embedding=_embedding(config["inputs"], config["embedding"]),
+        learned=_learned(config["inputs"], config["learned"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
         workers=workers,
         threads=_count("threads", config, MAX_THREADS),
@@ -480,6 +498,17 @@ def _embedding(inputs: str, width: object) -> int | None:
     return given
 
 
+def _learned(inputs: str, section: Mapping[str, Any]) -> LearnedSettings:
+    """Reads the section `learned`. Raises `UserError` where no rows are learned."""
+    learned = LearnedSettings(**section)
+    for key, value in section.items():
+        if value is not None and inputs != "learned":
+            raise UserError(
+                f"learned.{key}={value} must be null: only inputs=learned reads the key, and inputs={inputs}"
+            )
+    return learned
+
+
 def with_choice(settings: Settings, choice: Choice) -> Settings:
     """Puts another plugin in the place of the configured one."""
     composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
@@ -535,7 +564,12 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     for key in _KEYS:
         if key not in config:
             raise UserError(f"{key} is missing: do not remove it from the configuration")
-    examples = {"plan": "plan.bandwidth and the others", "leader": "leader.rebalance", "features": "features.scale"}
+    examples = {
+        "plan": "plan.bandwidth and the others",
+        "leader": "leader.rebalance",
+        "features": "features.scale",
+        "learned": "learned.scale",
+    }
     for key, example in examples.items():
         if not isinstance(config[key], dict):
             raise UserError(f"{key}={shown(config[key])} is a section: set {example}")
@@ -544,6 +578,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
             raise UserError(f"{key}={shown(config[key])} must be one of: {', '.join(plugins.options(key))}")
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
     _expect_keys("features", config["features"], [field.name for field in fields(FeaturesSettings)])
+    _expect_keys("learned", config["learned"], [field.name for field in fields(LearnedSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))

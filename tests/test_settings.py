@@ -174,6 +174,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "input_rows": ["csr", ""],
     "features.scale": ["minmax", "", None, 1],
     "embedding": [*COUNT, 2**70],
+    "learned.scale": [0, -1, NAN, INF, 1e10],
+    "learned.weight_decay": [-1, NAN, INF],
     "seed": [-1, 2**63, 1.0, "x"],
     "job": ["trian", ""],
     "checkpoint": [3, ""],

@@ -18,7 +18,7 @@ from gnnkit.ranges import local_path, shown
 RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as Hydra keeps them
 HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
-_FIXED = (*_OF_MODEL, "inputs", "features", "embedding")  # keys that do
+_FIXED = (*_OF_MODEL, "inputs", "features", "embedding", "learned")  # keys that do
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over

@@ -33,11 +33,19 @@ class LearnedRows(FeatureStore):
     """Learned rows of all nodes. Every rank holds the rows of the nodes that it owns.
 
     The first rows follow from seed and global id, so every layout begins alike. A row
-    has numbers of mean 0 and variance 1 / width. All methods that move rows are
+    has numbers of mean 0 and a chosen deviation. All methods that move rows are
     collective.
     """
 
-    def __init__(self, shard: Shard, width: int, comm: Communicator, dtype: torch.dtype, seed: int) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        width: int,
+        comm: Communicator,
+        dtype: torch.dtype,
+        seed: int,
+        scale: float | None = None,
+    ) -> None:
         """Makes the first rows. Collective.
 
         Args:
@@ -46,11 +54,13 @@ class LearnedRows(FeatureStore):
             comm: The ranks.
             dtype: Type of the rows.
             seed: Seed of the run.
+            scale: Standard deviation of the numbers. Default: 1 / sqrt(width).
         """
         self.width, self._comm, self._owned = width, comm, shard.owned.astype(np.int64)
         self._owners = Owners.of(shard, comm)
         ids = torch.from_numpy(self._owned).to(comm.device)
-        first = (2 * uniform(ids, width, derive(seed, _FIRST_ROWS)).to(dtype) - 1) * (3 / width) ** 0.5
+        bound = 3**0.5 * (width**-0.5 if scale is None else scale)  # of a uniform distribution
+        first = (2 * uniform(ids, width, derive(seed, _FIRST_ROWS)).to(dtype) - 1) * bound
         self.owned = nn.Parameter(first)  # [num_owned, width]
 
     def rows(self, ids: Ids) -> Tensor:

@@ -113,11 +113,12 @@ class RankJob:
         models.check(self.settings, strategy, model)
         strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
         strategy.setup(worker, model)
-        width = self.settings.embedding
+        width, learned = self.settings.embedding, self.settings.learned
         if width is None:
             return None
-        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed)
-        return Embedding(rows, strategy.tally)
+        decay = self.settings.trainer.weight_decay if getattr(model, "decays_rows", False) else 0.0
+        rows = LearnedRows(worker.shard, width, worker.comm, worker.dtype, worker.seed, learned.scale)
+        return Embedding(rows, strategy.tally, decay if learned.weight_decay is None else learned.weight_decay)
 
     def make_model(self, worker: Worker, widths: Widths, task: Task, *, exchanges: bool) -> nn.Module:
         """Makes the model of one rank, with the parameters and buffers of the leader.

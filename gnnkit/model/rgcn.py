@@ -197,7 +197,7 @@ class RGCN(ConvModel):
         """
         whole("model.hidden", hidden, 1, MAX_WIDTH)
         super().__init__(num_layers, dropout, norm, hidden)
-        self.num_relations, self.inverse = num_relations, inverse
+        self.num_relations, self.inverse, self.decays_rows = num_relations, inverse, one_hot
         self.project = Parameter(torch.empty(in_features, hidden)) if project else None
         if self.project is not None:
             nn.init.xavier_uniform_(self.project)

@@ -21,17 +21,19 @@ class Embedding:
     A step updates the rows that a batch of any rank read, each once, at its owner, with
     the sum of the ranks' gradients. The rule is that of the model's optimiser, at the
     same learning rate. Under adam and adamw, moments change with their rows only, as in
-    `torch.optim.SparseAdam`. Learned rows have no weight decay.
+    `torch.optim.SparseAdam`. Weight decay moves the rows that were read only: adamw
+    shrinks these, and the others add the penalty to the gradient.
     """
 
-    def __init__(self, rows: LearnedRows, tally: Tally) -> None:
+    def __init__(self, rows: LearnedRows, tally: Tally, weight_decay: float = 0.0) -> None:
         """Keeps the parts.
 
         Args:
             rows: The learned rows.
             tally: Counts the rows moved.
+            weight_decay: L2 penalty on rows.
         """
-        self.rows, self._tally = rows, tally
+        self.rows, self._tally, self._weight_decay = rows, tally, weight_decay
         self._optimizer: Optimizer | None = None  # made with the first step
 
     def fill(self, batch: Batch) -> Batch:
@@ -56,6 +58,8 @@ class Embedding:
         optimizer = self._following(like)
         for group in optimizer.param_groups:
             group["lr"] = like.param_groups[0]["lr"]
+        if self._weight_decay:
+            self._decay(like)
         optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,6 +81,17 @@ class Embedding:
         self._optimizer = None
         if state["optimizer"] is not None:
             self._following(like).load_state_dict(state["optimizer"])
+
+    @torch.no_grad()
+    def _decay(self, like: Optimizer) -> None:
+        """Lets the rows that have a gradient decay."""
+        owned = self.rows.owned
+        assert owned.grad is not None
+        read, values = owned.grad.indices()[0], owned.grad.values()
+        if isinstance(like, AdamW):
+            owned[read] *= 1 - like.param_groups[0]["lr"] * self._weight_decay
+        else:
+            values += self._weight_decay * owned[read]
 
     def _following(self, like: Optimizer) -> Optimizer:
         """Returns the optimiser of the rows, made at the first call."""

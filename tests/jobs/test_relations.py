@@ -79,6 +79,34 @@ def test_all_layouts_learn_the_rows_of_the_first_weights(tmp_path: Path, bases: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("partition", ["1d", "1.5d", "2d", "3d"])
+def test_rows_that_decay_are_verified(tmp_path: Path, partition: str) -> None:
+    model, learned = {**RGCN, "one_hot": True, "bases": 2}, {"scale": 0.1, "weight_decay": 0.1}
+    keys: dict[str, Any] = {"model": model, "learned": learned, "embedding": 24, "partition": partition}
+    result = train(tmp_path, overrides=["job=verify"], **keys)
+    assert result["verified"], result
+    assert result["largest_difference"]["embedding"] < 1e-10
+
+
+@pytest.mark.slow
+def test_one_hot_rows_decay_as_weights_unless_told_otherwise(tmp_path: Path) -> None:
+    """Rows of first weights follow `trainer.weight_decay`, and other rows do not."""
+
+    def rows(name: str, one_hot: bool, decay: float, own: float | None = None) -> Any:
+        model = {**RGCN, "one_hot": one_hot, "bases": 2}
+        trainer = {"max_epochs": 1, "lr": 0.02, "precision": 64, "optimizer": "sgd", "weight_decay": decay}
+        keys = {"model": model, "trainer": trainer, "learned": {"weight_decay": own}, "embedding": 24}
+        train(tmp_path / name, workers=1, **keys)
+        return np.load(tmp_path / name / "embedding.npy")
+
+    free, decayed = rows("free", True, 0.0), rows("decayed", True, 0.5)
+    assert np.abs(free - decayed).max() > 1e-4
+    np.testing.assert_array_equal(rows("own", True, 0.0, 0.5), decayed)
+    np.testing.assert_array_equal(rows("kept", True, 0.5, 0.0), free)
+    np.testing.assert_array_equal(rows("other", False, 0.5), rows("other free", False, 0.0))
+
+
+@pytest.mark.slow
 def test_a_model_of_one_type_cannot_tell(tmp_path: Path) -> None:
     plain = replace(told_by_types(), edge_types=None, edge_type_names=None)
     assert train(tmp_path, plain)["test_accuracy"] < 0.8

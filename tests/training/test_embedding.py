@@ -199,6 +199,14 @@ def test_the_first_rows_are_of_variance_1_over_width_and_follow_from_seed_and_no
     assert not torch.equal(one, other)
 
 
+def test_a_scale_is_the_deviation_of_the_first_rows_and_changes_nothing_else() -> None:
+    def first(worker: Worker, scale: float | None) -> Tensor:
+        return LearnedRows(worker.shard, 4, worker.comm, torch.float64, 0, scale).owned.detach()
+
+    usual, small = (on_ranks(GRAPH, ONE, functools.partial(first, scale=scale))[0] for scale in (None, 0.01))
+    torch.testing.assert_close(small * 50, usual)  # 1 / sqrt(4) is 50 * 0.01
+
+
 @pytest.mark.slow
 def test_batches_made_ahead_read_the_rows_of_their_own_step() -> None:
     def strategy(prefetch: int) -> ExecutionStrategy:
@@ -354,6 +362,22 @@ def test_runs_that_cannot_learn_rows_are_refused_with_the_reason(overrides: list
     with pytest.raises(UserError) as refused:
         dispatch.check(Order(settle(compose([*overrides, "inputs=learned", "dataset=synthetic", "comm=gloo"]))))
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learned.scale=0", r"learned\.scale=0 must be a number above 0"),
+        ("learned.weight_decay=-1", r"learned\.weight_decay=-1 must be a number of at least 0"),
+        ("learned.decay=1", r"learned\.decay is not known: did you mean learned\.weight_decay"),
+        ("learned=0.1", r"learned=0\.1 is a section: set learned\.scale"),
+        ("inputs=degree", r"learned\.scale=0\.5 must be null: only inputs=learned reads the key, and inputs=degree"),
+    ],
+)
+def test_values_that_learned_rows_cannot_have_are_refused(override: str, message: str) -> None:
+    usual = [] if override.startswith("learned=") else ["learned.scale=0.5"]
+    with pytest.raises(UserError, match=f"^{message}"):
+        settle(compose(["strategy=vertex_centric", "inputs=learned", *usual, override]))
 
 
 def test_a_width_that_nothing_reads_is_refused() -> None:

@@ -73,6 +73,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "gat": lambda: plan(functools.partial(GAT, hidden=2, heads=2, edge_width=EDGE_WIDTH)),
     "gat across": lambda: plan(functools.partial(GAT, hidden=2, heads=2, edge_width=EDGE_WIDTH), cols=2),
     "learned": lambda: plan(cooked("mean"), embedding=HIDDEN),
+    "learned decayed": lambda: plan(cooked("mean"), embedding=HIDDEN, learned_decay=0.1),
     "batches": lambda: plan(
         cooked("mean", "sum"), strategy=functools.partial(IndividualSample, batch_size=1), **SAMPLED
     ),
@@ -300,6 +301,7 @@ FAULTS: dict[str, Fault] = {
     "batch statistics are local": Fault("normed", set_to(ShardAdjacency, "pool", lambda *_: Pool())),
     "running statistics stay on one rank": Fault("normed", statistics_that_stay),
     "learned rows are updated twice": Fault("learned", twice("step", Embedding)),
+    "learned rows decay twice": Fault("learned decayed", twice("_decay", Embedding)),
     "accumulation forgets a batch": Fault("accumulated", set_to(Updates, "keep", lambda *_: None)),
     "rows of others are lost in a joint batch": Fault("joint", no_rows_of_others),
     "a server steps twice": Fault("server", twice("_step", VersionedParameters)),

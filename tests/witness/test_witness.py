@@ -176,10 +176,13 @@ def test_every_exact_way_trains_as_matrices_do(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("optimizer", "decay"), [("sgd", 0.0), ("adam", 0.0), ("sgd", 0.1), ("adam", 0.1), ("adamw", 0.1)]
+)
 @pytest.mark.parametrize("name", ["exact", "individual", "topology at owners", "cooperative"])
-def test_learned_rows_are_an_embedding(name: str, optimizer: str) -> None:
-    check(cooked("mean", "sum"), embedding=HIDDEN, optimizer=optimizer, lr=0.05, **WAYS.get(name, {}))
+def test_learned_rows_are_an_embedding(name: str, optimizer: str, decay: float) -> None:
+    keys = {"optimizer": optimizer, "lr": 0.05, "learned_decay": decay}
+    check(cooked("mean", "sum"), embedding=HIDDEN, **keys, **WAYS.get(name, {}))
 
 
 def parted() -> Graph:

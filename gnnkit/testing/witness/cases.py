@@ -132,6 +132,7 @@ def draw(rng: Random) -> Case:
         and name in ("exact", "quantized") and rng.random() < 0.5,
         "epochs": rng.randint(2, 3),
         "seed": rng.randint(0, 99),
+        "learned_decay": 0.0 if embedding is None else rng.choice([0.0, 0.1]),
     }  # fmt: skip
     sampler = _sampler(rng, int(model.num_layers)) if way.samples else None  # type: ignore[arg-type]
     plan = Plan(graph, partition, model, way.strategy, sync, sampler, **keys)

@@ -32,6 +32,7 @@ class Plan:
     clip_norm: float | None = None
     accumulate: int = 1  # batches that make one step
     embedding: int | None = None  # numbers of a learned input row. None: input rows are features
+    learned_decay: float = 0.0  # L2 penalty on learned rows
     sparse: bool = False  # whether the ranks keep features without their zeros
     epochs: int = 3
     seed: int = 3

@@ -96,7 +96,8 @@ def _train(plan: Plan, worker: Worker, mailbox: Mailbox) -> _Part:
 def _embedding(plan: Plan, worker: Worker, strategy: ExecutionStrategy) -> Embedding | None:
     if plan.embedding is None:
         return None
-    return Embedding(LearnedRows(worker.shard, plan.embedding, worker.comm, worker.dtype, worker.seed), strategy.tally)
+    rows = LearnedRows(worker.shard, plan.embedding, worker.comm, worker.dtype, worker.seed)
+    return Embedding(rows, strategy.tally, plan.learned_decay)
 
 
 class _Recorder(Callback):

@@ -100,9 +100,23 @@ def _step(process: _Process, optimizers: Sequence[Optimizer], batches: Sequence[
             parameter.grad = torch.zeros_like(parameter)
     if process.plan.clip_norm is not None:
         nn.utils.clip_grad_norm_(process.model.parameters(), process.plan.clip_norm)
+    if process.embedding is not None:
+        _decay(process.plan, process.embedding.weight)
     for optimizer in optimizers:
         optimizer.step()
     return losses
+
+
+@torch.no_grad()
+def _decay(plan: Plan, rows: Tensor) -> None:
+    """Lets the learned rows that were read decay."""
+    assert rows.grad is not None
+    rows.grad = rows.grad.coalesce()
+    read = rows.grad.indices()[0]
+    if plan.optimizer == "adamw":
+        rows[read] -= plan.lr * plan.learned_decay * rows[read]
+    else:
+        rows.grad.values().add_(rows[read], alpha=plan.learned_decay)
 
 
 def _optimizers(plan: Plan, process: _Process) -> list[Optimizer]:
