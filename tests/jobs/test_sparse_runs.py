@@ -1,4 +1,4 @@
-"""Features that are mostly zeros train the same model in every strategy, kept or not."""
+"""Features that are mostly zeros train one model, whether zeros are kept or not."""
 
 from __future__ import annotations
 

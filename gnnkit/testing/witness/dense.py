@@ -220,6 +220,9 @@ class DenseAdjacency:
     def project_first(self, in_features: int, out_features: int) -> bool:
         return False  # the engine says so by widths. The result is the same
 
+    def projects(self, x: Tensor, out_features: int) -> bool:
+        return self.project_first(x.shape[1], out_features)
+
     def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
         return src[self._src] + dst[self._dst] + (0 if edge is None else edge)
 
