@@ -47,6 +47,8 @@ DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_RUNS = 64  # that one report compares
+WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
+MAX_SEEDS = 100  # of job=compare
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
@@ -69,6 +71,7 @@ _KEYS = (
     "write_format",
     "leader",
     "plan",
+    "compare",
     "report",
     "profile",
     "runs",
@@ -271,6 +274,21 @@ class PlanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CompareSettings:
+    """The section `compare`. The constructor checks the values."""
+
+    ways: tuple[str, ...]  # each a strategy's name and further overrides, separated by blanks
+    seeds: int  # runs of each way
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ways, list | tuple) or not all(isinstance(way, str) for way in self.ways):
+            raise UserError(f"compare.ways={shown(self.ways)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
+        if not self.ways:
+            raise UserError("compare.ways=[] must name a strategy or more")
+        whole("compare.seeds", self.seeds, 1, MAX_SEEDS)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One job's configuration.
 
@@ -309,6 +327,7 @@ class Settings:
     trainer: TrainerSettings
     leader: LeaderSettings
     plan: PlanSettings
+    compare: CompareSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     report: bool = True  # whether a training run leaves report.html
     profile: bool = False  # whether a training run leaves trace.json
@@ -440,6 +459,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         trainer=TrainerSettings(**config["trainer"]),
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
+        compare=_compare(config["compare"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
         runs=_runs(job, config["runs"]),
@@ -535,7 +555,12 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     for key in _KEYS:
         if key not in config:
             raise UserError(f"{key} is missing: do not remove it from the configuration")
-    examples = {"plan": "plan.bandwidth and the others", "leader": "leader.rebalance", "features": "features.scale"}
+    examples = {
+        "plan": "plan.bandwidth and the others",
+        "compare": "compare.ways",
+        "leader": "leader.rebalance",
+        "features": "features.scale",
+    }
     for key, example in examples.items():
         if not isinstance(config[key], dict):
             raise UserError(f"{key}={shown(config[key])} is a section: set {example}")
@@ -545,6 +570,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     _expect_keys("trainer", config["trainer"], [field.name for field in fields(TrainerSettings)])
     _expect_keys("features", config["features"], [field.name for field in fields(FeaturesSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
+    _expect_keys("compare", config["compare"], [field.name for field in fields(CompareSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
@@ -689,6 +715,13 @@ def _plan(job: JobFacts, config: Mapping[str, Any]) -> PlanSettings:
             f"plan.{key}={config['plan'][key]} is read by job=plan, partition=auto and strategy=auto: leave it out"
         )
     return plan
+
+
+def _compare(section: Mapping[str, Any]) -> CompareSettings:
+    """Reads the section `compare`. One way may stand without a list."""
+    ways = WAYS if section["ways"] == AUTO else section["ways"]
+    ways = [ways] if isinstance(ways, str) else ways
+    return CompareSettings(tuple(ways) if isinstance(ways, list) else ways, section["seeds"])
 
 
 def _path(name: str, value: object) -> str | None:

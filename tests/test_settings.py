@@ -53,6 +53,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.passes": COUNT,
     "partition.options.threads": COUNT,
     "leader.rebalance": [0, 1, "yes", "auto", None],
+    "compare.ways": [[], 3, [3], None],
+    "compare.seeds": [0, -1, 101, 1.5, None],
     "plan.flops": [0, -1, NAN, INF, 1e10],
     "plan.bandwidth": [0, -1, NAN, INF, 1e10],
     "plan.latency": [-1, NAN, INF, 1e10],
