@@ -274,11 +274,25 @@ class PlanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """A simulated link between ranks. The constructor checks the ranges."""
+
+    key: str  # of the configuration
+    gigabits: float  # in a second, of each rank's card
+    milliseconds: float  # latency, one way
+
+    def __post_init__(self) -> None:
+        real(f"{self.key}.gigabits", self.gigabits, high=MAX_RATE, above=0)
+        real(f"{self.key}.milliseconds", self.milliseconds, 0, MAX_RATE)
+
+
+@dataclass(frozen=True, slots=True)
 class CompareSettings:
     """The section `compare`. The constructor checks the values."""
 
     ways: tuple[str, ...]  # each a strategy's name and further overrides, separated by blanks
     seeds: int  # runs of each way
+    link: LinkSettings | None  # between the ranks of each run
 
     def __post_init__(self) -> None:
         if not isinstance(self.ways, list | tuple) or not all(isinstance(way, str) for way in self.ways):
@@ -317,6 +331,7 @@ class Settings:
     exchange: Choice | None  # None: nothing was chosen
     comm: Choice
     timeout: float  # seconds that a rank waits for another
+    link: LinkSettings | None  # simulated between ranks
     launcher: Choice
     started: StartedRank | None  # this process's rank, where ranks were started before
     sync: Choice
@@ -425,7 +440,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     job = JOBS[one_of("job", config["job"], JOBS)]
     plan = _plan(job, config)
     comm = _choice("comm", config)
-    _expect_keys("comm", comm.arguments, (), ("timeout",))
+    _expect_keys("comm", comm.arguments, (), ("timeout", "link"))
     dataset, checkpoint = _choice("dataset", config), _checkpoint(job, config["checkpoint"])
     return Settings(
         job=job,
@@ -449,6 +464,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         exchange=_exchange(config),
         comm=replace(comm, arguments={}),
         timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
+        link=_link("comm.link", comm.arguments.get("link")),
         launcher=launcher,
         started=started,
         sync=_choice("sync", config),
@@ -721,7 +737,17 @@ def _compare(section: Mapping[str, Any]) -> CompareSettings:
     """Reads the section `compare`. One way may stand without a list."""
     ways = WAYS if section["ways"] == AUTO else section["ways"]
     ways = [ways] if isinstance(ways, str) else ways
-    return CompareSettings(tuple(ways) if isinstance(ways, list) else ways, section["seeds"])
+    link = _link("compare.link", section["link"])
+    return CompareSettings(tuple(ways) if isinstance(ways, list) else ways, section["seeds"], link)
+
+
+def _link(key: str, value: object) -> LinkSettings | None:
+    if value is None:
+        return None
+    names = ("gigabits", "milliseconds")
+    if not isinstance(value, Mapping) or {*value} != {*names}:
+        raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
+    return LinkSettings(key, *(value[name] for name in names))
 
 
 def _path(name: str, value: object) -> str | None:

@@ -54,6 +54,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.threads": COUNT,
     "leader.rebalance": [0, 1, "yes", "auto", None],
     "compare.ways": [[], 3, [3], None],
+    "compare.link": [3, "fast", {"gigabits": 1}],
+    "comm.link": [3, "fast", {"gigabits": 1}, {"gigabits": 1, "milliseconds": -1}],
     "compare.seeds": [0, -1, 101, 1.5, None],
     "plan.flops": [0, -1, NAN, INF, 1e10],
     "plan.bandwidth": [0, -1, NAN, INF, 1e10],

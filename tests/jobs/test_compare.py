@@ -239,6 +239,22 @@ def test_a_way_that_is_refused_and_one_that_fails_are_rows_that_say_why(
 
 
 @pytest.mark.slow
+def test_a_link_is_a_key_of_every_run_and_changes_no_figure(here: Path) -> None:
+    asked = [*THREADS, "compare.ways=[vertex_centric]", "report=false"]
+    assert main([*asked, "output=plain"]) == 0
+    assert main([*asked, "compare.link={gigabits:1,milliseconds:5}", "output=slow"]) == 0
+    plain, slow = (json.loads((here / name / "result.json").read_text())["ways"][0] for name in ("plain", "slow"))
+    assert slow["test_accuracy"] == plain["test_accuracy"]
+    assert slow["seconds_per_epoch"] > 0.02, "two exchanges or more, and a sum of two rounds"
+    kept = yaml.safe_load((here / "slow/vertex_centric-seed0/config.yaml").read_text())
+    assert kept["comm"]["link"] == {"gigabits": 1.0, "milliseconds": 5.0}
+    repeat = ["--config-dir", "slow/vertex_centric-seed0", "--config-name", "config", "output=again"]
+    assert main(repeat) == 0
+    again = json.loads((here / "again/result.json").read_text())
+    assert again["test_accuracy"] == plain["test_accuracy"]
+
+
+@pytest.mark.slow
 def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
     rng = np.random.default_rng(0)
     graph = Graph.from_edges(

@@ -79,7 +79,7 @@ class _Comparison:
         given = {key_of(text) for text in (*self.order.overrides, *way.overrides)}
         monitored = _MONITOR in given or self.order.settings.trainer.monitor is not None
         keeps = [] if monitored or self.task.progress not in self.task.names else [f"{_MONITOR}={self.task.progress}"]
-        overrides = way.over(self.common, [f"seed={seed}", *keeps])
+        overrides = way.over([*self.common, *self._link()], [f"seed={seed}", *keeps])
         exists = as_overrides({"on_exists": self.order.settings.on_exists})
         try:
             settings = self.order.settle([*overrides, "job=train", *exists])
@@ -88,6 +88,13 @@ class _Comparison:
         return replace(
             self.order, settings=replace(settings, output=None), folder=None, overrides=overrides, settle=None
         )
+
+    def _link(self) -> list[str]:
+        """Spells `compare.link` as the key of a run."""
+        link = self.order.settings.compare.link
+        if link is None:
+            return []
+        return [f"++comm.link={{gigabits:{link.gigabits},milliseconds:{link.milliseconds}}}"]
 
     def _refused(self) -> dict[str, str]:
         """Returns why ways are refused, by name. Raises an error where all are."""
