@@ -25,7 +25,7 @@ class Measured:
 
     test: float | None  # of the saved model
     epochs: int
-    seconds_per_epoch: float | None  # median without the first one, of the slowest worker
+    seconds_per_epoch: float | None  # median without the first one
     bytes_per_epoch: float | None  # rows that the busiest worker sends. Gradients are not counted
     memory: int | None  # bytes, peak of the busiest worker
     curve: Curve
