@@ -16,16 +16,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from csv import DictReader
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
 from link import Network, Shape, Unavailable, add_arguments, stop_in_order
 
 import gnnkit
+from gnnkit.jobs.compare import measured
 
 LOCAL = "loopback"  # ranks of this machine, with nothing between them
-SHARE = 0.99  # of the best validation accuracy of the first row, which time is measured to
 # Every run has these. `threads=1` is fair, because hosts of a link share the cores.
 ALWAYS = [
     "threads=1",
@@ -57,11 +56,11 @@ class Figures:
     @property
     def best(self) -> float:
         """The best validation accuracy."""
-        return max(accuracy for _, accuracy in self.curve)
+        return measured.best(self.curve) or 0.0
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Returns the seconds of training until a validation reached the accuracy."""
-        return next((seconds for seconds, reached in self.curve if reached >= accuracy), None)
+        return measured.seconds_to(self.curve, accuracy)
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Measurements:
     @property
     def target(self) -> float:
         """The validation accuracy that time is measured to, from the first row."""
-        return SHARE * (mean(self.of(self.rows[0]), "best") or 1.0)
+        return measured.target(mean(self.of(self.rows[0]), "best") or 1.0)
 
 
 def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
@@ -119,33 +118,17 @@ def read_figures(folder: Path, wire_bytes: int | None) -> Figures:
     """
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     states = [json.loads(line) for line in (folder / "workers.jsonl").read_text(encoding="utf-8").splitlines()]
-    reached = training_seconds(states)
+    reached = measured.training_seconds(states)
     with (folder / "csv/metrics.csv").open(encoding="utf-8") as lines:
-        measured = [(line["epoch"], line.get("val_accuracy")) for line in DictReader(lines)]
+        validated = [(line["epoch"], line.get("val_accuracy")) for line in DictReader(lines)]
     return Figures(
         test_accuracy=result["test_accuracy"],
         bytes_per_epoch=result["bytes_sent"],
         wire_bytes_per_epoch=None if wire_bytes is None else wire_bytes / result["epochs"],
-        seconds_per_epoch=(reached[-1] - reached[0]) / max(len(reached) - 1, 1),
+        seconds_per_epoch=(max(reached.values()) - min(reached.values())) / max(len(reached) - 1, 1),
         memory=max(state["memory"] for state in states),
-        curve=[(reached[int(epoch)], float(accuracy)) for epoch, accuracy in measured if accuracy],
+        curve=[(reached[int(epoch)], float(accuracy)) for epoch, accuracy in validated if accuracy],
     )
-
-
-def training_seconds(states: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Returns the seconds from the first step to the end of each epoch.
-
-    Of the slowest worker, without evaluations.
-
-    Args:
-        states: The lines of `workers.jsonl`.
-    """
-    seconds: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))  # by rank and epoch
-    for state in states:
-        parts = (state[f"seconds_{part}"] for part in ("wait", "compute", "exchange", "sync"))
-        seconds[state["rank"]][state["epoch"]] += sum(parts)
-    ranks = [accumulate(epochs[epoch] for epoch in sorted(epochs)) for epochs in seconds.values()]
-    return [max(each) for each in zip(*ranks, strict=True)]
 
 
 def execute(overrides: Sequence[str], num_workers: int, network: Network | None) -> Figures:

@@ -169,15 +169,20 @@ def _start(
     """
     from gnnkit import config, jobs, settings
 
-    settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))
+    def settle(overrides: Sequence[str]) -> settings.Settings:
+        settled = settings.settle(config.compose(config.with_data(overrides, overrides if own is None else own)))
+        if graph is not None:
+            settled = settings.with_choice(settled, settings.Choice("dataset", "graph", {}))
+        if model is not None:
+            name = getattr(model, "__name__", type(model).__name__)
+            settled = settings.with_choice(settled, settings.Choice("model", name, {}))
+        for kind, objects in (given or {}).items():
+            settled = settings.with_given(settled, kind, _by_class(kind, objects))
+        return settled
+
+    settled = settle(overrides)
     if graph is not None:
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
-        settled = settings.with_choice(settled, settings.Choice("dataset", "graph", {}))
-    if model is not None:
-        name = getattr(model, "__name__", type(model).__name__)
-        settled = settings.with_choice(settled, settings.Choice("model", name, {}))
-    for kind, objects in (given or {}).items():
-        settled = settings.with_given(settled, kind, _by_class(kind, objects))
-    return jobs.start(jobs.Order(settled, graph, model, folder, overrides, program="gnnkit from Python:"))
+    return jobs.start(jobs.Order(settled, graph, model, folder, overrides, "gnnkit from Python:", settle))

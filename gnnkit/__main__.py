@@ -8,39 +8,20 @@ import functools
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 from gnnkit import config
 from gnnkit.errors import UserError
-from gnnkit.ranges import one_line
-
-FAILED, MENDABLE = 1, 2  # exit codes
+from gnnkit.launch.exits import exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    return _exit_code(lambda: _run(_parsed(argv)))
-
-
-def _exit_code(work: Callable[[], int]) -> int:
-    """Calls `work`, prints errors, and returns the exit code."""
-    try:
-        return work()
-    except UserError as error:
-        print(f"gnnkit: error: {one_line(error)}", file=sys.stderr)
-        return MENDABLE
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except SystemExit as error:  # SIGTERM
-        return error.code if isinstance(error.code, int) else FAILED
-    except Exception as error:
-        _print_failure(error)
-        return FAILED
+    return exit_code(lambda: _run(_parsed(argv)))
 
 
 def program() -> NoReturn:
@@ -142,15 +123,20 @@ def _run_jobs(arguments: argparse.Namespace) -> int:
         print(jobs.to_yaml(shown), end="")
         return 0
     hydra.refuse(("sweep.", "sweeper.", "launcher."), "is of a sweep: add -m, or leave it out")
-    return _run_job(composed, overrides, hydra)
+    return _run_job(arguments, composed, overrides, hydra)
 
 
-def _run_job(composed: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings) -> int:
+def _run_job(
+    arguments: argparse.Namespace, composed: dict[str, Any], overrides: Sequence[str], hydra: config.HydraSettings
+) -> int:
     from gnnkit import jobs, settings
 
     _set_verbosity(hydra["verbose"])
-    result = jobs.start(jobs.Order(settings.settle(composed), overrides=overrides))
-    return 0 if result.get("verified", True) else FAILED
+
+    def settle(others: Sequence[str]) -> settings.Settings:
+        return settings.settle(_composed(arguments, others))
+
+    return jobs.start(jobs.Order(settings.settle(composed), overrides=overrides, settle=settle)).exit_code
 
 
 def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: config.HydraSettings) -> int:
@@ -161,7 +147,7 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: confi
     options = [f"--config-dir={folder.absolute()}" for folder in arguments.config_dir]
     options += [f"--config-name={arguments.config_name}"]
     compose = functools.partial(_composed, arguments)
-    return sweep.run(sweep.Command(overrides, options, hydra, compose, _exit_code))
+    return sweep.run(sweep.Command(overrides, options, hydra, compose))
 
 
 def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:
@@ -209,15 +195,6 @@ def _show_info(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-def _print_failure(error: Exception) -> None:
-    """Prints a failed rank's own report, or the traceback of any other error."""
-    launcher: Any = sys.modules.get("gnnkit.launch.group")
-    if launcher is not None and isinstance(error, launcher.RankError):
-        print(f"gnnkit: error: {error}", file=sys.stderr)
-    else:
-        traceback.print_exception(error)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
 MAX_RUNS = 64  # that one report compares
 MAX_SCALE = 1e6  # of first learned rows
+WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
+MAX_SEEDS = 100  # of job=compare
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
@@ -71,6 +73,7 @@ _KEYS = (
     "write_format",
     "leader",
     "plan",
+    "compare",
     "report",
     "profile",
     "runs",
@@ -287,6 +290,35 @@ class PlanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """A simulated link between ranks. The constructor checks the ranges."""
+
+    key: str  # of the configuration
+    gigabits: float  # in a second, of each rank's card
+    milliseconds: float  # latency, one way
+
+    def __post_init__(self) -> None:
+        real(f"{self.key}.gigabits", self.gigabits, high=MAX_RATE, above=0)
+        real(f"{self.key}.milliseconds", self.milliseconds, 0, MAX_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSettings:
+    """The section `compare`. The constructor checks the values."""
+
+    ways: tuple[str, ...]  # each a strategy's name and further overrides, separated by blanks
+    seeds: int  # runs of each way
+    link: LinkSettings | None  # between the ranks of each run
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ways, list | tuple) or not all(isinstance(way, str) for way in self.ways):
+            raise UserError(f"compare.ways={shown(self.ways)} must be a list of strategies: [NAME,'NAME KEY=VALUE']")
+        if not self.ways:
+            raise UserError("compare.ways=[] must name a strategy or more")
+        whole("compare.seeds", self.seeds, 1, MAX_SEEDS)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One job's configuration.
 
@@ -316,6 +348,7 @@ class Settings:
     exchange: Choice | None  # None: nothing was chosen
     comm: Choice
     timeout: float  # seconds that a rank waits for another
+    link: LinkSettings | None  # simulated between ranks
     launcher: Choice
     started: StartedRank | None  # this process's rank, where ranks were started before
     sync: Choice
@@ -326,6 +359,7 @@ class Settings:
     trainer: TrainerSettings
     leader: LeaderSettings
     plan: PlanSettings
+    compare: CompareSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     report: bool = True  # whether a training run leaves report.html
     profile: bool = False  # whether a training run leaves trace.json
@@ -423,7 +457,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     job = JOBS[one_of("job", config["job"], JOBS)]
     plan = _plan(job, config)
     comm = _choice("comm", config)
-    _expect_keys("comm", comm.arguments, (), ("timeout",))
+    _expect_keys("comm", comm.arguments, (), ("timeout", "link"))
     dataset, checkpoint = _choice("dataset", config), _checkpoint(job, config["checkpoint"])
     return Settings(
         job=job,
@@ -448,6 +482,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         exchange=_exchange(config),
         comm=replace(comm, arguments={}),
         timeout=real("comm.timeout", comm.arguments.get("timeout", DEFAULT_TIMEOUT), high=MAX_TIMEOUT, above=0),
+        link=_link("comm.link", comm.arguments.get("link")),
         launcher=launcher,
         started=started,
         sync=_choice("sync", config),
@@ -458,6 +493,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         trainer=TrainerSettings(**config["trainer"]),
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
+        compare=_compare(config["compare"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
         runs=_runs(job, config["runs"]),
@@ -569,6 +605,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         "leader": "leader.rebalance",
         "features": "features.scale",
         "learned": "learned.scale",
+        "compare": "compare.ways",
     }
     for key, example in examples.items():
         if not isinstance(config[key], dict):
@@ -580,6 +617,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     _expect_keys("features", config["features"], [field.name for field in fields(FeaturesSettings)])
     _expect_keys("learned", config["learned"], [field.name for field in fields(LearnedSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
+    _expect_keys("compare", config["compare"], [field.name for field in fields(CompareSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
@@ -724,6 +762,23 @@ def _plan(job: JobFacts, config: Mapping[str, Any]) -> PlanSettings:
             f"plan.{key}={config['plan'][key]} is read by job=plan, partition=auto and strategy=auto: leave it out"
         )
     return plan
+
+
+def _compare(section: Mapping[str, Any]) -> CompareSettings:
+    """Reads the section `compare`. One way may stand without a list."""
+    ways = WAYS if section["ways"] == AUTO else section["ways"]
+    ways = [ways] if isinstance(ways, str) else ways
+    link = _link("compare.link", section["link"])
+    return CompareSettings(tuple(ways) if isinstance(ways, list) else ways, section["seeds"], link)
+
+
+def _link(key: str, value: object) -> LinkSettings | None:
+    if value is None:
+        return None
+    names = ("gigabits", "milliseconds")
+    if not isinstance(value, Mapping) or {*value} != {*names}:
+        raise UserError(f"{key}={shown(value)} must be null or {{gigabits:NUMBER,milliseconds:NUMBER}}")
+    return LinkSettings(key, *(value[name] for name in names))
 
 
 def _path(name: str, value: object) -> str | None:

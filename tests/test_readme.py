@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,7 @@ def commands(name: str) -> list[list[str]]:
     text = prose(name)
     spans = re.findall(r"`(gnnkit [^`]*)`", text.replace("\n", " "))
     lines = [line for line in text.splitlines() if line.startswith("    ") and re.search(r"\bgnnkit [+\w]", line)]
-    return [re.split(r"\bgnnkit ", each, maxsplit=1)[1].partition("#")[0].split() for each in [*lines, *spans]]
+    return [shlex.split(re.split(r"\bgnnkit ", each, maxsplit=1)[1].partition("#")[0]) for each in [*lines, *spans]]
 
 
 def table(heading: str) -> list[list[str]]:

@@ -32,8 +32,8 @@ class Communicator(ABC):
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
-    in_one_process: ClassVar[bool] = False  # True: ranks are threads. `run` starts the threads
-    is_process_group: ClassVar[bool] = False  # True: the ranks are the default group of torch.distributed
+    in_one_process: bool = False  # True: ranks are threads. `run` starts the threads
+    is_process_group: bool = False  # True: the ranks are the default group of torch.distributed
     goes_on: ClassVar[bool] = False  # True: collectives leave out ranks that are gone
     rank: int  # within this group
     world_size: int
@@ -121,6 +121,17 @@ class Communicator(ABC):
     @abstractmethod
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
         """Overwrites `x` in place with the `x` of rank `src`. Returns `x`."""
+
+    def end_of_sum(self, num_bytes: int) -> float:
+        """Begins a sum that torch makes itself, beside `all_reduce`. Not collective.
+
+        Returns the moment of `time.monotonic` before which the sum is not over. 0, and
+        so no moment, without a simulated link.
+
+        Args:
+            num_bytes: Size of what is added up on this rank.
+        """
+        return 0.0
 
     def gather(self, x: Tensor, *, dst: int = 0) -> list[Tensor]:
         """Returns every rank's `x` by rank on rank `dst`, and nothing on other ranks.

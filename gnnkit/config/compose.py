@@ -296,7 +296,8 @@ def _spell(text: str) -> str:
         return text.lstrip("+")
     if key_of(text) == EXPERIMENT and text[0] not in "+~":
         return f"+{text}"
-    return f"++{text}" if re.match(rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]", text) else text
+    is_new = re.match(rf"({'|'.join(KINDS)})(\.\w+)?\.options[.=]|(comm|compare)\.link\.", text)
+    return f"++{text}" if is_new else text
 
 
 def _refuse_sweep(text: str) -> None:

@@ -10,7 +10,8 @@ class JobFacts:
     """What the rest of the package asks about a job."""
 
     name: str
-    trains: bool = False  # leaves a trained model, and a report. May have loggers and callbacks
+    trains: bool = False  # leaves trained models, and a report. May have loggers and callbacks
+    several: bool = False  # is several runs, each in a folder below the job's
     reads_checkpoint: bool = False  # of a run that has trained
     reads_strategy: bool = True
     reads_plan: bool = False  # the section `plan`, whatever else is chosen
@@ -33,6 +34,7 @@ JOBS = {
         JobFacts("partition", reads_strategy=False, keeps_inputs=True),
         JobFacts("predict", reads_checkpoint=True, needs_labels=False),
         JobFacts("test", reads_checkpoint=True, splits=("val", "test")),
+        JobFacts("compare", trains=True, several=True, reads_strategy=False),
         JobFacts("report", reads_strategy=False, reads_runs=True),
         JobFacts("init", reads_strategy=False, reads_data_only=True),
     )

@@ -4,7 +4,7 @@
 `parts` by the table in `fits`, the run folder, the result. `run` starts the ranks, or
 `join` joins ranks that were started. Every rank then does the work of a `RankJob`:
 `train`, `iterate` for programs, `verify` or `predict`. The leader's `figures` go into
-`result.json`. `sweep` runs several jobs.
+`result.json`. `sweep` runs several jobs, and `compare` several ways of training.
 """
 
 from gnnkit.jobs.dispatch import start as start

@@ -24,7 +24,6 @@ from gnnkit.leader.result import Result
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
     from gnnkit.leader.cut import Needs
-    from gnnkit.settings import Settings
 
 
 class Train(OnRanks):
@@ -133,6 +132,20 @@ class Report(Job):
         return result
 
 
+class Compare(Job):
+    """job=compare. Several training runs, each in a process and a folder of its own."""
+
+    def check(self, order: Order) -> Order:
+        if order.settings.started is not None:
+            raise UserError("job=compare starts runs of its own: leave torchrun, srun or mpirun out")
+        return order
+
+    def start(self, order: Order) -> Result:
+        from gnnkit.jobs.compare import compare
+
+        return compare(self.check(order))
+
+
 class Init(Job):
     """job=init. Writes a configuration, and makes no run folder."""
 
@@ -150,6 +163,7 @@ _BY_NAME: dict[str, Job] = {
     "predict": Predict(),
     "test": Predict(),
     "report": Report(),
+    "compare": Compare(),
     "init": Init(),
 }
 
@@ -169,12 +183,11 @@ def start(order: Order) -> Result:
 
 def check(order: Order) -> Order:
     """Raises `UserError` for an order that the job refuses before it starts."""
-    job = _BY_NAME[order.settings.job.name]
-    return job.check(order) if isinstance(job, Run) else order
+    return _BY_NAME[order.settings.job.name].check(order)
 
 
-def preload(settings: Settings) -> None:
+def preload(order: Order) -> None:
     """Imports all that the job's ranks will import, for processes to be forked."""
-    job = _BY_NAME[settings.job.name]
+    job = _BY_NAME[order.settings.job.name]
     if isinstance(job, OnRanks):
-        job.rank_work(trains=Order(settings).source.trains)
+        job.rank_work(trains=order.source.trains)

@@ -184,6 +184,16 @@ _LOST_WORKERS = Topic(
         ),
     },
 )
+_LINK = Topic(
+    lambda s, p: s.link is not None,
+    {
+        "comm.link: with comm={s.comm.name} tensors travel between GPUs, which a sleeping rank does not slow down: "
+        "choose comm=gloo": lambda s, p: s.comm.load().device_type != "cpu",
+        "comm.link: a link is simulated between the ranks of one host, and these are on several: leave it out": lambda s, p: (
+            s.started is not None and s.started.local_world_size != s.started.world_size
+        ),
+    },
+)
 TOPICS = (
     _TRAINER,
     _PROGRAM,
@@ -194,4 +204,5 @@ TOPICS = (
     _LEARNED_ROWS,
     _RELIEF,
     _LOST_WORKERS,
+    _LINK,
 )

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gnnkit.config import RECORD
+from gnnkit.config import RECORD, JobFacts
 from gnnkit.errors import UserError
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
@@ -30,6 +30,8 @@ _WRITTEN = (
     STORE,  # first, as a store without the manifest is none
     _CONFIG,
     "result.json",
+    "results.json",  # with the next, of a comparison
+    "results.csv",
     "*.safetensors",
     *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
     *(f"{name}.parquet" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
@@ -117,11 +119,13 @@ def opened(order: Order) -> Iterator[Path]:
             yield made
         except (KeyboardInterrupt, SystemExit):
             if order.settings.job.trains:
-                print(f"gnnkit: interrupted: {_how_to_go_on(made)}", file=sys.stderr, flush=True)
+                print(f"gnnkit: interrupted: {_how_to_go_on(made, order.settings.job)}", file=sys.stderr, flush=True)
             raise
 
 
-def _how_to_go_on(folder: Path) -> str:
+def _how_to_go_on(folder: Path, job: JobFacts) -> str:
+    if job.several:
+        return f"{folder} keeps the runs: output={shlex.quote(str(folder))} on_exists=resume runs what is missing"
     if not (folder / _CHECKPOINT).is_file():
         return f"no checkpoint was written to {folder} yet"
     return f"{folder} keeps the last checkpoint: output={shlex.quote(str(folder))} on_exists=resume goes on from there"
@@ -164,7 +168,8 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
             _check_unfinished(folder, settings)
             return _move_away(folder)
         _delete(folder)
-        say(f"on_exists=replace: deleted the files of the earlier run in {folder}")
+        if settings.on_exists == "replace":
+            say(f"on_exists=replace: deleted the files of the earlier run in {folder}")
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return None

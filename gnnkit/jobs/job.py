@@ -34,6 +34,10 @@ class Job(ABC):
     def start(self, order: Order) -> Result:
         """Does the job, and prints the result."""
 
+    def check(self, order: Order) -> Order:
+        """Raises `UserError` for an order that is refused before the job starts."""
+        return order
+
 
 class Run(Job):
     """A job with a run folder, which keeps the configuration and `result.json`.

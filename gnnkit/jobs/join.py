@@ -16,6 +16,7 @@ from gnnkit.jobs.decide import adopt, to_plain
 from gnnkit.jobs.identity import identity
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
+from gnnkit.jobs.run import over_link
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
@@ -59,7 +60,7 @@ def join(
             job = _prepare_for_others(mailbox, needs, decided, order) if order.is_leader else _hear(mailbox, order)
         return work(job, comm)
 
-    ranks = Ranks(joined, started.world_size, settings.comm.load(), settings.timeout)
+    ranks = Ranks(over_link(joined, settings), started.world_size, settings.comm.load(), settings.timeout)
     try:
         return Result(settings.job.name, settings.create_launcher().ranks(ranks)[started.rank])
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ class Order:
     folder: str | Path | None = None  # the run folder. None: the key `output`, or else a new one
     overrides: Sequence[str] = ()  # as on the command line, to be kept in the run folder
     program: str = "gnnkit"  # what was called, for people
+    settle: Callable[[Sequence[str]], Settings] | None = None  # makes the settings of other overrides, in the same way
 
     @property
     def source(self) -> ModelSource:

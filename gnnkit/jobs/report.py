@@ -66,6 +66,26 @@ def after_sweep(runs: Mapping[str, Path], folder: Path) -> None:
             compare([read_run(run) for run in shown.values()], folder, list(shown))
 
 
+def after_comparison(
+    runs: Mapping[str, Path], folder: Path, head: Sequence[str], rows: Sequence[Sequence[str]], sentence: str
+) -> None:
+    """Writes the page of job=compare. A failure costs a line, not the comparison.
+
+    Args:
+        runs: Run folders by name.
+        folder: The folder of the comparison.
+        head: Names of the columns of the table.
+        rows: Cells of the table.
+        sentence: Stands below the table.
+    """
+    from gnnkit.report import compare, read_run
+    from gnnkit.report.markup import element, joined, table
+
+    with _costing_a_line():
+        top = joined([table(head, rows), element("p", sentence)])
+        compare([read_run(run) for run in runs.values()], folder, list(runs), top)
+
+
 @contextlib.contextmanager
 def _costing_a_line() -> Iterator[None]:
     """Prints any error as one line, and goes on."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Card, Communicator, Link, Linked
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.phases import phase, say
@@ -19,7 +19,9 @@ from gnnkit.leader.cut import Needs, Preparation
 from gnnkit.leader.folder import PREPARED
 from gnnkit.leader.result import Result
 from gnnkit.leader.stored import prepared as prepare
-from gnnkit.settings import Settings
+from gnnkit.settings import LinkSettings, Settings
+
+T = TypeVar("T")
 
 
 def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> Result:
@@ -43,6 +45,15 @@ def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> 
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
 
 
+def over_link(work: Callable[[Communicator], T], settings: Settings) -> Callable[[Communicator], T]:
+    """Returns the work of a rank, done over the simulated link if there is one."""
+    return work if settings.link is None else functools.partial(_linked, work, settings.link)
+
+
+def _linked(work: Callable[[Communicator], T], link: LinkSettings, comm: Communicator) -> T:
+    return work(Linked(comm, Card(Link(link.gigabits, link.milliseconds))))
+
+
 def start_ranks(
     work: Callable[[Communicator], dict[str, Any]],
     settings: Settings,
@@ -59,6 +70,7 @@ def start_ranks(
         launcher: Starts the ranks.
         meanwhile: Called a few times a second. Default: does nothing.
     """
-    results = launcher.ranks(Ranks(work, num_ranks, settings.comm.load(), settings.timeout), meanwhile)
+    ranks = Ranks(over_link(work, settings), num_ranks, settings.comm.load(), settings.timeout)
+    results = launcher.ranks(ranks, meanwhile)
     lost = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
     return (results[LEADER] or {}) | ({"lost_workers": lost} if lost else {})

@@ -208,7 +208,7 @@ def _fit(
     writers = callbacks.writers(job, module.model) if comm.rank == LEADER else callbacks.Writers()
     watch = callbacks.watch(job, comm.world_size, writers.loggers) if comm.rank == LEADER else None
     with contextlib.nullcontext() if watch is None else contextlib.closing(watch):
-        meter = SyncMeter()
+        meter = SyncMeter(comm.end_of_sum)
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
         observer = Observer(module.worker, meter, channel, job.settings.timeout)
         relieving = relief(job, mailbox, watch, observer)

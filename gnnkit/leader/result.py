@@ -71,6 +71,11 @@ class Result(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.figures)
 
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where a check or a run of the job has failed."""
+        return 0 if self.get("verified", True) and not self.get("failed") else 1
+
     def with_figure(self, name: str, value: Any) -> Result:
         """Returns the result with one more figure, at the end."""
         return replace(self, figures={**self.figures, name: value})

@@ -41,19 +41,21 @@ _SETTINGS = {
 }
 
 
-def compare(runs: Sequence[Run], folder: Path, names: Sequence[str] | None = None) -> Path:
+def compare(runs: Sequence[Run], folder: Path, names: Sequence[str] | None = None, top: Markup | None = None) -> Path:
     """Writes a page of several runs: what differs, figures, and curves together.
 
     Args:
         runs: The runs.
         folder: Where the page goes.
         names: The name of each run. Default: the name of the folder.
+        top: Stands first on the page. Default: nothing.
     """
     names = _names(runs) if names is None else [clipped(name, 60) for name in names]
     drawn = [*_curves(runs, names), *_times(runs, names)]
     listed = table(["run", "folder"], zip(names, (run.folder for run in runs), strict=True), numbers=False)
     body = [
         element("h1", f"{len(runs)} runs compared"),
+        top or Markup(),
         listed,
         element("h2", "Settings that differ"),
         _rows(_settings(runs), names, "All settings are equal."),

@@ -22,7 +22,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from gnnkit.comm import Communicator
+from gnnkit.comm import Communicator, sleep_until
 from gnnkit.comm.average import to_vector
 from gnnkit.strategy import Batch
 from gnnkit.sync import GradientSync, gradients, trained
@@ -66,7 +66,13 @@ class StartedRanks(ClusterEnvironment):
 class SyncMeter:
     """The meter of a step's synchronisation, and of the rank's own gradient before."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_of_sum: Callable[[int], float] = lambda num_bytes: 0.0) -> None:
+        """Begins with nothing measured.
+
+        Args:
+            end_of_sum: Of the communicator, for sums that DDP makes. Default: no link.
+        """
+        self._end_of_sum = end_of_sum
         self.reset()
 
     def reset(self) -> None:
@@ -99,9 +105,11 @@ class SyncMeter:
         self.start = self.start or time.perf_counter()
         buffer: Tensor = bucket.buffer()
         self.look(buffer)
+        due = self._end_of_sum(buffer.numel() * buffer.element_size())
         works = [dist.all_reduce(gradient, group=group, async_op=True) for gradient in bucket.gradients()]
 
         def done(_: Future[Any]) -> Tensor:
+            sleep_until(due)
             self.end = time.perf_counter()
             return buffer
 

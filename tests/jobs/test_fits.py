@@ -18,7 +18,16 @@ PROGRAM = [FULL, "model=pagerank"]
 LEARNED, RELIEF, LOST = "inputs=learned", "leader.rebalance=true", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
-TORCHRUN = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
+LINK = "comm.link={gigabits:1,milliseconds:1}"
+TORCHRUN = {
+    "RANK": "0",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "1",
+    "TORCHELASTIC_RUN_ID": "x",
+}
 # One for each row, in the order of the table.
 REFUSED = [
     [SAMPLED, SERVERS, ASYNC, "trainer.monitor=train_loss"],
@@ -56,6 +65,8 @@ REFUSED = [
     [SAMPLED, LOST, LEADER, LINKS],
     [SAMPLED, LOST, LEADER, "comm=threads"],
     [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
+    [SAMPLED, "comm=nccl", f"++{LINK}"],
+    [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
 

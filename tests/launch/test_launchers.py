@@ -91,7 +91,7 @@ def swept(keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
     """Returns the launcher of a sweep, and what the jobs are told of launchers."""
     monkeypatch.chdir(tmp_path)
     overrides, hydra = config.split([*PLAIN, "job=partition", "seed=1,2", *keys])
-    found = _Sweep(Command(overrides, [], hydra, config.compose, lambda work: work()))
+    found = _Sweep(Command(overrides, [], hydra, config.compose))
     return found.launcher, [text for text in found.overrides if text.startswith("launcher")]
 
 

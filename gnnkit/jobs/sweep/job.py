@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnnkit.config import RECORD
+from gnnkit.config import RECORD, key_of
 from gnnkit.jobs.redacted import override
 from gnnkit.settings import Settings
 
@@ -43,7 +43,8 @@ class SweepJob:
             kept = yaml.safe_load((self.folder / RECORD / "overrides.yaml").read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError):
             return False
-        return kept == [override(text) for text in self.overrides] and (self.folder / "result.json").is_file()
+        same = isinstance(kept, list) and _by_key(kept) == _by_key([override(text) for text in self.overrides])
+        return same and (self.folder / "result.json").is_file()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +62,11 @@ class Outcome:
         """Reads the result of a job that has ended."""
         status = FAILED if exit_code else DONE
         return cls(job, status, exit_code, _error(job.log) if exit_code else "", _figures(job.folder))
+
+
+def _by_key(overrides: Sequence[str]) -> dict[str, str]:
+    """Returns the override that counts for each key: the last one."""
+    return {key_of(str(text)): str(text) for text in overrides}
 
 
 def _figures(folder: Path) -> dict[str, Any]:

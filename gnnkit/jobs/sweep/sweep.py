@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import plain_yaml
 from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
-from gnnkit.jobs.sweep.job import DONE, Outcome, SweepJob
+from gnnkit.jobs.sweep.job import SweepJob
 from gnnkit.jobs.sweep.plans import Grid, Overrides, Plan, Search
+from gnnkit.jobs.sweep.runner import Runner
+from gnnkit.launch.exits import exit_code
 from gnnkit.launch.phases import say
-from gnnkit.launcher import JOBS, Jobs, Launcher
+from gnnkit.launcher import JOBS, Launcher
 from gnnkit.ranges import local_path
 from gnnkit.settings import AUTO, Choice, Settings, launcher_for, settle
 from gnnkit.task import Task
-
-FAILED = 1  # exit code, if any job has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class Command:
     options: Sequence[str]  # beside the overrides, such as --config-dir DIR
     hydra: HydraSettings
     compose: Callable[[Sequence[str]], dict[str, Any]]
-    attempt: Callable[[Callable[[], int]], int]  # calls, and turns errors into an exit code
 
 
 def run(command: Command) -> int:
@@ -63,7 +61,15 @@ class _Sweep:
         for settings in self.checked.values():
             dispatch.check(Order(settings))
         self.folder = self._folder()
-        self.outcomes: list[Outcome] = []
+        self.runner = Runner(
+            self.folder,
+            self.launcher,
+            self.task,
+            work=self._work,
+            arguments=self._arguments,
+            preload=lambda job: dispatch.preload(Order(job.settings)),
+            tell=self.plan.tell,
+        )
 
     def run(self) -> int:
         begun = time.perf_counter()
@@ -73,53 +79,24 @@ class _Sweep:
     def _run(self, begun: float) -> int:
         try:
             for batch in self.plan.batches():
-                self._run_batch(self._jobs(batch))
+                self.runner.run(self._jobs(batch))
         finally:
             self._show(time.perf_counter() - begun)
-        return FAILED if any(outcome.status != DONE for outcome in self.outcomes) else 0
-
-    def _run_batch(self, jobs: Sequence[SweepJob]) -> None:
-        first = len(self.outcomes)
-        self.outcomes += [Outcome(job) for job in jobs]
-        kept = [job for job in jobs if job.settings.on_exists == "resume" and job.is_done()]
-        for job in kept:
-            self._take(Outcome.of(job, 0), job.number - first, "done before")
-        rest = [job for job in jobs if job not in kept]
-        if rest:
-            self._launch(rest, first)
-
-    def _launch(self, jobs: Sequence[SweepJob], first: int) -> None:
-        launched = Jobs(
-            [self._arguments(job) for job in jobs],
-            lambda number: self._work(jobs[number]),
-            lambda: dispatch.preload(jobs[0].settings),
-            [job.log for job in jobs],
-        )
-        with contextlib.closing(self.launcher.jobs(launched)) as ended:
-            for number, code in ended:
-                self._take(Outcome.of(jobs[number], code), jobs[number].number - first)
-
-    def _take(self, outcome: Outcome, in_batch: int, remark: str = "") -> None:
-        """Keeps an outcome, tells the plan, and says so in a line."""
-        self.outcomes[outcome.job.number] = outcome
-        self.plan.tell(in_batch, outcome)
-        table.write(self.outcomes, self.folder)
-        text = " ".join(filter(None, [remark, table.line(outcome, self.task)]))
-        say(f"[{outcome.job.number}] {outcome.job.title}: {text}")
+        return self.runner.exit_code
 
     def _show(self, seconds: float) -> None:
-        if not self.outcomes:
+        outcomes, done = self.runner.outcomes, [outcome.job for outcome in self.runner.done]
+        if not outcomes:
             return
-        table.write(self.outcomes, self.folder)
-        lines = [table.shown(self.outcomes, self.task)]
+        self.runner.write()
+        lines = [table.shown(outcomes, self.task)]
         if (best := self.plan.best()) is not None:
             (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
             chosen = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
             lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {chosen}")
-        done = [outcome.job for outcome in self.outcomes if outcome.status == DONE]
         if self.settings.draws_report:
             after_sweep({f"{job.number}: {job.title}": job.folder for job in done}, self.folder)
-        lines.append(f"{len(done)} of {len(self.outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
+        lines.append(f"{len(done)} of {len(outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 
     def _search(self) -> Search:
@@ -156,6 +133,8 @@ class _Sweep:
         settings = settle(self.command.compose(overrides))
         if settings.started is not None:
             raise UserError("-m starts jobs of its own: leave torchrun, srun or mpirun out, or leave -m out")
+        if settings.job.several:
+            raise UserError(f"job={settings.job} starts runs of its own: leave -m out")
         if settings.output is not None:
             raise UserError("output names one run folder: name the folder of a sweep with hydra.sweep.dir=DIR")
         return settings
@@ -178,7 +157,7 @@ class _Sweep:
         return folder
 
     def _jobs(self, batch: Sequence[Overrides]) -> list[SweepJob]:
-        jobs = [self._job(number, overrides) for number, overrides in enumerate(batch, len(self.outcomes))]
+        jobs = [self._job(number, overrides) for number, overrides in enumerate(batch, len(self.runner.outcomes))]
         folders = [job.folder for job in jobs]
         for job in jobs:
             if folders.count(job.folder) > 1:
@@ -200,11 +179,10 @@ class _Sweep:
         """Does a job, in the process of the job."""
 
         def work() -> int:
-            result = dispatch.start(Order(job.settings, folder=job.folder, overrides=job.overrides))
-            return 0 if result.get("verified", True) else FAILED
+            return dispatch.start(Order(job.settings, folder=job.folder, overrides=job.overrides)).exit_code
 
         say(f"gnnkit {' '.join(self._arguments(job))}")
-        return self.command.attempt(work)
+        return exit_code(work)
 
     def _arguments(self, job: SweepJob) -> list[str]:
         """Returns the arguments of `gnnkit` that do the job alone."""

@@ -41,11 +41,15 @@ def shown(outcomes: Sequence[Outcome], task: Task) -> str:
     lines = [["job", *swept, *figures, ""]]
     for outcome in outcomes:
         cells = [spelt(_value(outcome, name)) for name in (*swept, *figures)]
-        remark = "" if outcome.status == DONE else " ".join(filter(None, [outcome.status, _cut(outcome.error)]))
+        remark = "" if outcome.status == DONE else " ".join(filter(None, [outcome.status, cut(outcome.error)]))
         lines.append([str(outcome.job.number), *cells, remark])
+    return "\n".join([*aligned(lines), *_over_seeds(outcomes, swept, figures)])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Sets cells in columns, aligned right. The last cell of a line is a remark."""
     widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
-    text = ["  ".join([*map(str.rjust, line, widths), line[-1]]).rstrip() for line in lines]
-    return "\n".join([*text, *_over_seeds(outcomes, swept, figures)])
+    return ["  ".join([*map(str.rjust, line, widths), line[-1]]).rstrip() for line in lines]
 
 
 def main_figures(outcomes: Sequence[Outcome], task: Task) -> list[str]:
@@ -108,5 +112,6 @@ def _value(outcome: Outcome, name: str) -> Any:
     return outcome.figures.get(name, "")
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Shortens a remark to 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."

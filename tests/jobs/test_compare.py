@@ -1,0 +1,281 @@
+"""job=compare: every way is a run of its own, and all are measured alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import gnnkit
+from gnnkit.__main__ import main
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.jobs.compare import measured
+from gnnkit.jobs.compare.measured import Measured
+from gnnkit.jobs.compare.table import Row, Table, within_noise
+from gnnkit.jobs.compare.ways import parse
+from gnnkit.task import Task
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.regression import Regression
+
+SMALL = ["job=compare", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]
+QUICK = [*SMALL, "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "trainer.checkpoint=false"]
+THREADS = [*QUICK, "comm=threads", "logger=none"]
+TWO = "compare.ways=[vertex_centric,'preset_workload strategy.halo=none']"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def state(rank: int, epoch: int, seconds: float, memory: int = 100) -> dict[str, Any]:
+    parts = dict.fromkeys(("seconds_wait", "seconds_exchange", "seconds_sync"), 0.0)
+    return {"rank": rank, "epoch": epoch, "seconds_compute": seconds, "memory": memory, **parts}
+
+
+def write(folder: Path, states: list[dict[str, Any]], accuracies: dict[int, float], **result: Any) -> None:
+    """Writes the files of a run that the comparison reads."""
+    folder.mkdir(parents=True)
+    (folder / "workers.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in states))
+    lines = [{"epoch": epoch, "figures": {"val_accuracy": value}} for epoch, value in accuracies.items()]
+    (folder / "epochs.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def run(test: float, curve: dict[float, float], **figures: Any) -> Measured:
+    return Measured(test, 3, 0.5, 2e6, 3_000_000, list(curve.items()))
+
+
+def table(*rows: Row, task: Task | None = None) -> Table:
+    return Table(rows, task or NodeClassification())
+
+
+def test_a_run_is_measured_by_its_slowest_and_its_busiest_worker(tmp_path: Path) -> None:
+    states = [state(0, 0, 1.0), state(1, 0, 2.0), state(0, 1, 4.0, 300), state(1, 1, 1.0), state(1, 1, 1.0)]
+    write(tmp_path / "run", states, {0: 0.5, 1: 0.75}, test_accuracy=0.7, seconds_per_epoch=3.0, bytes_sent=8)
+    found = measured.read(tmp_path / "run", NodeClassification())
+    assert found == Measured(0.7, 2, 3.0, 8, 300, [(2.0, 0.5), (5.0, 0.75)])
+
+
+def test_a_resumed_run_counts_its_earlier_parts(tmp_path: Path) -> None:
+    write(tmp_path / "run", [state(0, 2, 1.0)], {2: 0.8}, test_accuracy=0.7)
+    write(tmp_path / "run/earlier-10", [state(0, 1, 2.0)], {1: 0.6})
+    write(tmp_path / "run/earlier-2", [state(0, 0, 4.0), state(0, 1, 8.0)], {0: 0.5, 1: 0.4})
+    found = measured.read(tmp_path / "run", NodeClassification())
+    assert (found.epochs, found.curve) == (3, [(4.0, 0.5), (14.0, 0.6), (15.0, 0.8)])
+
+
+def test_time_is_to_99_percent_of_the_best_of_the_first_way() -> None:
+    first = Row("full", [run(0.8, {1.0: 0.5, 2.0: 0.8}), run(0.82, {1.0: 0.5, 3.0: 1.0})])
+    other = Row("parts", [run(0.79, {0.5: 0.89, 1.0: 0.95}), run(0.79, {4.0: 0.9})])
+    slow = Row("half", [run(0.5, {1.0: 0.9}), run(0.5, {1.0: 0.2})])
+    found = table(first, other, slow)
+    assert found.target == pytest.approx(0.99 * 0.9)
+    assert [found.times(row) for row in found.rows] == [[3.0], [1.0, 4.0], [1.0]]
+    assert found.sentence() == (
+        "parts reached val_accuracy 89.10 % (99 % of the best of full) first, after 2.5 s of training. "
+        "Within noise, parts has the test_accuracy of full."
+    )
+    assert [cells[:6] for cells in found.cells()] == [
+        ["full", "81.00 +- 1.4", "", "3", "0.5", "3 (1 of 2)"],
+        ["parts", "79.00 +- 0", "-2.00", "3", "0.5", "2.5"],
+        ["half", "50.00 +- 0", "-31.00", "3", "0.5", "1 (1 of 2)"],
+    ]
+    assert found.cells()[0][6:] == ["2.000", "3", ""]
+
+
+def test_an_error_is_better_where_it_is_less_and_is_no_share() -> None:
+    runs = [[run(2.0, {1.0: 4.0, 2.0: 2.0})], [run(2.5, {1.0: 2.01})]]
+    found = table(Row("full", runs[0]), Row("parts", runs[1]), task=Regression())
+    assert found.target == pytest.approx(2.0 / 0.99)
+    assert found.sentence().startswith("parts reached val_mae 2.02 (99 % of the best of full) first, after 1 s")
+    assert found.cells()[1][:3] == ["parts", "2.5", "+0.5"]
+
+
+def test_a_way_without_a_run_is_a_row_that_says_why() -> None:
+    found = table(Row("full", [], "failed no memory"), Row("parts", [run(0.5, {1.0: 0.5})]))
+    assert found.cells()[0] == ["full", *["-"] * 7, "failed no memory"]
+    assert found.cells()[1][2] == "", "the first way that has a run is what others are held to"
+    assert table(Row("full", [], "failed")).sentence() == ""
+    assert table(Row("full", [], "failed")).cells()[0][0] == "full"
+
+
+def test_one_seed_tells_no_noise() -> None:
+    found = table(*(Row(name, [run(0.5, {1.0: 0.5})]) for name in ("full", "parts")))
+    assert found.sentence().endswith("One seed does not tell the noise of test_accuracy: compare.seeds=3 does.")
+
+
+def test_means_are_equal_within_noise_by_students_test() -> None:
+    assert within_noise([0.80, 0.81, 0.82], [0.79, 0.80, 0.81])
+    assert not within_noise([0.80, 0.81, 0.82], [0.70, 0.71, 0.72])
+    assert within_noise([0.5, 0.5], [0.5, 0.5])
+    assert not within_noise([0.5], [0.5]), "nothing is known of noise"
+
+
+def test_a_key_of_a_way_stands_in_place_of_the_same_key_of_all() -> None:
+    (way,) = parse(["preset_workload  partition=hash strategy.halo=none"])
+    common = ["partition=metis", "partition.k=3", "workers=4", "partitions=1"]
+    assert way.over(common, ["seed=1"]) == (
+        "workers=4", "partitions=1", "strategy=preset_workload", "partition=hash", "strategy.halo=none", "seed=1",
+    )  # fmt: skip
+    assert (way.name, way.stem) == (
+        "preset_workload partition=hash strategy.halo=none",
+        "preset_workload_partition=hash_strategy.halo=none",
+    )
+
+
+def test_ways_whose_folders_would_have_one_name_are_numbered() -> None:
+    assert [way.stem for way in parse(["a b=1/2", "a b=1?2", "a"])] == ["a_b=1_2-0", "a_b=1_2-1", "a"]
+
+
+@pytest.mark.parametrize(
+    ("ways", "expected"),
+    [
+        (["a", "b x=1 y=2", "b y=2 x=1"], "compare.ways: b y=2 x=1 is there twice"),
+        ([" "], "compare.ways: '' must begin with the name of a strategy"),
+        (["strategy=a"], "compare.ways: 'strategy=a' must begin with the name of a strategy"),
+        (["a b"], "compare.ways: a b: b must be KEY=VALUE"),
+        (["a seed=3"], "compare.ways: a seed=3: seed is the same for all ways"),
+        (["a dataset.num_nodes=3"], "compare.ways: a dataset.num_nodes=3: dataset.num_nodes is the same for all ways"),
+        (["a compare.seeds=3"], "compare.ways: a compare.seeds=3: compare.seeds is the same for all ways"),
+    ],
+)
+def test_a_way_that_cannot_be_one_is_refused(ways: list[str], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(ways)
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["compare.ways=[]"], "compare.ways=[] must name a strategy"),
+        (["compare.ways=[vertex_centric,vertex_centric]"], "compare.ways: vertex_centric is there twice"),
+        (["compare.ways=[vertex_centrik]"], "compare.ways: vertex_centrik: strategy=vertex_centrik is not known: did"),
+        (
+            ["compare.ways=['vertex_centric strategy.halo=none']"],
+            "compare.ways: vertex_centric strategy.halo=none: strategy.halo is not known",
+        ),
+        (["compare.ways=['vertex_centric sampler=neighbor']"], "sampler=neighbor: strategy=vertex_centric draws nothing"),
+        (["compare.seeds=0"], "compare.seeds=0 must be a whole number"),
+        (["compare.seed=2"], "compare.seed is not known: did you mean"),
+        (["strategy=vertex_centric"], "strategy=vertex_centric: job=compare runs the strategies of compare.ways"),
+        (["model=pagerank"], "job=compare trains, and model=pagerank is a program"),
+        (["trainer.resume=x"], "trainer.resume: the runs of job=compare begin anew"),
+        (["-m", "model.hidden=8,16"], "job=compare starts runs of its own: leave -m"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_before_anything_starts(
+    keys: list[str], expected: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*THREADS, *keys]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"gnnkit: error: {expected}"), err
+    assert (out, err.count("\n"), list(here.iterdir())) == ("", 1, [])
+
+
+@pytest.mark.slow
+def test_ways_on_processes_have_a_folder_each_and_one_table(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [*QUICK, "comm=gloo", TWO, "compare.seeds=2", "output=all"]
+    assert main(asked) == 0
+    stems = ["vertex_centric", "preset_workload_strategy.halo=none"]
+    order = [row["folder"] for row in json.loads((here / "all/results.json").read_text())]
+    assert order == [str(here / f"all/{stem}-seed{seed}") for seed in (0, 1) for stem in stems], "runs take turns"
+    result = json.loads((here / "all/result.json").read_text())
+    assert [row["way"] for row in result["ways"]] == ["vertex_centric", "preset_workload strategy.halo=none"]
+    assert (result["figure"], result["failed"], result["seeds"]) == ("val_accuracy", 0, [0, 1])
+    for row, stem in zip(result["ways"], stems, strict=True):
+        runs = [json.loads((here / f"all/{stem}-seed{seed}/result.json").read_text()) for seed in (0, 1)]
+        assert row["test_accuracy"] == pytest.approx(np.mean([each["test_accuracy"] for each in runs]))
+        assert row["bytes_sent"] == np.mean([each["bytes_sent"] for each in runs])
+        assert all(each["best_epoch"] in (1, 2) for each in runs), "the model of the best validation is kept"
+        assert (row["runs"], row["epochs"]) == (2, 2)
+    overrides = yaml.safe_load((here / f"all/{stems[1]}-seed1/.hydra/overrides.yaml").read_text())
+    assert overrides == [
+        *QUICK[1:], "comm=gloo", "strategy=preset_workload", "strategy.halo=none", "seed=1",
+        "trainer.monitor=val_accuracy",
+    ]  # fmt: skip
+    page = (here / "all/report.html").read_text()
+    assert "4 runs compared" in page
+    assert result["summary"] in page.replace("&#x27;", "'")
+    out = capsys.readouterr().out
+    assert "way  test_accuracy, %" in out
+    assert result["summary"] in out
+    assert "4 of 4 runs done" in out
+    assert main(asked) == 2, "the folder holds a comparison"
+    assert main([*asked, "on_exists=resume"]) == 0
+    assert capsys.readouterr().out.count("done before") == 4
+    alone = [text for text in overrides if text != "seed=1"]
+    assert main([*alone, "seed=1", "output=alone"]) == 0
+    arrays = [np.load(here / folder / "predictions.npy") for folder in ("alone", f"all/{stems[1]}-seed1")]
+    assert np.array_equal(*arrays)
+
+
+@pytest.mark.slow
+def test_a_way_that_is_refused_and_one_that_fails_are_rows_that_say_why(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = (
+        "vertex_centric,'vertex_centric sampler=neighbor','individual_sample trainer.lr=1e30 trainer.monitor=val_loss'"
+    )
+    code = main([*THREADS, f"compare.ways=[{ways}]", "report=false", "output=all"])
+    result = json.loads((here / "all/result.json").read_text())
+    first, refused, failed = result["ways"]
+    assert (code, result["failed"]) == (1, 2)
+    assert (first["error"], first["runs"]) == (None, 1)
+    assert refused["error"].startswith("failed sampler=neighbor: strategy=vertex_centric draws nothing")
+    assert (refused["test_accuracy"], failed["runs"]) == (None, 0)
+    assert failed["error"].startswith("failed ")
+    assert "1 of 3 runs done" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_link_is_a_key_of_every_run_and_changes_no_figure(here: Path) -> None:
+    asked = [*THREADS, "compare.ways=[vertex_centric]", "report=false"]
+    assert main([*asked, "output=plain"]) == 0
+    assert main([*asked, "compare.link={gigabits:1,milliseconds:5}", "output=slow"]) == 0
+    plain, slow = (json.loads((here / name / "result.json").read_text())["ways"][0] for name in ("plain", "slow"))
+    assert slow["test_accuracy"] == plain["test_accuracy"]
+    assert slow["seconds_per_epoch"] > 0.02, "two exchanges or more, and a sum of two rounds"
+    kept = yaml.safe_load((here / "slow/vertex_centric-seed0/config.yaml").read_text())
+    assert kept["comm"]["link"] == {"gigabits": 1.0, "milliseconds": 5.0}
+    repeat = ["--config-dir", "slow/vertex_centric-seed0", "--config-name", "config", "output=again"]
+    assert main(repeat) == 0
+    again = json.loads((here / "again/result.json").read_text())
+    assert again["test_accuracy"] == plain["test_accuracy"]
+
+
+@pytest.mark.slow
+def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(
+        *rng.integers(0, 40, (2, 160)),
+        40,
+        features=rng.normal(size=(40, 5)),
+        labels=rng.integers(0, 3, 40),
+        split=1 + np.arange(40) % 3,
+    )
+    result = gnnkit.train(
+        graph,
+        job="compare",
+        compare={"ways": ["vertex_centric", "individual_sample strategy.batch_size=8"]},
+        workers=2,
+        comm="threads",
+        model={"name": "sage", "hidden": 8},
+        trainer={"max_epochs": 2, "check_val_every_n_epoch": 1, "monitor": "val_loss"},
+        folder=here / "all",
+    )
+    assert [row["way"] for row in result["ways"]] == ["vertex_centric", "individual_sample strategy.batch_size=8"]
+    assert [(row["error"], row["runs"], row["epochs"]) for row in result["ways"]] == [(None, 1, 2)] * 2
+    kept = yaml.safe_load((here / "all/vertex_centric-seed0/config.yaml").read_text())
+    assert (kept["trainer"]["monitor"], kept["model"]["name"]) == ("val_loss", "sage")
+    assert result.folder == here / "all"
