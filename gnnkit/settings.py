@@ -493,7 +493,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         trainer=TrainerSettings(**config["trainer"]),
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
-        compare=_compare(config["compare"]),
+        compare=_compare(job, config["compare"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
         runs=_runs(job, config["runs"]),
@@ -764,8 +764,14 @@ def _plan(job: JobFacts, config: Mapping[str, Any]) -> PlanSettings:
     return plan
 
 
-def _compare(section: Mapping[str, Any]) -> CompareSettings:
-    """Reads the section `compare`. One way may stand without a list."""
+def _compare(job: JobFacts, section: Mapping[str, Any]) -> CompareSettings:
+    """Reads the section `compare`. One way may stand without a list.
+
+    Raises `UserError` for keys of another job.
+    """
+    for key, value in section.items():
+        if not job.several and value != {"ways": AUTO, "seeds": 1, "link": None}[key]:
+            raise UserError(f"compare.{key}={shown(value)} is read by job=compare: leave it out, or add job=compare")
     ways = WAYS if section["ways"] == AUTO else section["ways"]
     ways = [ways] if isinstance(ways, str) else ways
     link = _link("compare.link", section["link"])

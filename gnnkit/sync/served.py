@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,10 @@ from gnnkit.sync.server import REPLY, REQUEST, Server
 from gnnkit.sync.versions import Rules
 
 HEARTBEAT = 1.0  # seconds between two signs of life, at most a quarter of comm.timeout
+_LATE = (
+    "sync.mode={}: a step is of one worker's gradient, which may be late. In 100 epochs of the full graph this lost "
+    "0 to 3 points of accuracy on three graphs, sync.mode=sync lost none (docs/howto/sync.md)"
+)
 BESIDE = "server beside rank 0"  # name of the thread
 
 
@@ -53,6 +58,8 @@ class Served:
         self._begun = False  # on rank 0
         self._settings: tuple[dict[str, Any], ...] = ()  # of the optimiser, as sent
         self._read: list[Tensor] = []  # values last read, by part, on rank 0
+        if comm.rank == 0 and not rules.together:
+            print(_LATE.format(rules.mode), file=sys.stderr, flush=True)
         if servers == 0 and comm.rank == 0:
             self._beside = Server(mailbox, comm.world_size, rules)
             self._thread = threading.Thread(target=self._beside.run_beside, name=BESIDE, daemon=True)

@@ -12,12 +12,14 @@ import yaml
 
 import gnnkit
 from gnnkit.__main__ import main
+from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.jobs.compare import measured
 from gnnkit.jobs.compare.measured import Measured
 from gnnkit.jobs.compare.table import Row, Table, within_noise
 from gnnkit.jobs.compare.ways import parse
+from gnnkit.settings import settle
 from gnnkit.task import Task
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.task.regression import Regression
@@ -279,3 +281,8 @@ def test_a_graph_and_a_model_from_python_are_compared(here: Path) -> None:
     kept = yaml.safe_load((here / "all/vertex_centric-seed0/config.yaml").read_text())
     assert (kept["trainer"]["monitor"], kept["model"]["name"]) == ("val_loss", "sage")
     assert result.folder == here / "all"
+
+
+def test_keys_of_a_comparison_are_refused_in_other_jobs() -> None:
+    with pytest.raises(UserError, match=r"^compare\.seeds=3 is read by job=compare: leave it out, or add job=compare$"):
+        settle(compose(["strategy=vertex_centric", "compare.seeds=3"]))
