@@ -26,7 +26,7 @@ from gnnkit.sync.versions import Rules
 HEARTBEAT = 1.0  # seconds between two signs of life, at most a quarter of comm.timeout
 _LATE = (
     "sync.mode={}: a step is of one worker's gradient, which may be late. In 100 epochs of the full graph this lost "
-    "0 to 3 points of accuracy on three graphs, sync.mode=sync lost none (docs/howto/sync.md)"
+    "0 to 7 points of accuracy on four graphs, sync.mode=sync lost none (docs/howto/sync.md)"
 )
 BESIDE = "server beside rank 0"  # name of the thread
 
