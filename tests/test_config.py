@@ -57,6 +57,7 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
         (["strategy=vertex_centric", "seed=1,2"], r"^seed=1,2 is a sweep over 2 values: add -m \(--multirun\)"),
         (["strategy=vertex_centric", "seed=range(3)"], r"^seed=range\(3\) is a sweep over 3 values: add -m"),
         (["strategy=vertex_centric", "seed"], r"^cannot read 'seed': write KEY=VALUE"),
+        (["job=compare", "compare.ways=[a,b c=d]"], r"quotes around text with blanks: KEY=\[A,'B C'\]"),
         (["strategy=vertex_centric", "seed=[1"], r"^cannot read 'seed=\[1': write KEY=VALUE"),
         (["strategy=vertex_centric", "seed=${no.such}"], r"Interpolation key 'no.such' not found"),
     ],

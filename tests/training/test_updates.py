@@ -30,6 +30,7 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Update, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import Leader
+from gnnkit.sync.neighbour import Neighbour
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
@@ -232,6 +233,17 @@ def test_own_steps_follow_the_gradient_of_all_ranks_since_the_step_that_leads() 
         torch.testing.assert_close(values, own[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("sync", [AllReduce, functools.partial(Neighbour, "gradients")], ids=["all", "neighbours"])
+def test_a_leading_step_that_is_left_out_hangs_no_rank_and_leaves_nothing_behind(sync: Any) -> None:
+    """Ranks that decide alone still meet. The later own steps are plain ones there."""
+    counts = (2, 2, 2)
+    script: list[tuple[Update, Any]] = [("own", counts), ("own", counts), ("average", counts)]
+    found = on_ranks(Scripted(script, bad=(0, 1), leading=(0,)), sync=sync, guard=Guard("skip"))
+    assert all(bool(torch.isfinite(values).all()) for values, _ in found)
+    assert found[1][1].strategy.updates.lacking == []
+    assert all(torch.equal(values, found[0][0]) for values, _ in found)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_that_correct_have_an_optimiser_state_of_their_own_and_the_same_learning_rate(name: str) -> None:
     """Ranks own Adam's moments of own steps. Correcting steps must not read these."""
@@ -298,10 +310,12 @@ def test_updates_go_on_from_their_state() -> None:
         optimizer.step()
         optimizer.step()
     updates.keep([torch.ones(3)], 0.25)
+    updates.lacking = [torch.full((3,), 0.5)]
     optimizer.param_groups[0]["lr"] = 0.3
     again.load_state_dict(updates.state_dict(optimizer), optimizer)
     assert again.kept_share == 0.25
     assert torch.equal(again.kept[0], torch.ones(3))
+    assert torch.equal(again.lacking[0], torch.full((3,), 0.5))
     assert float(again.corrections[parameter]["step"]) == 2
     assert float(optimizer.state_dict()["state"][0]["step"]) == float(own["state"][0]["step"]) == 1
     assert optimizer.param_groups[0]["lr"] == 0.3
