@@ -48,7 +48,7 @@ REFUSED = [
     [PRESET, "strategy.average=parameters", "trainer.accumulate=2"],
     [SAMPLED, SERVERS, ASYNC, "trainer.accumulate=2"],
     [SAMPLED, LEARNED, "trainer.accumulate=2"],
-    [SAMPLED, "input_rows=sparse"],
+    [SAMPLED, "strategy.features=partitioned", "input_rows=sparse"],
     [FULL, LEARNED, "job=plan"],
     [PRESET, LEARNED],
     [SAMPLED, LEARNED, SERVERS, ASYNC],

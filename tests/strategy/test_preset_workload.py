@@ -581,6 +581,7 @@ def test_corrections_close_the_gap_where_the_signal_sits_on_cut_edges(name: str,
     assert (accuracies[name] - plain) / (full - plain) >= 0.8
 
 
+@pytest.mark.slow
 def test_workers_with_other_classes_train_one_model_by_control_variates() -> None:
     """Each of four workers knows one class, and steps alone three times of four."""
     graph = Synthetic(num_nodes=400, num_edges=2000, num_classes=4, width=4).load()
