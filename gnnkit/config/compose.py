@@ -180,7 +180,9 @@ class _Composer:
         except UserError:
             raise
         except OverrideParseException as error:
-            quotes = ", and quotes around text with blanks: KEY=[A,'B C']" if re.search(r"=\[.* ", error.override) else ""
+            quotes = (
+                ", and quotes around text with blanks: KEY=[A,'B C']" if re.search(r"=\[.* ", error.override) else ""
+            )
             raise UserError(
                 f"cannot read {shown(error.override)!r}: write KEY=VALUE{quotes} ({shown(_first_line(error))})"
             ) from error
