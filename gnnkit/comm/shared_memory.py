@@ -217,10 +217,15 @@ class SharedMemory:
         self._open.remove(number)
 
     def close(self) -> None:
-        """Tells the peers that nothing follows, and lets go of sockets and memory."""
+        """Tells the peers that nothing follows, and lets go of sockets and memory.
+
+        Waits for room where a peer has much to read: one that sees no goodbye takes
+        this rank for lost.
+        """
+        for peer in self._links:
+            with contextlib.suppress(OSError, PeerLost, DeadlineExceeded):
+                self._send(peer, [_HEADER.pack(_GOODBYE, 0, 0, 0, 0, 0)])
         for link in self._links.values():
-            with contextlib.suppress(OSError):
-                link.socket.send(_HEADER.pack(_GOODBYE, 0, 0, 0, 0, 0))
             link.socket.close()
             link.buffers.clear()
         for buffer in self._buffers:

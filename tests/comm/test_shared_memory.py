@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -158,6 +159,28 @@ def test_messages_without_room_do_not_lock_ranks_that_send_to_each_other() -> No
         rows = [torch.full((LARGE,), number, dtype=torch.uint8) for number in range(150)]
         pending = [comm.start(each, counts, counts) for each in rows]
         assert all(torch.equal(each.wait(), row) for each, row in zip(pending, rows, strict=True))
+
+    run_gloo(work, 2)
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_while_a_peer_has_much_to_read_is_not_lost() -> None:
+    """Without room for its goodbye, the peer took the rank for dead."""
+
+    def work(comm: Communicator) -> None:
+        counts = [0 if rank == comm.rank else 4 for rank in range(2)]
+        rows = torch.full((4,), comm.rank)
+        memory = shared(comm)
+        pending = comm.start(rows, counts, counts)
+        if comm.rank == 0:
+            time.sleep(0.5)  # the other has ended, but for its goodbye
+            assert pending.wait().tolist() == [1] * 4
+            return
+        pending.wait()
+        (link,) = memory._links.values()
+        with contextlib.suppress(BlockingIOError):
+            while True:  # messages that nobody waits for
+                link.socket.send(shared_memory._HEADER.pack(shared_memory._ROWS, 0, 10**9, 0, 1, 0) + b"x")
 
     run_gloo(work, 2)
 
