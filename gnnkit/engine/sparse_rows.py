@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from gnnkit import _core
 from gnnkit.engine.kernels import Factors, NativeKernels
-from gnnkit.graph import CSC, SparseFeatures
+from gnnkit.graph import CSC, Ids, SparseFeatures
 
 # Bytes of a number that is kept, besides its value: its column, and its row and place
 # in the turned edges.
@@ -90,6 +90,10 @@ class SparseRows:
             raise IndexError(f"the first rows can be taken, not {rows}")
         table = self.places.table[rows]
         return SparseRows(Places(table), self.values[: table.csr.num_edges])
+
+    def take(self, places: Ids) -> SparseRows:
+        """Returns the rows at some places, [k]."""
+        return SparseRows.of(self.places.table[places], self.dtype)
 
     def dropout(self, ids: Tensor, p: float, key: int) -> SparseRows:
         """Does what `engine.dropout.dropout` does to dense rows.

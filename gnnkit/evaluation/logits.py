@@ -128,8 +128,7 @@ class ChunkEvaluation(Evaluation):
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         table = self._graph.features
-        sparse = isinstance(table, SparseFeatures)
-        features = self.worker.features if sparse else self._bounded(np.asarray(table))
+        features = self.worker.features if isinstance(table, SparseFeatures) else self._bounded(np.asarray(table))
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:

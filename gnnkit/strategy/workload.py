@@ -150,7 +150,8 @@ class Clusters(Workload):
         order = self.chosen(epoch, self._reader.worker.comm.rank)
         clusters = order[step * self._per_batch : (step + 1) * self._per_batch]
         nodes = np.flatnonzero(np.isin(self._cluster, clusters))
-        x = self._x[torch.from_numpy(nodes).to(self._x.device)] if isinstance(self._x, Tensor) else None
+        kept = self._x
+        x = kept[torch.from_numpy(nodes).to(kept.device)] if isinstance(kept, Tensor) else kept.take(nodes)
         return self._reader.hold(self._share.part(nodes), x).inputs(key)
 
     def _rows_before(self, step: int) -> int:

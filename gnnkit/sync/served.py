@@ -138,9 +138,10 @@ class Served:
     def _sums(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Returns the sum of each part over the workers. A server for each part."""
         fields = {"kind": "sum", "patience": self._patience}
-        for server, part in zip(self._ranks, parts, strict=False):
+        servers = self._ranks[: len(parts)]
+        for server, part in zip(servers, parts, strict=True):
             self._mailbox.put(server, REQUEST, fields, {"values": part})
-        return [self._reply(server).tensors["values"] for server, _ in zip(self._ranks, parts, strict=False)]
+        return [self._reply(server).tensors["values"] for server in servers]
 
     def close(self) -> None:
         """Sends the last letter, and waits for the end of the server beside rank 0."""

@@ -267,7 +267,7 @@ class UnwrappedStrategy(SingleDeviceStrategy):
         """Meets the other ranks as a rank without rows, in a step that is left out."""
         batch: Batch = module.batch
         if batch.leads:
-            self.updates.lead([torch.zeros_like(own) for own in gradients(trained(module))], self._sync, 0.0)
+            self._sync.average([torch.zeros_like(own) for own in gradients(trained(module))], 0.0)
             self.updates.lacking = []  # its own gradient at that mean is not known
         if batch.update == "average":
             self._sync.average_models(module, batch.weight)

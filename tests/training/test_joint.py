@@ -20,52 +20,35 @@ BARE: dict[str, Any] = {"report": False, "logger": "none"}
 PRESET = {"name": "preset_workload", "average": "parameters", "sync_every": 4}
 
 
-def told(ratios: list[float], capfd: pytest.CaptureFixture[str], own: float = 1.0) -> list[str]:
-    """What is said where the joint model has these losses, in times of the own one."""
+def told(losses: list[tuple[float, float]], capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What is said of losses by epoch: of the own models, and of the joint one."""
 
     def work(comm: Communicator) -> None:
         joint = JointLoss()
         strategy = SimpleNamespace(drifts=True, keeps_together="fewer steps")
-        for epoch, ratio in enumerate(ratios):
-            rows = comm.rank + 1
-            batch = SimpleNamespace(total=rows, rows=torch.arange(rows))
+        rows = comm.rank + 1
+        for epoch, (own, together) in enumerate(losses):
             module: Any = SimpleNamespace(
-                batch=batch,
+                batch=SimpleNamespace(total=rows, rows=torch.arange(rows)),
                 worker=SimpleNamespace(comm=comm),
                 strategy=strategy,
                 local_loss=torch.tensor(own),
                 current_epoch=epoch,
             )
-            joint.look(module, torch.full((3 - comm.rank,), own * ratio))
+            joint.look(module, torch.full((3 - comm.rank,), together))
 
     Threads.run(work, 2)
     return capfd.readouterr().err.splitlines()
 
 
 def test_a_joint_model_that_loses_twice_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
-    assert told([1.0, 1.5, 1.1, 2.0, 2.5], capfd) == [
+    assert told([(1.0, 1.0), (1.0, 1.5), (1.0, 1.1), (1.0, 2.0), (1.0, 2.5)], capfd) == [
         "epoch 4: the model of all workers has 2.0 times the loss of the workers' own on the training rows: workers "
         "drift apart, choose fewer steps"
     ]
-    assert told([1.0, 1.2, 1.2, 1.2], capfd) == []
-    assert told([1.0, 2.5, 1.0, 1.0], capfd) == [], "once"
-
-
-def test_ratios_of_losses_that_are_all_small_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    def work(comm: Communicator) -> None:
-        joint = JointLoss()
-        for epoch, (own, together) in enumerate([(1.0, 1.0), (0.001, 0.01), (0.001, 0.01), (0.001, 0.01)]):
-            module: Any = SimpleNamespace(
-                batch=SimpleNamespace(total=2, rows=torch.arange(2)),
-                worker=SimpleNamespace(comm=comm),
-                strategy=SimpleNamespace(drifts=True, keeps_together=""),
-                local_loss=torch.tensor(own),
-                current_epoch=epoch,
-            )
-            joint.look(module, torch.full((2,), together))
-
-    Threads.run(work, 2)
-    assert capfd.readouterr().err == ""
+    assert told([(1.0, 1.0), (1.0, 1.2), (1.0, 1.2), (1.0, 1.2)], capfd) == []
+    assert told([(1.0, 1.0), (1.0, 2.5), (1.0, 1.0), (1.0, 1.0)], capfd) == [], "once"
+    assert told([(1.0, 1.0), (0.001, 0.01), (0.001, 0.01), (0.001, 0.01)], capfd) == [], "all is learned"
 
 
 @pytest.mark.slow
