@@ -27,5 +27,6 @@ from gnnkit.engine.schedule import Operation as Operation
 from gnnkit.engine.schedule import Schedule as Schedule
 from gnnkit.engine.sparse_rows import Rows as Rows
 from gnnkit.engine.sparse_rows import SparseRows as SparseRows
+from gnnkit.engine.subgraph import Subgraph as Subgraph
 from gnnkit.engine.tally import Tally as Tally
 from gnnkit.engine.wire import Transfer as Transfer

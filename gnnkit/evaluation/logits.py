@@ -17,6 +17,7 @@ from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, Rows, 
 from gnnkit.engine.lent import lent
 from gnnkit.engine.products import fast_products
 from gnnkit.graph import Floats, Graph, Ids, SparseFeatures
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
 from gnnkit.strategy import Worker
@@ -44,13 +45,13 @@ class Evaluation(ABC):
         """Chooses the evaluation for the data that a worker holds. Collective.
 
         Args:
-            worker: The rank.
+            worker: The rank. With edges in its shard for a module of (x, edge_index).
             model: The model, whose layers and self-loops are read.
             memory: MiB that one chunk of nodes may take, where the graph is at hand.
             scratch: A folder that all ranks see, for the rows between two layers.
             learned: The learned input rows. None: input rows are features.
         """
-        if worker.graph is None or worker.fetches:
+        if worker.graph is None or worker.fetches or isinstance(model, EdgeIndexModel):
             return ShardEvaluation(worker, learned)
         return ChunkEvaluation(worker, worker.graph, model, memory, scratch, learned)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gnnkit.errors import UserError
 from gnnkit.jobs.inputs import dense_readers
 from gnnkit.jobs.parts import Parts
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.settings import DEFAULT_TASK, Settings
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
@@ -175,6 +176,8 @@ _LOST_WORKERS = Topic(
         "every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop": lambda s, p: (
             not p.strategy.reads_graph or p.strategy.exchanges
         ),
+        "sync.on_lost=continue: model={p.source.name} reads one edge_index, and is evaluated by all workers together: "
+        "use sync.on_lost=stop": lambda s, p: isinstance(p.model, EdgeIndexModel),
         "sync.on_lost=continue: task={s.task.name} measures with rows of all workers, so each evaluation needs "
         "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: not isinstance(p.task, NodeTask),
         "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "

@@ -170,6 +170,7 @@ class OnRanks(Run):
             reference=False,
             features=not strategy.fetches,
             sparse=reads_sparse(settings, source, strategy),
+            shard_edges=strategy.reads_graph and strategy.joins_layers and source.trains and source.reads_edge_index,
             owned_edges=strategy.one_column or strategy.fetches,
             recut=settings.leader.rebalance and strategy.relief == "nodes",
             inputs=source.trains,

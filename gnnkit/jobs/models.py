@@ -17,6 +17,7 @@ from gnnkit.model import parameters
 from gnnkit.model.calls import calls
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
+from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings
 from gnnkit.strategy import ExecutionStrategy
 from gnnkit.task import Task
@@ -24,6 +25,7 @@ from gnnkit.task import Task
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
 Given = nn.Module | ModelFactory | Program | None  # by the user, instead of the configured model
 
+PRESET_HOPS = 2  # of batches that no sampler draws: all edges of a share, and those into its seeds
 HEAD = "task_head"  # name of a task's parameters within the model
 
 _building = threading.Lock()  # torch has one random generator for all threads
@@ -67,6 +69,36 @@ class ModelSource:
     def reads_relations(self) -> bool:
         """Whether layers tell the relations of edges apart."""
         return bool(getattr(self.choice.load() if self.given is None else self.given, "reads_relations", False))
+
+    @property
+    def reads_edge_index(self) -> bool:
+        """Whether the model is, or may be, a module of (x, edge_index)."""
+        model = self.trial()
+        return model is None or isinstance(model, EdgeIndexModel)
+
+    def trial(self) -> nn.Module | Program | None:
+        """Makes the model, without memory for parameters, or takes a given module.
+
+        The widths of the data are not known yet, so the model is made for other widths.
+        Raises `UserError` for errors that name a key of the model. Returns None after
+        any other error, because the widths may be the cause. The ranks make the model
+        again.
+        """
+        if isinstance(self.given, nn.Module):
+            module: nn.Module = adapted(self.given)
+            return module
+        if self.given is None:
+            self.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
+        widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
+        try:
+            with torch.device("meta"):
+                return self.make_model(widths, 0) if self.trains else self.make_program()
+        except UserError as error:
+            if str(error).startswith(tuple(f"model.{key}=" for key in self.choice.arguments)):
+                raise
+        except Exception:
+            return None
+        return None
 
     def make_program(self) -> Program:
         """Makes a new program, if `trains` is false."""
@@ -122,14 +154,17 @@ class ModelSource:
         return model
 
 
-def check(settings: Settings, strategy: ExecutionStrategy, model: object) -> None:
-    """Raises `UserError` for a module of (x, edge_index) where batches are blocks.
+def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None, model: object) -> None:
+    """Tells a module of (x, edge_index) how many hops a batch has.
 
-    Rows of a block shrink from layer to layer, and `edge_index` stays.
+    Raises `UserError` for a strategy whose layers have edges on several ranks each.
     """
-    if isinstance(model, EdgeIndexModel) and not strategy.full_graph:
+    if not isinstance(model, EdgeIndexModel) or strategy.full_graph:
+        return
+    if not strategy.joins_layers:
         raise UserError(
-            f"strategy={settings.strategy.name}: model={type(model).__name__} reads one edge_index in all layers, and a sampled "
-            "batch has other edges in each: use strategy=vertex_centric, or list the layers in "
-            "gnnkit.model.pyg.PyG([...])"
+            f"strategy={settings.strategy.name}: model={type(model).__name__} reads one edge_index in all layers, and "
+            "workers share the batches of this strategy layer by layer: use strategy=vertex_centric or "
+            "individual_sample, or list the layers in gnnkit.model.pyg.PyG([...])"
         )
+    model.num_layers = PRESET_HOPS if sampler is None else sampler.num_hops

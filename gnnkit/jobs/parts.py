@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.jobs import models, outputs
-from gnnkit.jobs.models import ModelSource, Widths
+from gnnkit.jobs.models import ModelSource
 from gnnkit.jobs.order import Order
+from gnnkit.launch.phases import say
 from gnnkit.model.program import Program
-from gnnkit.model.unchanged import adapted
+from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
 from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings, settle, with_choice
@@ -44,9 +44,9 @@ class Parts:
         settings.create_launcher()
         sync, task = settings.sync.create(), settings.task.create()
         strategy = settings.create_strategy()
-        model = _try_model(source) if order.model is None else adapted(order.model)
+        model = source.trial()
         if strategy.samples and settings.sampler is None:
-            settings = _with_default_sampler(settings, getattr(model, "num_layers", None))
+            settings = _with_default_sampler(settings, _num_hops(model))
         sampler = None if settings.sampler is None else settings.sampler.create()
         return cls(settings, source, model, strategy, sync, task, sampler)
 
@@ -59,7 +59,8 @@ class Parts:
         if not self.source.trains:
             return
         self.task.check(self.strategy, self.sampler)
-        models.check(self.settings, self.strategy, self.model)
+        models.fit(self.settings, self.strategy, self.sampler, self.model)
+        self._tell_hops()
         if "embeddings" in self.settings.write and isinstance(self.model, nn.Module):
             outputs.check_layers(self.model)
         if isinstance(num_layers := getattr(self.model, "num_layers", None), int):
@@ -68,6 +69,23 @@ class Parts:
             from gnnkit.training import resume
 
             resume.load(self.settings.trainer.resume)  # the ranks read it again
+
+
+    def _tell_hops(self) -> None:
+        """Says where a module of (x, edge_index) gets fewer hops than it reads."""
+        if self.sampler is None or not isinstance(self.model, EdgeIndexModel):
+            return
+        hops, convolutions = self.sampler.num_hops, num_convolutions(self.model)
+        if hops < convolutions:
+            say(
+                f"model={self.source.name} has {convolutions} convolutions, and sampler.fanouts has {hops} hops: in training, "
+                "nodes of the last hop have no in-edges. One hop for each convolution gives all layers their edges"
+            )
+
+
+def _num_hops(model: object) -> object:
+    """Counts the hops that the layers of a model read. Not a number where unknown."""
+    return num_convolutions(model) if isinstance(model, EdgeIndexModel) else getattr(model, "num_layers", None)
 
 
 def _with_default_sampler(settings: Settings, num_layers: object) -> Settings:
@@ -89,23 +107,3 @@ def _fanouts(sampler: Choice, num_layers: int) -> list[int]:
     """Returns one fanout for each layer, repeating the last of the sampler."""
     fanouts: list[int] = list(sampler.arguments["fanouts"])
     return [fanouts[min(hop, len(fanouts) - 1)] for hop in range(num_layers)]
-
-
-def _try_model(source: ModelSource) -> nn.Module | Program | None:
-    """Makes the configured model, without memory for parameters.
-
-    The widths of the data are not known yet, so the model is made for other widths.
-    Raises `UserError` for errors that name a key of the model. Returns None after any
-    other error, because the widths may be the cause. The ranks make the model again.
-    """
-    source.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
-    widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
-    try:
-        with torch.device("meta"):
-            return source.make_model(widths, 0) if source.trains else source.make_program()
-    except UserError as error:
-        if str(error).startswith(tuple(f"model.{key}=" for key in source.choice.arguments)):
-            raise
-    except Exception:
-        return None
-    return None

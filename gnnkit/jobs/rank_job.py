@@ -110,7 +110,7 @@ class RankJob:
 
         Returns the learned input rows of one rank, where input rows are learned.
         """
-        models.check(self.settings, strategy, model)
+        models.fit(self.settings, strategy, worker.sampler, model)
         strategy.check(worker.sampler, model.num_layers)  # type: ignore[arg-type]
         strategy.setup(worker, model)
         width, learned = self.settings.embedding, self.settings.learned

@@ -22,6 +22,7 @@ from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
 from gnnkit.leader.channel import LEADER
+from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.training.ddp import SyncMeter
@@ -53,6 +54,8 @@ class _Reference:
         """Takes one rank where the strategy promises the result of one, else all."""
         strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
+        if not strategy.full_graph and isinstance(job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel):
+            alone = None  # the graph of a batch depends on all of its seeds
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 
 

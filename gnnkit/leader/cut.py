@@ -73,13 +73,14 @@ class Needs:
     reference: bool  # also the shard of one rank with the whole graph
     features: bool = True  # whether the copy of the graph has features. False: shards have features and edges
     sparse: bool = False  # whether strategy and model read sparse features
+    shard_edges: bool = False  # whether shards have edges also beside a copy of the whole graph
     owned_edges: bool = False  # whether the owner of a node must hold all in-edges
     recut: bool = False  # whether the leader may cut the graph again while the ranks train
     inputs: bool = True  # whether a model reads input rows. A program need not
 
     @property
     def shares_all(self) -> bool:
-        """Whether ranks read the copy alone. Shards then only say who owns what."""
+        """Whether ranks train from the copy alone. Shards then only say who owns what."""
         return self.graph and self.features
 
 
@@ -181,7 +182,7 @@ def _kept_shards(asked: Preparation, kept: Kept, partition: Partition) -> Prepar
     def make() -> Prepared:
         shutil.rmtree(target, ignore_errors=True)  # half of an entry that has vanished
         if needs.shares_all:
-            return _share(settings, graph, partition, target)
+            return _share(settings, graph, partition, target, edges=needs.shard_edges)
         prepared = _cut(settings, graph, partition, target, compares=needs.features)
         if needs.graph:
             without_features(graph).save(target / GRAPH)
@@ -274,11 +275,20 @@ def save_rounded(settings: Settings, graph: Graph, target: Path) -> None:
         save_arrays(target / ROUNDED, {"features": round_rows(np.asarray(graph.features))}, {})
 
 
-def _share(settings: Settings, graph: Graph, partition: Partition, target: Path) -> Prepared:
-    """Saves one copy of the graph for all ranks, and the nodes that each rank owns."""
+def _share(settings: Settings, graph: Graph, partition: Partition, target: Path, *, edges: bool) -> Prepared:
+    """Saves one copy of the graph for all ranks, and the nodes that each rank owns.
+
+    Args:
+        settings: The configuration.
+        graph: The graph.
+        partition: The partition of the graph.
+        target: The folder of the shards.
+        edges: Whether shards also have the in-edges of these nodes.
+    """
     graph.save(target / GRAPH)
     save_rounded(settings, graph, target)
-    for shard in cut_all(without_edges(graph), replace(partition, edge_cell=None)):
+    owned = without_features(graph) if edges else without_edges(graph)
+    for shard in cut_all(owned, replace(partition, edge_cell=None)):
         shard.save(target / str(shard.rank))
     counts = np.bincount(partition.node_rank, minlength=partition.grid.world_size)
     balance = {"nodes": float(counts.max() / max(counts.mean(), 1e-9))}

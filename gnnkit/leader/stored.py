@@ -84,7 +84,9 @@ def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequenc
 
 
 def _reads(needs: Needs) -> Reads:
-    return "shard" if not needs.graph else "graph" if needs.features else "topology"
+    if not needs.graph:
+        return "shard"
+    return "topology" if not needs.features else "both" if needs.shard_edges else "graph"
 
 
 def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from gnnkit.engine import Adjacency
+from gnnkit.engine import Adjacency, BlockAdjacency, Subgraph
 from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
 from gnnkit.model.functions import ExactFunctions
@@ -45,6 +45,12 @@ def adapted(model: Any) -> Any:
     return kind(model)
 
 
+def num_convolutions(model: nn.Module) -> int:
+    """Counts the layers that read rows of neighbours, as far as their class says so."""
+    layers = [part for part in model.modules() if "MessagePassing" in (base.__name__ for base in type(part).__mro__)]
+    return max(len(layers), 1)
+
+
 def reads_edges(model: nn.Module) -> bool:
     """Says whether `forward` is of (x, edge_index) or (data), as in PyG."""
     asked = _asked(model)
@@ -59,16 +65,17 @@ def _asked(model: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 class EdgeIndexModel(nn.Module):
-    """A module of (x, edge_index), on full graphs and grids with one column and slice.
+    """A module of (x, edge_index), on full graphs and on sampled batches.
 
     `x` and `edge_index` are those of a rank. Rows of other ranks are exchanged wherever
     a layer reads rows by `edge_index[0]`, so that losses and gradients are those of one
-    process. Dropout of rows follows from node ids, and batch normalisation takes its
-    statistics over all ranks. Parameters, buffers and submodules are the module's own,
-    and have its names.
+    process. This needs grids with one column and slice. A sampled batch is one graph,
+    as PyG's NeighborLoader gives, and all layers read all of its edges. Dropout of rows
+    follows from node ids, and batch normalisation takes its statistics over all ranks.
+    Parameters, buffers and submodules are the module's own, and have its names.
     """
 
-    num_layers = 1  # all reads of the module go through one adjacency
+    num_layers = 1  # adjacencies that a batch brings. Those of a sampled batch are its hops
 
     def __init__(self, module: nn.Module) -> None:
         """Looks at the forward of the module, and shares its parameters."""
@@ -86,10 +93,13 @@ class EdgeIndexModel(nn.Module):
         """Computes logits [num_dst, num_classes]. Collective.
 
         Args:
-            x: [num_dst, in_features] the own rows.
-            adjacencies: The full graph.
+            x: [num_dst, in_features] the own rows, or the input rows of a batch.
+            adjacencies: The full graph, or the blocks of a batch.
         """
-        (adjacency,) = adjacencies
+        adjacency, num_dst = adjacencies[0], adjacencies[-1].num_dst
+        if isinstance(adjacency, BlockAdjacency):
+            adjacency, rows = Subgraph.of(adjacencies)  # type: ignore[arg-type]
+            x = x[rows]
         module: nn.Module = self.module  # type: ignore[assignment]
         module.training = self.training
         called = Pass(type(self).__name__, adjacency)
@@ -99,7 +109,7 @@ class EdgeIndexModel(nn.Module):
                 out: Tensor = module(**values)
         finally:
             called.end()
-        return out
+        return out[:num_dst]
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
         """Returns the arguments of the module by name."""

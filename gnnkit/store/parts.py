@@ -20,7 +20,8 @@ from gnnkit.store.manifest import PARTS, Manifest
 GRAPH = "graph"  # the whole graph
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # features of the whole graph, in bfloat16
-Reads = Literal["shard", "topology", "graph"]  # a shard, and a graph without features, or a graph with features
+# A shard, and a graph without features, or a graph with features, or both with all that they have.
+Reads = Literal["shard", "topology", "graph", "both"]
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 
 
@@ -54,7 +55,7 @@ class Parts:
         if self.store is None or self.reads == "shard":
             return None
         graph = Graph.load(self._folder(GRAPH))
-        return graph if self.reads == "graph" else without_features(graph)
+        return without_features(graph) if self.reads == "topology" else graph
 
     def links(self) -> Links | None:
         """Maps the edges to predict, where the task is about edges."""

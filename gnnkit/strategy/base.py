@@ -216,6 +216,7 @@ class ExecutionStrategy(ABC):
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
     reads_sparse: bool = False  # True: features may be sparse, reads rows by `input_rows`
+    joins_layers: bool = False  # whether the edges of all layers of a batch make one graph, in which no rank talks
     fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
     tally: Tally  # what batches move, counted over the whole run
     only_synchronises: bool = True  # whether `update` of every batch is "synchronise"

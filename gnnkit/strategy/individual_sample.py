@@ -41,6 +41,7 @@ class IndividualSample(ExecutionStrategy):
     """
 
     samples = True
+    joins_layers = True
     refuses_relief = (
         "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
         "strategy.features=partitioned, whose workers work for each other: use batching=plain and shared features"

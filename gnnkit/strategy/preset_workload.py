@@ -115,7 +115,7 @@ class PresetWorkload(ExecutionStrategy):
             "epoch does not tell apart: leave these keys out"
         )
         self.samples = correction == "llcg"
-        self.reads_graph = exchange_every is None
+        self.reads_graph = self.joins_layers = exchange_every is None
         self.drifts = keys.average == "parameters"
         self.keeps_together = f"strategy.{'average=gradients' if keys.control_variates else 'control_variates=true'}"
         self.only_synchronises = keys.period == 1 and not self.drifts

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from gnnkit import config
 from gnnkit.errors import UserError
@@ -18,6 +20,7 @@ PROGRAM = [FULL, "model=pagerank"]
 LEARNED, RELIEF, LOST = "inputs=learned", "leader.rebalance=true", "sync.on_lost=continue"
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
+OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
 LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
     "RANK": "0",
@@ -62,6 +65,7 @@ REFUSED = [
     [SAMPLED, RELIEF, LINKS],
     [SAMPLED, LOST, LEADER, "strategy.features=partitioned"],
     [FULL, LOST, LEADER],
+    [SAMPLED, LOST, LEADER, OF_EDGES],
     [SAMPLED, LOST, LEADER, LINKS],
     [SAMPLED, LOST, LEADER, "comm=threads"],
     [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
@@ -69,6 +73,11 @@ REFUSED = [
     [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]
 ROWS = [message for topic in fits.TOPICS for message in topic.refused]
+
+
+class EdgeSum(nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
 
 
 @pytest.mark.slow
@@ -80,8 +89,9 @@ def test_each_row_refuses_a_configuration(
         for name, value in TORCHRUN.items():
             monkeypatch.setenv(name, value)
         overrides = overrides[:-1]
-    plain = config.compose([text.replace("RUN", str(tmp_path)) for text in overrides])
+    model = EdgeSum() if OF_EDGES in overrides else None
+    plain = config.compose([text.replace("RUN", str(tmp_path)) for text in overrides if text != OF_EDGES])
     (tmp_path / "config.yaml").write_text(json.dumps(plain))
     pattern = ".*".join(map(re.escape, re.split(r"\{.*?\}", message)))
     with pytest.raises(UserError, match=f"^{pattern}$"):
-        dispatch.check(Order(settle(plain)))
+        dispatch.check(Order(settle(plain), model=model))

@@ -20,16 +20,20 @@ from torch_geometric.data import Data
 from torch_geometric.utils import degree, dropout_edge, softmax
 
 import gnnkit
+from gnnkit import config
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.dataset.npz import Npz
 from gnnkit.engine import Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
+from gnnkit.jobs.order import Order
+from gnnkit.jobs.parts import Parts
 from gnnkit.model.calls import calls
 from gnnkit.model.exactness import inexact
 from gnnkit.model.unchanged import adapted
 from gnnkit.partition import Grid, Partition, Shard, cut_all
+from gnnkit.settings import settle
 from tests.runs import BARE, within_process
 
 NODES, WIDTH, EDGE_WIDTH, HIDDEN, CLASSES = 23, 6, 3, 8, 4
@@ -477,18 +481,59 @@ def test_a_run_over_processes_is_loaded_into_the_class_of_the_user(tmp_path: Pat
     assert tested["test_accuracy"] == pytest.approx(result["test_accuracy"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["individual_sample", "joint_sample", "preset_workload"])
-def test_strategies_that_make_batches_are_refused_by_name(tmp_path: Path, strategy: str) -> None:
-    expected = f"strategy={strategy}: model=TwoLayers reads one edge_index .*use strategy=vertex_centric, or list"
-    with pytest.raises(UserError, match=expected):
-        train(tmp_path, TwoLayers(WIDTH, CLASSES), strategy=strategy)
+SAMPLED: tuple[Any, ...] = (
+    "individual_sample",
+    {"name": "individual_sample", "topology": "partitioned"},
+    "preset_workload",
+)
 
 
 @pytest.mark.slow
-def test_a_class_is_refused_by_ranks_that_make_batches(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="strategy=individual_sample: model=TwoLayers reads one edge_index"):
-        train(tmp_path, TwoLayers, strategy="individual_sample", sampler={"name": "neighbor", "fanouts": [3]})
+@pytest.mark.parametrize("strategy", SAMPLED, ids=str)
+def test_sampled_training_is_that_of_all_workers_in_one_process(tmp_path: Path, strategy: Any) -> None:
+    result = train(tmp_path, TwoLayers, strategy=strategy, job="verify")
+    assert result["verified"], result["largest_difference"]
+    assert result["reference"] == "3 ranks as threads of one process"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [*SAMPLED, {"name": "preset_workload", "correction": "llcg"}], ids=str)
+def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp_path: Path, strategy: Any) -> None:
+    result = train(tmp_path, TwoLayers, strategy=strategy, write=["logits"])
+    loaded, data = gnnkit.load(result.folder, TwoLayers(WIDTH, CLASSES)), make_data()
+    expected = loaded(data.x, data.edge_index).detach()
+    np.testing.assert_allclose(np.load(result.folder / "logits.npy"), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_batches_of_a_store_train_a_class_of_pyg(tmp_path: Path) -> None:
+    data, shape = make_data(), {"workers": 3, "comm": "threads", "strategy": "individual_sample", **BARE}
+    keys: dict[str, Any] = {"model": TwoLayers, "trainer": {"max_epochs": 2}, **shape}
+    with within_process():
+        gnnkit.train(data, job="partition", folder=tmp_path / "store", **shape)
+        first = gnnkit.train(data, folder=tmp_path / "first", **keys)
+        store = {"name": "store", "root": str(tmp_path / "store")}
+        again = gnnkit.train(dataset=store, folder=tmp_path / "again", **keys)
+    assert [again[name] for name in ("train_loss", "test_loss")] == [first[name] for name in ("train_loss", "test_loss")]
+
+
+@pytest.mark.parametrize("model", [lambda a, b: pyg.models.GCN(a, 4, 3, b), pyg.models.GCN(WIDTH, 4, 3, CLASSES)])
+def test_convolutions_without_a_hop_of_their_own_are_named(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2]"]))
+    Parts.of(Order(settings, model=model)).check()
+    assert "has 3 convolutions, and sampler.fanouts has 2 hops" in capsys.readouterr().err
+    settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2,2]"]))
+    Parts.of(Order(settings, model=model)).check()
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["joint_sample", {"name": "preset_workload", "exchange_every": 1}], ids=str)
+@pytest.mark.parametrize("model", [TwoLayers, TwoLayers(WIDTH, CLASSES)], ids=["class", "module"])
+def test_batches_that_workers_share_are_refused_by_name(tmp_path: Path, strategy: Any, model: Any) -> None:
+    name = strategy if isinstance(strategy, str) else strategy["name"]
+    with pytest.raises(UserError, match=f"strategy={name}: model=TwoLayers reads one edge_index .*individual_sample"):
+        train(tmp_path, model, strategy=strategy)
 
 
 @pytest.mark.slow

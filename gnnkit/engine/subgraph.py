@@ -1,0 +1,60 @@
+"""The sampled edges of all layers as one graph, for modules of (x, edge_index)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnkit.engine.block import BlockAdjacency
+from gnnkit.graph import Block, Ids
+
+
+class Subgraph(BlockAdjacency):
+    """One graph of a batch, as PyG's NeighborLoader hands out.
+
+    Each node that was reached has the in-edges that were drawn when the node was first
+    reached, and nodes of the last hop have none. Every row is a destination, so layers
+    may keep all rows. Drawn edges count once each, as in PyG: a sum is over the drawn
+    edges, and degrees are those of the batch.
+    """
+
+    _counts = None
+
+    @classmethod
+    def of(cls, layers: Sequence[BlockAdjacency]) -> tuple[Subgraph, Tensor]:
+        """Joins the layers of a batch.
+
+        Returns the graph, and its rows [num_dst] int64 among the rows of `layers[0]`.
+
+        Args:
+            layers: Adjacencies by layer. The sources of each begin with its
+                destinations, which are the sources of the next.
+        """
+        first = layers[0]
+        block, rows = _joined([layer._block for layer in layers])
+        return cls(first._layers, block, first.key), torch.from_numpy(rows).to(first._layers.device)
+
+
+def _joined(blocks: Sequence[Block]) -> tuple[Block, Ids]:
+    """Returns all edges as one block, and its nodes as positions in `blocks[0]`."""
+    nodes, reached = blocks[0].src_nodes, 0
+    degrees, indices, edge_ids = [], [], []
+    for block in reversed(blocks):
+        begin = block.indptr[reached]
+        degrees.append(np.diff(block.indptr[reached:]))
+        indices.append(block.indices[begin:])
+        edge_ids.append(None if block.edge_ids is None else block.edge_ids[begin:])
+        reached = block.num_dst
+    sources = np.concatenate(indices)
+    used = np.zeros(len(nodes), np.bool_)
+    used[:reached] = used[sources] = True
+    rows = np.flatnonzero(used)
+    indptr = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.concatenate([*degrees, np.zeros(len(rows) - reached, np.int64)]), out=indptr[1:])
+    places = np.cumsum(used) - 1
+    ids = [each for each in edge_ids if each is not None]
+    whole = np.concatenate(ids) if len(ids) == len(blocks) else None
+    return Block(indptr, places[sources], nodes[rows], whole), rows
