@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from gnnkit import config
-from gnnkit.errors import UserError
 from gnnkit.jobs import models, outputs
 from gnnkit.jobs.models import ModelSource
 from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
-from gnnkit.model.program import Program
 from gnnkit.model.unchanged import EdgeIndexModel, num_convolutions
 from gnnkit.ranges import one_of
 from gnnkit.sampler import Sampler
@@ -69,7 +67,6 @@ class Parts:
             from gnnkit.training import resume
 
             resume.load(self.settings.trainer.resume)  # the ranks read it again
-
 
     def _tell_hops(self) -> None:
         """Says where a module of (x, edge_index) gets fewer hops than it reads."""

@@ -54,7 +54,9 @@ class _Reference:
         """Takes one rank where the strategy promises the result of one, else all."""
         strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
-        if not strategy.full_graph and isinstance(job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel):
+        if not strategy.full_graph and isinstance(
+            job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel
+        ):
             alone = None  # the graph of a batch depends on all of its seeds
         return cls(strategy, worker.comm.world_size) if alone is None else cls(alone, 1)
 

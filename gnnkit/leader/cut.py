@@ -80,7 +80,7 @@ class Needs:
 
     @property
     def shares_all(self) -> bool:
-        """Whether ranks train from the copy alone. Shards then only say who owns what."""
+        """Whether ranks train from the copy alone. Shards then say who owns what."""
         return self.graph and self.features
 
 

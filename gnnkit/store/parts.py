@@ -20,7 +20,7 @@ from gnnkit.store.manifest import PARTS, Manifest
 GRAPH = "graph"  # the whole graph
 LINKS = "links"  # the edges to predict
 ROUNDED = "rounded"  # features of the whole graph, in bfloat16
-# A shard, and a graph without features, or a graph with features, or both with all that they have.
+# A shard, and a graph without features or with features. Both: shards have edges too.
 Reads = Literal["shard", "topology", "graph", "both"]
 WHOLE = "whole"  # the shard of one rank with the whole graph, for job=verify
 

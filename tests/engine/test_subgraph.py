@@ -58,8 +58,10 @@ def test_drawn_edges_have_the_weights_and_features_of_the_graph() -> None:
     _, layers = drawn(graph, NeighborSampler([2, 2]), [1, 2])
     joined, _ = Subgraph.of(layers)
     ids = joined.edge_ids.numpy()
-    assert graph.csc.weight is not None and graph.edge_features is not None
-    assert joined.rank_graph.weight is not None and joined.edge_features is not None
+    assert graph.csc.weight is not None
+    assert graph.edge_features is not None
+    assert joined.rank_graph.weight is not None
+    assert joined.edge_features is not None
     np.testing.assert_array_equal(joined.rank_graph.weight, graph.csc.weight[ids])
     np.testing.assert_array_equal(joined.edge_features, graph.edge_features[ids])
 

@@ -507,24 +507,27 @@ def test_a_model_that_was_trained_on_batches_is_evaluated_on_the_whole_graph(tmp
 
 @pytest.mark.slow
 def test_batches_of_a_store_train_a_class_of_pyg(tmp_path: Path) -> None:
-    data, shape = make_data(), {"workers": 3, "comm": "threads", "strategy": "individual_sample", **BARE}
+    data = make_data()
+    shape: dict[str, Any] = {"workers": 3, "comm": "threads", "strategy": "individual_sample", **BARE}
     keys: dict[str, Any] = {"model": TwoLayers, "trainer": {"max_epochs": 2}, **shape}
     with within_process():
         gnnkit.train(data, job="partition", folder=tmp_path / "store", **shape)
         first = gnnkit.train(data, folder=tmp_path / "first", **keys)
         store = {"name": "store", "root": str(tmp_path / "store")}
         again = gnnkit.train(dataset=store, folder=tmp_path / "again", **keys)
-    assert [again[name] for name in ("train_loss", "test_loss")] == [first[name] for name in ("train_loss", "test_loss")]
+    assert [again[name] for name in ("train_loss", "test_loss")] == [
+        first[name] for name in ("train_loss", "test_loss")
+    ]
 
 
 @pytest.mark.parametrize("model", [lambda a, b: pyg.models.GCN(a, 4, 3, b), pyg.models.GCN(WIDTH, 4, 3, CLASSES)])
 def test_convolutions_without_a_hop_of_their_own_are_named(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2]"]))
     Parts.of(Order(settings, model=model)).check()
-    assert "has 3 convolutions, and sampler.fanouts has 2 hops" in capsys.readouterr().err
+    assert "has 3 convolutions, and sampler.fanouts has 2 hops" in capsys.readouterr().out
     settings = settle(config.compose(["strategy=individual_sample", "sampler.fanouts=[2,2,2]"]))
     Parts.of(Order(settings, model=model)).check()
-    assert not capsys.readouterr().err
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.slow
