@@ -125,6 +125,8 @@ class ModelSource:
         with _building:
             torch.manual_seed(seed)
             made = self._make(widths)
+            if isinstance(made, nn.Module) and not made.training:  # else parts are in the modes that were asked for
+                made.train()
             model: nn.Module = adapted(made)
             if task is not None and (head := task.head()) is not None:
                 model.add_module(HEAD, head)

@@ -20,6 +20,7 @@ import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.graph import Graph
 from gnnkit.model.pyg import PyG
+from gnnkit.nn import Dropout
 from gnnkit.strategy.base import Batch
 
 WIDTH, CLASSES = 4, 3
@@ -34,6 +35,17 @@ class Plain(nn.Module):
 
     def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
         return self.linear(x + adjacencies[0].aggregate(x, reduce="mean"))
+
+
+class Normed(Plain):
+    """A network whose training depends on the modes of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(WIDTH), Dropout(0.5)
+
+    def forward(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Tensor:
+        return super().forward(self.drop(self.norm(x), adjacencies[0]), adjacencies)
 
 
 class Own(L.LightningModule):
@@ -189,3 +201,22 @@ def test_what_cannot_be_logged_is_refused(tmp_path: Path, name: str, reduce_fx: 
 def test_a_model_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model=Unsaid needs an attribute num_layers"):
         train(Unsaid(), tmp_path / "run", 1)
+
+
+@pytest.mark.slow
+def test_a_module_in_evaluation_mode_is_trained_in_training_mode(tmp_path: Path) -> None:
+    model = seeded(Normed)
+    first = train(model, tmp_path / "first", 1)
+    again = train(model.eval(), tmp_path / "again", 1)
+    assert again["train_loss"] == first["train_loss"]
+    assert not model.training, "the caller's module stays as it is"
+
+
+@pytest.mark.slow
+def test_a_frozen_part_stays_frozen_after_evaluations(tmp_path: Path) -> None:
+    model = seeded(Normed)
+    model.norm.eval()  # type: ignore[union-attr, operator]
+    train(model, tmp_path / "run", 1, trainer={"max_epochs": 3, "check_val_every_n_epoch": 1})
+    loaded = gnnkit.load(tmp_path / "run", seeded(Normed))
+    assert loaded.norm.num_batches_tracked == 0  # type: ignore[union-attr]
+    assert torch.equal(loaded.norm.running_mean, torch.zeros(WIDTH))  # type: ignore[union-attr, arg-type]
