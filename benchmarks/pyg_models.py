@@ -8,8 +8,8 @@ rate, decay and epochs are equal. Figures are those of the model after the last 
 - logits: the largest difference between the logits of all nodes as gnnkit has written
   them, and those that the loaded class computes on plain tensors, over their largest
 
-    uv run python benchmarks/pyg_models.py --data path/to/cora.npz --seeds 10 --models GCN GAT
-    uv run python benchmarks/pyg_models.py --data path/to/cora.npz --sampled  # in batches
+    uv run python benchmarks/pyg_models.py --data path/to/cora.npz --models GCN GAT
+    uv run python benchmarks/pyg_models.py --data path/to/cora.npz --sampled
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ import gnnkit
 from gnnkit.dataset.npz import Npz
 
 HIDDEN, LR, DECAY = 32, 0.01, 5e-4
-DEGREES = torch.zeros(0, dtype=torch.int64)  # nodes by in-degree, for PNA
 
 
 class Two(nn.Module):
@@ -142,24 +141,26 @@ def mlp(width: int, out: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, out), nn.BatchNorm1d(out), nn.ReLU(), nn.Linear(out, out))
 
 
-def pna(inputs: int, classes: int) -> nn.Module:
+def pna(inputs: int, classes: int, degrees: Tensor) -> nn.Module:
     aggregators, scalers = ["mean", "min", "max", "std"], ["identity", "amplification", "attenuation"]
-    first, second = (PNAConv(*widths, aggregators, scalers, DEGREES) for widths in ((inputs, 16), (16, classes)))
+    first, second = (PNAConv(*widths, aggregators, scalers, degrees) for widths in ((inputs, 16), (16, classes)))
     return Two(first, second)
 
 
-MODELS: dict[str, Callable[[int, int], nn.Module]] = {
-    "GCN": lambda a, b: Two(GCNConv(a, HIDDEN), GCNConv(HIDDEN, b)),
-    "SAGE": lambda a, b: Two(SAGEConv(a, HIDDEN), SAGEConv(HIDDEN, b)),
-    "GAT": lambda a, b: Two(GATConv(a, 8, heads=4), GATConv(HIDDEN, b, concat=False), F.elu),
-    "GIN": GIN,
-    "PNA": pna,
-    "APPNP": Propagated,
-    "GCN2": GCN2,
-    "JKNet": JKNet,
-    "DeepGCN": DeepGCN,
-    "Transformer": lambda a, b: Two(TransformerConv(a, 8, heads=4), TransformerConv(HIDDEN, b, concat=False)),
-}
+def models(degrees: Tensor) -> dict[str, Callable[[int, int], nn.Module]]:
+    """Returns a maker for each model. `degrees` counts the nodes by in-degree."""
+    return {
+        "GCN": lambda a, b: Two(GCNConv(a, HIDDEN), GCNConv(HIDDEN, b)),
+        "SAGE": lambda a, b: Two(SAGEConv(a, HIDDEN), SAGEConv(HIDDEN, b)),
+        "GAT": lambda a, b: Two(GATConv(a, 8, heads=4), GATConv(HIDDEN, b, concat=False), F.elu),
+        "GIN": GIN,
+        "PNA": lambda a, b: pna(a, b, degrees),
+        "APPNP": Propagated,
+        "GCN2": GCN2,
+        "JKNet": JKNet,
+        "DeepGCN": DeepGCN,
+        "Transformer": lambda a, b: Two(TransformerConv(a, 8, heads=4), TransformerConv(HIDDEN, b, concat=False)),
+    }
 
 
 def read(path: str) -> Data:
@@ -213,16 +214,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    names = list(models(torch.ones(1)))
+    parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--sampled", action="store_true", help="train gnnkit in sampled batches")
     options = parser.parse_args()
     data = read(options.data)
-    global DEGREES
-    DEGREES = torch.bincount(degree(data.edge_index[1], data.num_nodes, dtype=torch.int64))
+    makers = models(torch.bincount(degree(data.edge_index[1], data.num_nodes, dtype=torch.int64)))
     columns = ["model", "PyG", *(f"gnnkit, {n} workers" for n in options.workers), "logits"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for name in options.models:
-        print(f"| {name} | {' | '.join(row(data, MODELS[name], options))} |", flush=True)
+        print(f"| {name} | {' | '.join(row(data, makers[name], options))} |", flush=True)
 
 
 def row(data: Data, make: Callable[[int, int], nn.Module], options: argparse.Namespace) -> list[str]:
