@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gnnkit.leader.result import Result as Result
     from gnnkit.model.program import Program
 
-__all__ = ["Result", "UserError", "load", "predict", "train"]
+__all__ = ["Result", "UserError", "export", "load", "predict", "train"]
 
 if not TYPE_CHECKING:
 
@@ -126,6 +126,29 @@ def load(run: str | Path, model: nn.Module | None = None) -> nn.Module:
     from gnnkit.ranges import local_path
 
     return weights.load(local_path("checkpoint", run), model)
+
+
+def export(run: str | Path, path: str | Path, *, model: nn.Module | None = None, edge_weight: bool = False) -> Path:
+    """Writes the model of a run for machines that have torch or ONNX Runtime alone.
+
+    `path` ends with `.pt2`, for `torch.export.load(path).module()`, or with `.onnx`.
+    Both take `x` [num_nodes, in_features], raw rows that the file scales as the run
+    did, and `edge_index` [2, num_edges] int64, of graphs of any size. Returns the path.
+
+    Raises `UserError` for a model that torch cannot look into, and for a file that is
+    there.
+
+    Args:
+        run: The run folder.
+        path: The new file.
+        model: The model, where that run got one from Python.
+        edge_weight: Whether the file also takes `edge_weight` [num_edges]. A model that
+            was trained on features of edges takes `edge_attr` too. Default: no.
+    """
+    from gnnkit.jobs import export as exporting
+    from gnnkit.ranges import local_path
+
+    return exporting.export(local_path("checkpoint", run), Path(path), model, edge_weight=edge_weight)
 
 
 def _apart(parts: Any) -> tuple[list[Any], list[Any]]:

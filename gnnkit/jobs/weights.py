@@ -93,15 +93,7 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
         model: The model, whose parameters are replaced. Default: a new one as
             `config.yaml` says, for runs of a configured model.
     """
-    tensors, widths = read(folder)
-    if model is None:
-        model = _configured(folder, widths)
-    elif not hasattr(model, HEAD):  # parameters of the task
-        tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{HEAD}.")}
-    parameter = next(iter(tensors.values()), None)
-    if parameter is not None and parameter.is_floating_point():
-        model = model.to(parameter.dtype)
-    fill(model, tensors, folder)
+    model = trained(folder, model)
     inputs = Inputs.load(folder)
     if inputs is not None and inputs.scale.kind != "none":
         print(
@@ -111,6 +103,23 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
         )
     if hasattr(model, "num_layers") and not reads_edges(model):
         takes_edges(model)
+    return model
+
+
+def trained(folder: Path, model: nn.Module | None = None) -> nn.Module:
+    """Returns the model of a run with trained parameters, as `load` does.
+
+    The model takes (x, adjacencies), or what a module of the user takes.
+    """
+    tensors, widths = read(folder)
+    if model is None:
+        model = _configured(folder, widths)
+    elif not hasattr(model, HEAD):  # parameters of the task
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{HEAD}.")}
+    parameter = next(iter(tensors.values()), None)
+    if parameter is not None and parameter.is_floating_point():
+        model = model.to(parameter.dtype)
+    fill(model, tensors, folder)
     return model.eval()
 
 

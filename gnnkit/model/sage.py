@@ -47,7 +47,7 @@ class SAGEConv(nn.Module):
         x = adjacency.dropout(x, p, training=True)
         if not mean:
             z = x[: adjacency.num_dst] @ own.t() + F.linear(adjacency.aggregate(x, reduce="max"), neighbor)
-        elif len(x) == adjacency.num_dst:  # one product reads the rows once
+        elif x.shape[0] == adjacency.num_dst:  # one product reads the rows once
             rows, sources = (x @ torch.cat([own, neighbor]).t()).chunk(2, 1)
             z = rows + adjacency.aggregate(sources, reduce="mean")
         else:

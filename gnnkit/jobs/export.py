@@ -1,0 +1,184 @@
+"""A trained model as one file, for machines that have torch or ONNX Runtime alone."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.errors import UserError
+from gnnkit.jobs import weights
+from gnnkit.launch.processes import run_in_child
+from gnnkit.leader.trained import Inputs
+from gnnkit.model.exported import Plain, PlainLayers
+from gnnkit.model.unchanged import reads_edges
+from gnnkit.ranges import one_line
+from gnnkit.storage import write_atomically
+
+_NODES, _EDGES = 7, 12  # of the graph that torch looks at
+ONNX = ".onnx"  # ending of a file
+_TOLERANCE = 1e-4  # of the largest number
+
+
+def export(folder: Path, path: Path, model: nn.Module | None = None, *, edge_weight: bool = False) -> Path:
+    """Writes a model with trained parameters into a new file. Returns the path.
+
+    The suffix says what is written: `.pt2` for `torch.export.load`, `.onnx` for ONNX
+    Runtime. The file is called with `x`, [num_nodes, in_features] raw rows in the order
+    of the columns that trained, and `edge_index`, [2, num_edges] int64. Scales rows as
+    the run did. Compares the file with the model on another graph first. Raises
+    `UserError` for a model that torch cannot look into.
+
+    Args:
+        folder: The run folder.
+        path: The file, not yet there.
+        model: The model, where that run got one from Python.
+        edge_weight: Whether the file also takes `edge_weight` [num_edges]. Where edges
+            had features, it takes `edge_attr` [num_edges, edge_width]. Default: no.
+    """
+    if path.suffix not in _WRITERS:
+        raise UserError(f"export: {path.name} must end with .pt2 (torch) or .onnx (ONNX Runtime)")
+    if path.suffix == ONNX:
+        _check_onnx()
+    if path.exists():
+        raise UserError(f"export: {path} exists: choose another name, or remove the file")
+    # A process that has exported and has computed a gradient can start no ranks.
+    run_in_child(_export, folder, path, model, edge_weight)
+    return path
+
+
+def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool) -> None:
+    write = _WRITERS[path.suffix]
+    widths = weights.read(folder)[1]
+    plain = _plain(weights.trained(folder, model), _scale(folder))
+    options = {"edge_weight": 0} if edge_weight else {}
+    options |= {"edge_attr": widths.edge_width} if widths.edge_width else {}
+    name, given = type(plain.model).__name__, _inputs(widths.in_features, options, _dtype(plain))
+    with _quiet():
+        try:
+            found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
+            content, call = write(found, given)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"export: model={name}: torch cannot look into this model: {one_line(error)}: gnnkit.load(run) can be called"
+            ) from error
+    other = _inputs(widths.in_features, options, _dtype(plain), num_nodes=2 * _NODES, num_edges=3 * _EDGES)
+    _compare(name, call(other), plain(**other))
+    write_atomically(path, content)
+
+
+def _plain(model: nn.Module, scaled: Callable[[Tensor], Tensor]) -> Plain:
+    return (Plain if reads_edges(model) else PlainLayers)(model, scaled)
+
+
+def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
+    """Returns what makes the rows that the model reads out of raw ones."""
+    inputs = Inputs.load(folder)
+    kind = "none" if inputs is None else inputs.scale.kind
+    if inputs is None or kind == "none":
+        return lambda x: x
+    if kind == "row":
+        return lambda x: x / torch.where(x.sum(1, keepdim=True) == 0, 1, x.sum(1, keepdim=True))
+    mean, deviation = (
+        torch.tensor(values, dtype=torch.float64) for values in (inputs.scale.mean, inputs.scale.deviation)
+    )
+    return lambda x: ((x - mean) / deviation).to(x.dtype)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+
+
+def _inputs(
+    in_features: int, options: dict[str, int], dtype: torch.dtype, *, num_nodes: int = _NODES, num_edges: int = _EDGES
+) -> dict[str, Tensor]:
+    """Draws a graph, as arguments of the model by name.
+
+    Args:
+        in_features: Columns of rows.
+        options: Columns of further values of edges by name. 0: one number.
+        dtype: Type of all but ids.
+        num_nodes: Nodes.
+        num_edges: Edges.
+    """
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(num_nodes, in_features, generator=draw, dtype=dtype)
+    edges = torch.randint(num_nodes, (2, num_edges), generator=draw)
+    shapes = {name: (num_edges, *([width] if width else [])) for name, width in options.items()}
+    of_edges = {name: torch.rand(shape, generator=draw, dtype=dtype) for name, shape in shapes.items()}
+    return {"x": x, "edge_index": edges, **of_edges}
+
+
+def _shapes(given: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
+    """Says which dimensions differ from graph to graph."""
+    nodes, edges = torch.export.Dim("nodes"), torch.export.Dim("edges")
+    known = {"x": {0: nodes}, "edge_index": {1: edges}}
+    return {name: known.get(name, {0: edges}) for name in given}
+
+
+def _as_torch(found: Any, _: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
+    """Returns the bytes of a file of torch, and what the file computes."""
+    file = io.BytesIO()
+    torch.export.save(found, file)
+    content = file.getvalue()
+    again = torch.export.load(io.BytesIO(content)).module()
+    return content, lambda given: again(**given)
+
+
+def _as_onnx(found: Any, given: dict[str, Tensor]) -> tuple[bytes, Callable[[dict[str, Tensor]], Tensor]]:
+    """Returns the bytes of an ONNX file, and what the file computes."""
+    import onnxruntime
+
+    program = torch.onnx.export(found, dynamo=True, input_names=list(given), output_names=["logits"], verbose=False)
+    content: bytes = program.model_proto.SerializeToString()  # type: ignore[union-attr]
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def call(given: dict[str, Tensor]) -> Tensor:
+        return torch.from_numpy(session.run(["logits"], {name: value.numpy() for name, value in given.items()})[0])
+
+    return content, call
+
+
+_WRITERS = {".pt2": _as_torch, ONNX: _as_onnx}
+
+
+def _check_onnx() -> None:
+    """Raises `UserError` where a package is missing."""
+    for name in ("onnxruntime", "onnxscript"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UserError(f"export: .onnx needs {name}: pip install gnnkit[onnx]") from error
+
+
+def _compare(name: str, found: Tensor, expected: Tensor) -> None:
+    """Raises `UserError` for a file that computes something else than the model."""
+    largest = float(expected.detach().abs().max())
+    if not torch.allclose(found.detach(), expected.detach(), rtol=0, atol=_TOLERANCE * max(largest, 1.0)):
+        raise UserError(
+            f"export: model={name} computes other numbers on a graph of another size, once torch has looked into it: "
+            "shapes or values of the first graph became constants there"
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the notes of torch's exporters from the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

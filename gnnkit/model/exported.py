@@ -1,0 +1,159 @@
+"""A model of (x, adjacencies) in plain operations of torch, which need no gnnkit.
+
+No shape depends on a value, so torch can look into all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from gnnkit.engine import Adjacency, RankGraph, Reduce
+from gnnkit.engine.engine import Message
+from gnnkit.errors import UserError
+
+
+class Plain(nn.Module):
+    """A trained module of (x, edge_index), with raw rows."""
+
+    def __init__(self, model: nn.Module, scaled: Callable[[Tensor], Tensor]) -> None:
+        """Keeps the model, in evaluation mode.
+
+        Args:
+            model: The module.
+            scaled: Makes the rows that the model reads out of raw ones.
+        """
+        super().__init__()
+        self.model, self.scaled = model.eval(), scaled
+
+    def forward(self, x: Tensor, edge_index: Tensor, **of_edges: Tensor) -> Tensor:
+        """Computes logits [num_nodes, num_classes].
+
+        Args:
+            x: [num_nodes, in_features].
+            edge_index: [2, num_edges] int64 source, destination.
+            **of_edges: `edge_weight` [num_edges], `edge_attr` [num_edges, edge_width].
+        """
+        out: Tensor = self.model(self.scaled(x), edge_index, **of_edges)
+        return out
+
+
+class PlainLayers(Plain):
+    """A trained model of (x, adjacencies), as a module of (x, edge_index).
+
+    Computes what the model computes in evaluation, with torch alone.
+    """
+
+    def forward(self, x: Tensor, edge_index: Tensor, **of_edges: Tensor) -> Tensor:
+        loops = bool(getattr(self.model, "self_loops", False))
+        weight, features = of_edges.get("edge_weight"), of_edges.get("edge_attr")
+        adjacency = TensorAdjacency(x, edge_index, weight, features, loops=loops)
+        num_layers: int = self.model.num_layers  # type: ignore[assignment]
+        out: Tensor = self.model.forward(self.scaled(x), [adjacency] * num_layers)
+        return out
+
+
+class TensorAdjacency(Adjacency):
+    """All edges of one graph. Each node may have one edge more, an added loop.
+
+    A loop that is not added, since the node has one, counts 0 times.
+    """
+
+    key = 0  # no noise in evaluation
+
+    def __init__(
+        self, x: Tensor, edge_index: Tensor, weight: Tensor | None, features: Tensor | None, *, loops: bool
+    ) -> None:
+        """Reads the edges.
+
+        Args:
+            x: [num_nodes, ...] rows, for number and type.
+            edge_index: [2, num_edges] int64 source, destination.
+            weight: [num_edges]. None: 1 each.
+            features: [num_edges, edge_width]. None: there are none.
+            loops: Whether nodes without a loop get one, of weight 1.
+        """
+        self.num_dst = self.num_src = x.shape[0]
+        self._given, self._weight = edge_index, weight
+        self._src, self._dst = edge_index[0], edge_index[1]
+        weights = x.new_ones(self._src.shape[0]) if weight is None else weight.to(x.dtype)
+        self._counts = x.new_ones(self._src.shape[0])
+        self.edge_features = features
+        self.src_nodes = torch.arange(self.num_dst, device=x.device)
+        if loops:
+            lacks = self.lacks_loop.to(x.dtype)
+            if features is not None:
+                degree = self._sum(self._counts[:, None]).clamp(min=1)
+                self.edge_features = torch.cat([features, self._sum(features) / degree])
+            self._src, self._dst = (torch.cat([ends, self.src_nodes]) for ends in (self._src, self._dst))
+            weights, self._counts = torch.cat([weights, lacks]), torch.cat([self._counts, lacks])
+        self._weights, self._loops = weights, loops
+        self.num_edges = self._src.shape[0]
+        self.edge_ids = torch.arange(self.num_edges, device=x.device)
+        self.in_degree = self._sum(weights[:, None])[:, 0]
+        self.out_degree = _zeros(self.num_dst, weights[:, None]).index_add(0, self._src, weights[:, None])[:, 0]
+
+    def aggregate(self, x: Tensor, *, reduce: Reduce = "sum", weight: Tensor | None = None) -> Tensor:
+        rows = x[self._src]
+        if weight is not None:
+            return self._sum(rows * weight[:, :, None])
+        if reduce == "max":
+            return self._max(rows)
+        z = self._sum(rows * self._as_rows(self._weights, rows))
+        if reduce == "sum":
+            return z
+        return z / self._as_rows(torch.where(self.in_degree == 0, 1, self.in_degree), z)
+
+    def aggregate_messages(self, x: Tensor, message: Message) -> Tensor:
+        return self._sum(message(x[self._src], slice(0, x.shape[-1])) * self._counts[:, None])
+
+    def scores(self, src: Tensor, dst: Tensor, edge: Tensor | None = None) -> Tensor:
+        scores = src[self._src] + dst[self._dst]
+        return scores if edge is None else scores + edge
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        held = torch.where(self._counts[:, None] > 0, scores, -torch.inf)
+        largest = _zeros(self.num_dst, scores).scatter_reduce(0, self._at(scores), held, "amax", include_self=False)
+        powers = torch.where(self._counts[:, None] > 0, (scores - largest[self._dst]).exp(), 0)
+        return powers / self._sum(powers)[self._dst].clamp(min=torch.finfo(powers.dtype).tiny)
+
+    def aggregate_relations(self, x: Tensor, *_: object, **__: object) -> Tensor:
+        raise UserError("a model of relations (rgcn) cannot be exported: use gnnkit.predict")
+
+    @property
+    def rank_graph(self) -> RankGraph:
+        if self._loops:
+            raise UserError(
+                "layers of PyG in a model with self_loops=True cannot be exported: let the layers add loops"
+            )
+        return RankGraph(self._given, self._weight)
+
+    def with_halo(self, x: Tensor) -> Tensor:
+        return x
+
+    @property
+    def lacks_loop(self) -> Tensor:  # [num_dst] bool
+        looped = (self._src == self._dst).to(self._counts.dtype)[:, None]
+        return self._sum(looped)[:, 0] == 0
+
+    def _sum(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
+        return _zeros(self.num_dst, rows).index_add(0, self._dst, rows)
+
+    def _max(self, rows: Tensor) -> Tensor:  # [num_edges, ...] -> [num_dst, ...]
+        held = torch.where(self._as_rows(self._counts, rows) > 0, rows, -torch.inf)
+        least = _zeros(self.num_dst, rows) - torch.inf
+        largest = least.scatter_reduce(0, self._at(rows), held, "amax")
+        return torch.where(torch.isinf(largest), 0, largest)
+
+    def _at(self, rows: Tensor) -> Tensor:
+        """Returns the destination of each number of rows of edges."""
+        return self._as_rows(self._dst, rows).expand_as(rows)
+
+    def _as_rows(self, values: Tensor, rows: Tensor) -> Tensor:
+        return values.view(-1, *[1] * (rows.dim() - 1))
+
+
+def _zeros(num_rows: int, like: Tensor) -> Tensor:
+    return like.new_zeros(num_rows, *like.shape[1:])
