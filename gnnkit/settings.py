@@ -46,6 +46,7 @@ DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
+MAX_KEPT = 1000  # checkpoints of a run
 MAX_RUNS = 64  # that one report compares
 MAX_SCALE = 1e6  # of first learned rows
 WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
@@ -167,6 +168,7 @@ class TrainerSettings:
     checkpoint: bool
     checkpoint_every: int  # epochs
     checkpoint_every_n_steps: int | None  # within an epoch
+    keep_checkpoints: int  # of the newest
     resume: str | None
     on_nan: OnNan
     final_average: bool
@@ -178,6 +180,7 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         counts = ("max_epochs", "accumulate", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
         optional = () if self.checkpoint_every_n_steps is None else ("checkpoint_every_n_steps",)
+        whole("trainer.keep_checkpoints", self.keep_checkpoints, 1, MAX_KEPT)
         for name in (*counts, *optional):
             whole(f"trainer.{name}", getattr(self, name), 1, MAX_COUNT)
         for name in ("progress_bar", "checkpoint", "final_average"):

@@ -151,6 +151,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.progress_bar": ["yes", 1],
     "trainer.checkpoint_every": COUNT,
     "trainer.checkpoint_every_n_steps": COUNT,
+    "trainer.keep_checkpoints": COUNT,
     "trainer.on_nan": ["go"],
     "trainer.evaluation_memory": [0, NAN],
     "trainer.monitor": ["loss"],

@@ -129,8 +129,8 @@ def periodic(job: RankJob) -> list[Callback]:
     if not settings.checkpoint:
         return []
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
-    at_start = settings.on_nan == "rollback"
-    return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
+    at_start, keep = settings.on_nan == "rollback", settings.keep_checkpoints
+    return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start, keep=keep)]
 
 
 def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:

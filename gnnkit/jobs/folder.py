@@ -165,6 +165,7 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
             return None
         check_free(folder, settings.on_exists)
         if settings.on_exists == "resume" and settings.trainer.resume is not None:
+            _use_whole_checkpoint(folder)
             _check_unfinished(folder, settings)
             return _move_away(folder)
         _delete(folder)
@@ -177,6 +178,14 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
 
 def _is_empty(folder: Path) -> bool:
     return all(path.name == LOCK for path in folder.iterdir())
+
+
+def _use_whole_checkpoint(folder: Path) -> None:
+    """Leaves out damaged checkpoints that are newer than a whole one, and says so."""
+    from gnnkit.training import checkpoint
+
+    for problem in checkpoint.use_newest_whole(folder / _CHECKPOINT):
+        say(f"on_exists=resume: {problem}, the checkpoint before is whole")
 
 
 def _check_unfinished(folder: Path, settings: Settings) -> None:

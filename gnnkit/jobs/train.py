@@ -89,6 +89,8 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
         sync: The gradient synchronisation.
     """
     resumed = callbacks.resumed(job)
+    for checkpoint in resumed if comm.rank == LEADER else ():
+        checkpoint.tell()
     guard = callbacks.guard(job, resumed)
     spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
     worker = job.worker(comm)
@@ -296,7 +298,8 @@ def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[st
     worker = module.worker
     module.settle()
     if job.settings.trainer.checkpoint:
-        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0))
+        position, keep = (trainer.current_epoch, 0), job.settings.trainer.keep_checkpoints
+        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), position, keep=keep)
     before = drift(module.model, worker.comm)
     if (rule := monitor(trainer)) is not None:
         rule.take_best(module)
