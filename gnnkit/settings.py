@@ -46,6 +46,7 @@ DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
+MAX_RESTARTS = 1000
 MAX_KEPT = 1000  # checkpoints of a run
 MAX_RUNS = 64  # that one report compares
 MAX_SCALE = 1e6  # of first learned rows
@@ -77,6 +78,7 @@ _KEYS = (
     "compare",
     "report",
     "profile",
+    "restarts",
     "runs",
 )
 
@@ -366,6 +368,7 @@ class Settings:
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     report: bool = True  # whether a training run leaves report.html
     profile: bool = False  # whether a training run leaves trace.json
+    restarts: int = 0  # times that training goes on after ranks have died
     runs: tuple[str, ...] = ()  # of job=report: the run folders
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
     read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
@@ -382,6 +385,7 @@ class Settings:
             *(f"callback={choice.name}" for choice in self.callback),
             *(f"logger={choice.name}" for choice in self.logger if choice.name not in _USUAL_LOGGERS),
             *(["profile=true"] if self.profile else []),
+            *([f"restarts={self.restarts}"] if self.restarts else []),
             *(["leader.rebalance=true"] if self.leader.rebalance else []),
         ]
 
@@ -499,6 +503,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         compare=_compare(job, config["compare"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
+        restarts=whole("restarts", config["restarts"], 0, MAX_RESTARTS),
         runs=_runs(job, config["runs"]),
         composed=config,
         notes=notes,

@@ -189,6 +189,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "output": [""],
     "report": ["yes", 1],
     "profile": ["yes", 0],
+    "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
 SWITCHES = ("report", "profile", "leader.rebalance")

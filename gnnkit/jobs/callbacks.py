@@ -12,14 +12,18 @@ from torch import nn
 from gnnkit import callback
 from gnnkit.errors import UserError
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.record import Record, marks_in
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
-from gnnkit.launch.progress import progress
+from gnnkit.launch.progress import progress, stepping
+from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
+from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import Monitor
+from gnnkit.training.observer import Observer
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
 
@@ -35,21 +39,32 @@ class Writers:
         """The loggers, for the trainer."""
         return [logger for _, logger in self.made]
 
+    def mark(self) -> list[Any]:
+        """Writes all scalars so far. Returns the mark of each logger."""
+        return [maker.mark(logger) for maker, logger in self.made]
+
     def close(self) -> None:
         """Ends the loggers after the last scalar."""
         for maker, logger in self.made:
             maker.close(logger)
 
 
-def writers(job: RankJob, model: nn.Module) -> Writers:
+def writers(job: RankJob, model: nn.Module, resumed: list[resume.Resume]) -> Writers:
     """Makes the loggers, which write the settings first.
 
     Args:
         job: The job.
         model: The model, whose own `hparams` are written too.
+        resumed: The checkpoint that the run goes on from, if there is one.
     """
     makers = [choice.create() for choice in job.settings.logger]
-    made = Writers(tuple((maker, maker.make(job.folder)) for maker in makers))
+    if job.goes_on:
+        saved = resumed[0].saved if resumed else {}
+        marks, steps = marks_in(saved, job) or [None] * len(makers), saved.get("global_step", 0)
+        loggers = [maker.go_on(job.folder, steps, mark) for maker, mark in zip(makers, marks, strict=True)]
+    else:
+        loggers = [maker.make(job.folder) for maker in makers]
+    made = Writers(tuple(zip(makers, loggers, strict=True)))
     settings = shown(job.settings.composed)
     own = getattr(model, "hparams", None)
     if isinstance(own, Mapping) and own:
@@ -108,10 +123,26 @@ def shows_display(job: RankJob) -> bool:
     return job.settings.trainer.progress_bar and not in_notebook()
 
 
+def records(
+    job: RankJob,
+    module: TrainingModule,
+    observer: Observer,
+    watch: Watch | None,
+    guard: Guard,
+    channel: StateChannel,
+    writers: Writers,
+) -> list[Record]:
+    """Makes the callback that keeps figures for ranks that are started again.
+
+    Arguments as those of `Record`.
+    """
+    return [] if job.start is None else [Record(job, module, observer, watch, guard, channel, writers.mark)]
+
+
 def signs() -> Callback:
     """Tells the launcher of every step and every evaluation."""
     return LambdaCallback(
-        on_train_batch_start=lambda trainer, *_: progress(f"step {trainer.global_step}"),
+        on_train_batch_start=lambda trainer, *_: stepping(trainer.current_epoch, trainer.global_step),
         on_validation_start=lambda *_: progress("an evaluation"),
         on_train_end=lambda *_: progress("the end of training"),
     )

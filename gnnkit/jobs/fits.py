@@ -184,6 +184,23 @@ _LOST_WORKERS = Topic(
         ),
     },
 )
+_RESTARTS = Topic(
+    lambda s, p: s.restarts > 0,
+    {
+        "restarts={s.restarts}: these ranks were started from outside, and gnnkit cannot start them again: leave the "
+        "key out, and let torchrun do so with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
+            s.started is not None
+        ),
+        "restarts={s.restarts}: sync.on_lost=continue goes on without a worker that dies: use sync.on_lost=stop": lambda s, p: (
+            p.sync.on_lost == "continue"
+        ),
+        "restarts={s.restarts}: leader.rebalance=true deals out the work anew, and ranks that are started again have "
+        "the first shares: leave it out": lambda s, p: s.leader.rebalance,
+        "restarts={s.restarts}: the trace of profile=true would begin anew with the ranks: leave it out": lambda s, p: (
+            s.profile
+        ),
+    },
+)
 _LINK = Topic(
     lambda s, p: s.link is not None,
     {
@@ -204,5 +221,6 @@ TOPICS = (
     _LEARNED_ROWS,
     _RELIEF,
     _LOST_WORKERS,
+    _RESTARTS,
     _LINK,
 )

@@ -43,6 +43,7 @@ _WRITTEN = (
     "epochs.jsonl",
     "partition.json",
     "trace.json",
+    "failure-*.txt",
     "report.html",
     "figures/*.png",
     f"{RECORD}/*.yaml",

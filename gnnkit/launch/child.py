@@ -127,6 +127,14 @@ class Child:
         return bytes(self._board.phase).decode(errors="replace")
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Step of the run that the process takes or took last, and epoch, from 1.
+
+        0 before the first step.
+        """
+        return int(self._board.step), int(self._board.epoch)
+
+    @property
     def running(self) -> bool:
         return self.exitcode is None
 

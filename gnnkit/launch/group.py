@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any
 
@@ -18,6 +19,7 @@ from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import Child
 from gnnkit.launch.signals import HANDLED, no_interruption, one_interruption, sigterm_as_exit
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
+from gnnkit.ranges import one_line
 
 # Seconds between looks. A death wakes the watch, unless a grandchild holds the pipe.
 POLL = 0.2
@@ -28,11 +30,32 @@ LINGER = 10.0  # seconds from a rank's result to the rank's end
 STACKS = 3.0  # seconds for all processes to write their stacks
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended the processes of a group."""
+
+    name: str | None = None  # of the process. None: no single one
+    cause: str = ""  # a line
+    step: int | None = None  # of training, the first is 1. None: before the first
+    epoch: int | None = None  # of this step, the first is 1
+    at: float = field(default_factory=time.monotonic)  # seconds of `time.monotonic`
+
+
 class RankError(RuntimeError):
     """Failure of a process that gnnkit started.
 
     The message names the process, the exit and the error, and how the others ended.
     """
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        """Keeps the message.
+
+        Args:
+            message: What people read.
+            failure: The same in parts. Default: only the first line of the message.
+        """
+        super().__init__(message)
+        self.failure = failure or Failure(cause=message.partition("\n")[0])
 
 
 class Group:
@@ -176,16 +199,28 @@ class Group:
             return self._stuck(_blamed(silent))
         cause = min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at))
         others = [str(child) for child in self._children if child is not cause]
-        error = RankError("\n".join([str(cause), *others, *cause.traceback]))
+        error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
         if cause.report is None or not cause.mendable:
             return error
         mendable = UserError(cause.report["message"])
         mendable.__cause__ = error
         return mendable
 
+    def _in_parts(self, cause: str, child: Child | None) -> Failure:
+        """Returns a failure with the step of the process, or else of all.
+
+        Args:
+            cause: A line.
+            child: The process. None: no single one.
+        """
+        places = [each.place for each in self._children]
+        step, epoch = child.place if child is not None and child.place[0] else max(places)
+        at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
+        return Failure(None if child is None else child.name, one_line(cause), step or None, epoch or None, at)
+
     def _stuck(self, why: str) -> RankError:
         """Returns the error of processes that do not go on, with all stacks."""
-        lines = [why, *map(str, self._children)]
+        lines, failure = [why, *map(str, self._children)], self._in_parts(why, None)
         running = [child for child in self._children if child.working]
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes the stacks when continued
             for child in running:
@@ -193,7 +228,7 @@ class Group:
         deadline = time.monotonic() + STACKS
         for child in running:
             lines.append(f"stacks of {child.name}, in {child.phase}:\n{child.stacks(deadline) or 'none'}")
-        return RankError("\n".join(lines))
+        return RankError("\n".join(lines), failure)
 
     def _end(self) -> None:
         """Ends every process, by SIGTERM first and by SIGKILL then."""

@@ -15,11 +15,15 @@ class Board(ctypes.Structure):
         ("count", ctypes.c_uint64),
         ("phase", ctypes.c_char * _PHASE_BYTES),
         ("dispensable", ctypes.c_bool),
+        ("step", ctypes.c_int64),
+        ("epoch", ctypes.c_int64),
     )
 
     count: int  # signs of progress so far
     phase: bytes
     dispensable: bool  # the others go on without this process
+    step: int  # of the run that is taken or was taken last, the first is 1. 0: none yet
+    epoch: int  # of this step, the first is 1
 
 
 _own_board: Board | None = None
@@ -39,6 +43,18 @@ def progress(phase: str) -> None:
         place = "" if thread is threading.main_thread() else f"{thread.name}: "
         _own_board.phase = (place + phase).encode(errors="replace")[:_PHASE_BYTES]
         _own_board.count += 1
+
+
+def stepping(epoch: int, step: int) -> None:
+    """Tells the launcher of a step of training that begins.
+
+    Args:
+        epoch: Epochs done before.
+        step: Steps of the run done before.
+    """
+    if _own_board is not None:
+        _own_board.epoch, _own_board.step = epoch + 1, step + 1
+    progress(f"step {step}")
 
 
 def dispensable() -> None:

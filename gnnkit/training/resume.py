@@ -134,6 +134,18 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
     }
 
 
+def position(path: Path) -> tuple[int, int, int] | None:
+    """Returns epoch, step of the epoch and steps of the run at a checkpoint.
+
+    None where there is no whole checkpoint.
+    """
+    try:
+        saved = checkpoint.load(path)
+        return saved["epoch"], saved["step"], saved["global_step"]
+    except (UserError, KeyError, TypeError):
+        return None
+
+
 def load(path: str) -> dict[str, Any]:
     """Loads the checkpoint at `path`, or the newest whole one of the run folder `path`.
 

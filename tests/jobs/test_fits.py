@@ -65,6 +65,10 @@ REFUSED = [
     [SAMPLED, LOST, LEADER, LINKS],
     [SAMPLED, LOST, LEADER, "comm=threads"],
     [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
+    [FULL, "restarts=1", "ENVIRONMENT"],
+    [SAMPLED, "restarts=1", LEADER, LOST],
+    [FULL, "restarts=1", RELIEF],
+    [FULL, "restarts=1", "profile=true"],
     [SAMPLED, "comm=nccl", f"++{LINK}"],
     [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]
