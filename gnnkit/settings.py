@@ -170,6 +170,7 @@ class TrainerSettings:
     checkpoint: bool
     checkpoint_every: int  # epochs
     checkpoint_every_n_steps: int | None  # within an epoch
+    checkpoint_every_minutes: float | None
     keep_checkpoints: int  # of the newest
     resume: str | None
     on_nan: OnNan
@@ -197,7 +198,7 @@ class TrainerSettings:
         if self.schedule is not None:
             one_of("trainer.schedule", self.schedule, SCHEDULES)
         whole("trainer.warmup_epochs", self.warmup_epochs, 0, MAX_COUNT)
-        for name in ("clip_norm", "max_time"):
+        for name in ("clip_norm", "max_time", "checkpoint_every_minutes"):
             if getattr(self, name) is not None:
                 real(f"trainer.{name}", getattr(self, name), above=0)
         self._check_plateau()

@@ -152,6 +152,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.checkpoint_every": COUNT,
     "trainer.checkpoint_every_n_steps": COUNT,
     "trainer.keep_checkpoints": COUNT,
+    "trainer.checkpoint_every_minutes": [0, -1, NAN, INF],
     "trainer.on_nan": ["go"],
     "trainer.evaluation_memory": [0, NAN],
     "trainer.monitor": ["loss"],

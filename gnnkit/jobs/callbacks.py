@@ -26,6 +26,7 @@ from gnnkit.training.monitor import Monitor
 from gnnkit.training.observer import Observer
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
+from gnnkit.training.timely import TimelyCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +156,16 @@ def resumed(job: RankJob) -> list[resume.Resume]:
 
 
 def periodic(job: RankJob) -> list[Callback]:
-    """Makes the callback that saves checkpoints, unless checkpoints are turned off."""
+    """Makes the callbacks that save checkpoints, unless checkpoints are turned off."""
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
     at_start, keep = settings.on_nan == "rollback", settings.keep_checkpoints
-    return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start, keep=keep)]
+    regular = resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start, keep=keep)
+    if not job.sync().lockstep:
+        return [regular]
+    return [regular, TimelyCheckpoint(regular.save, settings.checkpoint_every_minutes)]
 
 
 def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:

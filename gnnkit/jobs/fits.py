@@ -46,6 +46,12 @@ _TRAINER = Topic(
     {
         "trainer.monitor={s.trainer.monitor} needs workers that step together, sync={s.sync.name} has none: "
         "choose {p.task.progress}": lambda s, p: s.trainer.monitor == LOSS and not p.sync.lockstep,
+        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none, "
+        "leave one of them out": lambda s, p: s.trainer.checkpoint_every_minutes and not s.trainer.checkpoint,
+        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes} needs workers that step together, "
+        "sync={s.sync.name} has none: use trainer.checkpoint_every": lambda s, p: (
+            s.trainer.checkpoint_every_minutes and not p.sync.lockstep
+        ),
         "trainer.clip_norm={s.trainer.clip_norm}: with sync={s.sync.name} servers step, each with some of the "
         "parameters: use sync=all_reduce, or leave the key out": lambda s, p: (
             s.trainer.clip_norm is not None and not p.sync.steps_here

@@ -127,6 +127,21 @@ class Child:
         return bytes(self._board.phase).decode(errors="replace")
 
     @property
+    def saves(self) -> bool:
+        """Whether the process saves a checkpoint when asked."""
+        return self.working and bool(self._board.saves)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether the process has saved a checkpoint since `ask_to_save`."""
+        return bool(self._board.saved)
+
+    def ask_to_save(self) -> None:
+        """Asks the process for a checkpoint."""
+        self._board.saved = False
+        self._board.asked = True
+
+    @property
     def place(self) -> tuple[int, int]:
         """Step of the run that the process takes or took last, and epoch, from 1.
 

@@ -25,6 +25,7 @@ from gnnkit.ranges import one_line
 POLL = 0.2
 GRACE = 0.3  # seconds for other reports, after a rank has failed of itself
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
+SAVING = 2.5  # seconds from a signal to the checkpoint
 TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
 LINGER = 10.0  # seconds from a rank's result to the rank's end
 STACKS = 3.0  # seconds for all processes to write their stacks
@@ -105,7 +106,11 @@ class Group:
             if self._error is not None:
                 raise self._error
             self._beside()
-            self._watch()
+            try:
+                self._watch()
+            except (KeyboardInterrupt, SystemExit):
+                self._let_save()
+                raise
         return {number: child.result for number, child in enumerate(self._children) if not child.lost}
 
     @contextlib.contextmanager
@@ -163,6 +168,17 @@ class Group:
                 raise self._stuck(stuck)
             if all(child.lost or child.report is not None for child in self._children):
                 linger = min(linger, time.monotonic() + LINGER)
+
+    def _let_save(self) -> None:
+        """Lets processes that train save a checkpoint, before a signal ends these."""
+        able = [child for child in self._children if child.saves]
+        for child in able:
+            child.ask_to_save()
+        deadline = time.monotonic() + SAVING
+        while able and time.monotonic() < deadline:
+            self._look(POLL / 4)
+            if any(child.has_saved for child in able) or not all(child.saves for child in able):
+                return
 
     def _spare(self) -> None:
         """Names the processes that have failed and that the others go on without."""

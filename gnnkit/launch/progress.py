@@ -17,6 +17,9 @@ class Board(ctypes.Structure):
         ("dispensable", ctypes.c_bool),
         ("step", ctypes.c_int64),
         ("epoch", ctypes.c_int64),
+        ("saves", ctypes.c_bool),
+        ("asked", ctypes.c_bool),
+        ("saved", ctypes.c_bool),
     )
 
     count: int  # signs of progress so far
@@ -24,6 +27,9 @@ class Board(ctypes.Structure):
     dispensable: bool  # the others go on without this process
     step: int  # of the run that is taken or was taken last, the first is 1. 0: none yet
     epoch: int  # of this step, the first is 1
+    saves: bool  # the process saves a checkpoint when asked
+    asked: bool  # by the launcher: save a checkpoint now
+    saved: bool  # the process has saved a checkpoint since
 
 
 _own_board: Board | None = None
@@ -64,6 +70,23 @@ def dispensable() -> None:
     """
     if _own_board is not None:
         _own_board.dispensable = True
+
+
+def can_save(possible: bool) -> None:
+    """Tells the launcher whether this process saves a checkpoint when asked."""
+    if _own_board is not None:
+        _own_board.saves = possible
+
+
+def is_asked() -> bool:
+    """Says whether the launcher has asked for a checkpoint."""
+    return _own_board is not None and bool(_own_board.asked)
+
+
+def note_saved() -> None:
+    """Tells the launcher that a checkpoint is saved, if it has asked for one."""
+    if is_asked() and _own_board is not None:
+        _own_board.saved = True
 
 
 def report_on(board: Board) -> None:

@@ -72,14 +72,15 @@ class PeriodicCheckpoint(Callback):
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         epoch, is_first = trainer.current_epoch, trainer.current_epoch == module.resumed[0]
         if self.at_start if is_first else epoch % self.epochs == 0:
-            self._save(trainer, module, module.resumed if is_first else (epoch, 0))
+            self.save(trainer, module, module.resumed if is_first else (epoch, 0))
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         done = batch_idx + 1
         if self.steps and done % self.steps == 0 and done < len(module.loader):
-            self._save(trainer, module, (trainer.current_epoch, done))
+            self.save(trainer, module, (trainer.current_epoch, done))
 
-    def _save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
+    def save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
+        """Saves the state between two steps. Collective as `save` is."""
         save(self.path, trainer, module, self.identity, position, keep=self.keep)
 
 

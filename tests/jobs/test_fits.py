@@ -31,6 +31,8 @@ TORCHRUN = {
 # One for each row, in the order of the table.
 REFUSED = [
     [SAMPLED, SERVERS, ASYNC, "trainer.monitor=train_loss"],
+    [FULL, "trainer.checkpoint_every_minutes=5", "trainer.checkpoint=false"],
+    [SAMPLED, SERVERS, ASYNC, "trainer.checkpoint_every_minutes=5"],
     [SAMPLED, SERVERS, "sync.servers=1", "trainer.clip_norm=1.0"],
     [*PROGRAM, "job=predict", TRAINED],
     [SAMPLED, "model=pagerank"],
