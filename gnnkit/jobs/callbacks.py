@@ -15,7 +15,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.record import Record, marks_in
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
-from gnnkit.launch.progress import progress, stepping
+from gnnkit.launch.progress import progress, stepping, training
 from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
@@ -143,10 +143,16 @@ def records(
 def signs() -> Callback:
     """Tells the launcher of every step and every evaluation."""
     return LambdaCallback(
+        on_train_start=lambda *_: training(True),
         on_train_batch_start=lambda trainer, *_: stepping(trainer.current_epoch, trainer.global_step),
         on_validation_start=lambda *_: progress("an evaluation"),
-        on_train_end=lambda *_: progress("the end of training"),
+        on_train_end=lambda *_: _end_training(),
     )
+
+
+def _end_training() -> None:
+    training(False)
+    progress("the end of training")
 
 
 def resumed(job: RankJob) -> list[resume.Resume]:

@@ -127,6 +127,11 @@ class Child:
         return bytes(self._board.phase).decode(errors="replace")
 
     @property
+    def training(self) -> bool:
+        """Whether the process takes steps of training."""
+        return bool(self._board.training)
+
+    @property
     def saves(self) -> bool:
         """Whether the process saves a checkpoint when asked."""
         return self.working and bool(self._board.saves)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import signal
 import sys
 import threading
@@ -238,12 +239,15 @@ class Group:
         """Returns the error of processes that do not go on, with all stacks."""
         lines, failure = [why, *map(str, self._children)], self._in_parts(why, None)
         running = [child for child in self._children if child.working]
+        phases = {child: child.phase for child in running}  # a stopped process goes on below
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes the stacks when continued
             for child in running:
                 child.signal(number)
         deadline = time.monotonic() + STACKS
-        for child in running:
-            lines.append(f"stacks of {child.name}, in {child.phase}:\n{child.stacks(deadline) or 'none'}")
+        stacks = {child: child.stacks(deadline) for child in running}
+        if waiting := [f"{child.name} in {place}" for child in running if (place := waits_in(stacks[child]))]:
+            lines.insert(1, f"waiting: {', '.join(waiting)}")
+        lines += [f"stacks of {child.name}, in {phases[child]}:\n{stacks[child] or 'none'}" for child in running]
         return RankError("\n".join(lines), failure)
 
     def _end(self) -> None:
@@ -258,6 +262,23 @@ class Group:
             if all(child.ended_within(deadline) for child in self._children):
                 break
         self._ended.set()
+
+
+def waits_in(stacks: str) -> str | None:
+    """Names the collective, or other transfer, in which the main thread waits."""
+    _, _, main = stacks.partition("Current thread")
+    frames = re.findall(r'File "(.*)", line \d+ in (\w+)', main.partition("\n\n")[0])
+    found = None
+    for file, name in frames:  # the innermost first
+        if _COMM.search(file):
+            found = name
+        elif found is not None or not _WRAPPER.search(file):
+            break
+    return found
+
+
+_COMM = re.compile(r"[/\\](gnnkit[/\\]comm|torch[/\\]distributed)[/\\]")
+_WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.py$")  # below a transfer's frames
 
 
 def _blamed(silent: list[Child]) -> str:

@@ -17,6 +17,7 @@ class Board(ctypes.Structure):
         ("dispensable", ctypes.c_bool),
         ("step", ctypes.c_int64),
         ("epoch", ctypes.c_int64),
+        ("training", ctypes.c_bool),
         ("saves", ctypes.c_bool),
         ("asked", ctypes.c_bool),
         ("saved", ctypes.c_bool),
@@ -27,6 +28,7 @@ class Board(ctypes.Structure):
     dispensable: bool  # the others go on without this process
     step: int  # of the run that is taken or was taken last, the first is 1. 0: none yet
     epoch: int  # of this step, the first is 1
+    training: bool  # the process takes steps, and waits for others no longer than comm.timeout
     saves: bool  # the process saves a checkpoint when asked
     asked: bool  # by the launcher: save a checkpoint now
     saved: bool  # the process has saved a checkpoint since
@@ -70,6 +72,12 @@ def dispensable() -> None:
     """
     if _own_board is not None:
         _own_board.dispensable = True
+
+
+def training(begins: bool) -> None:
+    """Tells the launcher that this process takes steps from now on, or no more."""
+    if _own_board is not None:
+        _own_board.training = begins
 
 
 def can_save(possible: bool) -> None:
