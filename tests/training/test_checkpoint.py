@@ -75,6 +75,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_counts(
     told = checkpoint.use_newest_whole(path)
     assert told == damaged
     assert numbers(path) == [1]
+    assert checkpoint.kept(path) == [path]
     checkpoint.save(state(3), path, 2)
     assert numbers(path) == [3, 1]
 

@@ -103,7 +103,7 @@ def test_the_launcher_asks_and_hears(clock: list[float], monkeypatch: pytest.Mon
     walk(Place(10), rule, 1, clock, 1.0)
     assert board.saved
     assert saved[0] == (0, 1)
-    rule.on_train_end(None, None)  # type: ignore[arg-type]
+    rule.on_train_end(None, None)
     assert not board.saves
 
 
