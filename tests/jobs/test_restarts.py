@@ -25,6 +25,7 @@ from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import restarting
 from gnnkit.launcher import Failure, RankError
 from gnnkit.training import checkpoint
+from tests.forked import Forked
 from tests.jobs.test_train import small_graph
 
 KILLED = "ended by SIGKILL"
@@ -39,6 +40,7 @@ SERVED: dict[str, Any] = {
     "strategy": "preset_workload",
     "sync": {"name": "parameter_server", "servers": 1},
 }
+LOCAL: dict[str, Any] = {"strategy": {"name": "vertex_centric", "local_iterations": 2}}
 JOINT: dict[str, Any] = {**SAMPLED, "strategy": {"name": "joint_sample", "batch_size": 9}, "trainer": {}}
 
 
@@ -93,7 +95,14 @@ def unbroken(folder: Path, case: str) -> tuple[Any, Path]:
     return run(folder / case, **CASES[case]), folder / case
 
 
-CASES = {"full": FULL, "sampled": SAMPLED, "served": SERVED, "joint": JOINT, "threads": {**FULL, "comm": "threads"}}
+CASES = {
+    "full": FULL,
+    "sampled": SAMPLED,
+    "served": SERVED,
+    "joint": JOINT,
+    "local": LOCAL,
+    "threads": {**FULL, "comm": "threads"},
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -184,13 +193,44 @@ def siblings_of_none() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "victim", "step"), [("sampled", 1, 9), ("served", 3, 5), ("joint", 2, 3), ("threads", 0, 5)]
+    ("case", "victim", "step"),
+    [("sampled", 1, 9), ("served", 3, 5), ("joint", 2, 3), ("local", 1, 5), ("threads", 0, 5)],
 )
 def test_each_way_of_training_goes_on_to_the_bit(tmp_path: Path, base: Path, case: str, victim: int, step: int) -> None:
     """In mid-epoch with early stopping, without a server, and with ranks as threads."""
     result = run(tmp_path / "run", [(step, lambda: kill(victim))], restarts=1, **CASES[case])
     assert result["restarts"] == 1
     assert_as_unbroken(result, tmp_path / "run", base, case)
+
+
+@pytest.mark.slow
+def test_workers_that_do_not_wait_for_each_other_start_again_too(tmp_path: Path) -> None:
+    keys = {**SERVED, "sync": {"name": "parameter_server", "mode": "async", "servers": 1}}
+    result = run(tmp_path / "run", [(5, lambda: kill(1))], restarts=1, **keys)
+    assert (result["restarts"], result["epochs"]) == (1, 8)
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_leaves_no_rank_and_its_folder_goes_on(tmp_path: Path, base: Path) -> None:
+    """After a restart of its own."""
+    folder, pids = tmp_path / "run", tmp_path / "pids"
+
+    def kill_launcher() -> None:
+        pids.write_text(" ".join(map(str, siblings())))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    faults = [(3, lambda: kill(1)), (5, kill_launcher)]
+    Forked(lambda: run(folder, faults, restarts=2, **FULL), tmp_path).process.join(60)
+    deadline = time.monotonic() + 2
+    while any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    resumed = run(folder, faults, restarts=2, on_exists="resume", **FULL)
+    assert (resumed["restarts"], resumed["epochs"]) == (0, 4)
+    other = unbroken(base, "full")[1]
+    assert (folder / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert {epoch for (epoch,) in lines(folder / "epochs.jsonl", "epoch")} == {4, 5, 6, 7}
 
 
 @pytest.mark.slow
