@@ -113,7 +113,7 @@ def attempt(way: str, folder: Path, draw: random.Random, kills: int, outcome: Ou
     process = multiprocessing.get_context("fork").Process(target=start, args=(way, folder / "run", KILLS + 3, errors))
     process.start()
     os.close(errors)
-    leader = process.pid or 0
+    leader, last = process.pid or 0, -1
     for _ in range(kills):
         before, steps = lines(log), folder / "run/workers.jsonl"
         while process.is_alive() and not (steps.exists() and steps.stat().st_size):
@@ -123,7 +123,9 @@ def attempt(way: str, folder: Path, draw: random.Random, kills: int, outcome: Ou
         if not process.is_alive() or len(ranks) < WORKERS:
             break
         with contextlib.suppress(ProcessLookupError):
-            os.kill(draw.choice(ranks), signal.SIGKILL)
+            # One twice in a row may be the same failure twice, which ends a run.
+            last = draw.choice([rank for rank in range(len(ranks)) if rank != last])
+            os.kill(ranks[last], signal.SIGKILL)
         killed, outcome.kills = time.monotonic(), outcome.kills + 1
         while process.is_alive() and lines(log) == before and time.monotonic() < killed + 30:
             time.sleep(0.005)

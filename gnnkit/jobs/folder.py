@@ -193,7 +193,8 @@ def _use_whole_checkpoint(folder: Path) -> None:
     """Leaves out damaged checkpoints that are newer than a whole one, and says so."""
     from gnnkit.training import checkpoint
 
-    for problem in checkpoint.use_newest_whole(folder / _CHECKPOINT):
+    is_whole, problems = checkpoint.use_newest_whole(folder / _CHECKPOINT)
+    for problem in problems if is_whole else ():
         say(f"on_exists=resume: {problem}, the checkpoint before is whole")
 
 

@@ -100,9 +100,10 @@ def _after(error: RankError, job: RankJob, done: Sequence[Restart]) -> Restart:
 def _newest(folder: Path) -> tuple[int, int, int] | None:
     """Returns the place of the newest whole checkpoint, and says what is damaged."""
     path = folder / resume.FILE
-    for problem in checkpoint.use_newest_whole(path):
+    is_whole, problems = checkpoint.use_newest_whole(path)
+    for problem in problems:
         print(f"gnnkit: {problem}", file=sys.stderr, flush=True)
-    return resume.position(path)
+    return resume.position(path) if is_whole else None
 
 
 def _spelt(failure: Failure) -> str:

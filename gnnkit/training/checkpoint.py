@@ -97,10 +97,11 @@ def kept(path: Path) -> list[Path]:
     return [file for file in (path, *earlier) if file.is_file()]
 
 
-def use_newest_whole(path: Path) -> list[str]:
+def use_newest_whole(path: Path) -> tuple[bool, list[str]]:
     """Makes the newest whole checkpoint the one at `path`, if one is whole.
 
-    Deletes newer ones, which are damaged. Returns a message for each of these.
+    Deletes newer ones, which are damaged. Returns whether one is whole, and a message
+    for each damaged one before.
     """
     problems: list[str] = []
     for file in kept(path):
@@ -110,9 +111,19 @@ def use_newest_whole(path: Path) -> list[str]:
                 damaged.unlink()
             if file != path:
                 file.replace(path)
-            return problems
+            return True, problems
         problems.append(problem)
-    return []
+    return False, problems
+
+
+def whole_numbers(path: Path) -> dict[str, int]:
+    """Returns the whole numbers of a saved dictionary by key, without any tensor.
+
+    Returns nothing where the JSON is damaged, or there is none.
+    """
+    with contextlib.suppress(OSError, *_DAMAGE):
+        return {key: value for key, value in _body(path)["state"]["dict"] if type(value) is int}
+    return {}
 
 
 def damage(path: Path) -> str | None:

@@ -138,13 +138,12 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
 def position(path: Path) -> tuple[int, int, int] | None:
     """Returns epoch, step of the epoch and steps of the run at a checkpoint.
 
-    None where there is no whole checkpoint.
+    None where there is no checkpoint.
     """
-    try:
-        saved = checkpoint.load(path)
-        return saved["epoch"], saved["step"], saved["global_step"]
-    except (UserError, KeyError, TypeError):
-        return None
+    saved = checkpoint.whole_numbers(path)
+    names = ("epoch", "step", "global_step")
+    epoch, step, steps = (saved.get(name, -1) for name in names)
+    return (epoch, step, steps) if saved.keys() >= set(names) else None
 
 
 def load(path: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_counts(
     assert (loaded["number"], file.name) == (1, "last-1.json")
     assert len(damaged) == (1 if path.exists() else 0)
     told = checkpoint.use_newest_whole(path)
-    assert told == damaged
+    assert told == (True, damaged)
     assert numbers(path) == [1]
     assert checkpoint.kept(path) == [path]
     checkpoint.save(state(3), path, 2)
@@ -86,7 +86,8 @@ def test_where_no_checkpoint_is_whole_nothing_is_deleted(tmp_path: Path) -> None
         checkpoint.save(state(number), path, 2)
     for file in checkpoint.kept(path):
         cut(file)
-    assert checkpoint.use_newest_whole(path) == []
+    is_whole, problems = checkpoint.use_newest_whole(path)
+    assert (is_whole, len(problems)) == (False, 2)
     assert len(checkpoint.kept(path)) == 2
     with pytest.raises(UserError, match=r"last\.json is not whole"):
         checkpoint.load_whole(path)
