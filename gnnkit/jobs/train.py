@@ -118,9 +118,9 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
     job, changes = relieved(job, fitted.relief)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return (
-        found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | changes | logged
-    )
+    restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
+    found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
+    return found | on_lost | changes | logged | restarts
 
 
 def _trace(job: RankJob, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
