@@ -46,6 +46,8 @@ DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
 MAX_WORKERS = 2**16
+MAX_RESTARTS = 1000
+MAX_KEPT = 1000  # checkpoints of a run
 MAX_RUNS = 64  # that one report compares
 MAX_SCALE = 1e6  # of first learned rows
 WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
@@ -76,6 +78,7 @@ _KEYS = (
     "compare",
     "report",
     "profile",
+    "restarts",
     "runs",
 )
 
@@ -167,6 +170,8 @@ class TrainerSettings:
     checkpoint: bool
     checkpoint_every: int  # epochs
     checkpoint_every_n_steps: int | None  # within an epoch
+    checkpoint_every_minutes: float | None
+    keep_checkpoints: int  # of the newest
     resume: str | None
     on_nan: OnNan
     final_average: bool
@@ -178,6 +183,7 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         counts = ("max_epochs", "accumulate", "check_val_every_n_epoch", "log_every_n_steps", "checkpoint_every")
         optional = () if self.checkpoint_every_n_steps is None else ("checkpoint_every_n_steps",)
+        whole("trainer.keep_checkpoints", self.keep_checkpoints, 1, MAX_KEPT)
         for name in (*counts, *optional):
             whole(f"trainer.{name}", getattr(self, name), 1, MAX_COUNT)
         for name in ("progress_bar", "checkpoint", "final_average"):
@@ -192,7 +198,7 @@ class TrainerSettings:
         if self.schedule is not None:
             one_of("trainer.schedule", self.schedule, SCHEDULES)
         whole("trainer.warmup_epochs", self.warmup_epochs, 0, MAX_COUNT)
-        for name in ("clip_norm", "max_time"):
+        for name in ("clip_norm", "max_time", "checkpoint_every_minutes"):
             if getattr(self, name) is not None:
                 real(f"trainer.{name}", getattr(self, name), above=0)
         self._check_plateau()
@@ -363,6 +369,7 @@ class Settings:
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     report: bool = True  # whether a training run leaves report.html
     profile: bool = False  # whether a training run leaves trace.json
+    restarts: int = 0  # times that training goes on after ranks have died
     runs: tuple[str, ...] = ()  # of job=report: the run folders
     notes: tuple[str, ...] = ()  # lines for people, printed before the job
     read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
@@ -379,6 +386,7 @@ class Settings:
             *(f"callback={choice.name}" for choice in self.callback),
             *(f"logger={choice.name}" for choice in self.logger if choice.name not in _USUAL_LOGGERS),
             *(["profile=true"] if self.profile else []),
+            *([f"restarts={self.restarts}"] if self.restarts else []),
             *(["leader.rebalance=true"] if self.leader.rebalance else []),
         ]
 
@@ -496,6 +504,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         compare=_compare(job, config["compare"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
+        restarts=whole("restarts", config["restarts"], 0, MAX_RESTARTS),
         runs=_runs(job, config["runs"]),
         composed=config,
         notes=notes,

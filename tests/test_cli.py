@@ -280,7 +280,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(
     assert main([STRATEGY, "output=run"]) == 128 + number
     told = {
         signal.SIGINT: f"interrupted: no checkpoint was written to {empty_folder}/run yet",
-        signal.SIGTERM: f"keeps the last checkpoint: output={empty_folder}/run on_exists=resume goes on from there",
+        signal.SIGTERM: f"keeps the last checkpoint: gnnkit {STRATEGY} output={empty_folder}/run on_exists=resume goes on",
     }
     assert told[number] in capsys.readouterr().err
 

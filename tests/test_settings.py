@@ -151,6 +151,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.progress_bar": ["yes", 1],
     "trainer.checkpoint_every": COUNT,
     "trainer.checkpoint_every_n_steps": COUNT,
+    "trainer.keep_checkpoints": COUNT,
+    "trainer.checkpoint_every_minutes": [0, -1, NAN, INF],
     "trainer.on_nan": ["go"],
     "trainer.evaluation_memory": [0, NAN],
     "trainer.monitor": ["loss"],
@@ -188,6 +190,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "output": [""],
     "report": ["yes", 1],
     "profile": ["yes", 0],
+    "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
 SWITCHES = ("report", "profile", "leader.rebalance")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from gnnkit.spans import Spans, active
 
@@ -88,6 +88,18 @@ class Tally:
         self.words.clear()
         self.messages.clear()
         self.bytes_sent, self.seconds = 0, 0.0
+
+    def state(self) -> dict[str, Any]:
+        """Returns the counts as plain data for JSON."""
+        words, messages = ([[*place, count] for place, count in each.items()] for each in (self.words, self.messages))
+        return {"words": words, "messages": messages, "bytes_sent": self.bytes_sent, "seconds": self.seconds}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the counts of `state`."""
+        self.reset()
+        for counts, rows in ((self.words, state["words"]), (self.messages, state["messages"])):
+            counts.update({(layer, step, peer): count for layer, step, peer, count in rows})
+        self.bytes_sent, self.seconds = state["bytes_sent"], state["seconds"]
 
     def include(self, earlier: Tally) -> None:
         """Adds the counts of another tally, of the same rank."""

@@ -12,16 +12,21 @@ from torch import nn
 from gnnkit import callback
 from gnnkit.errors import UserError
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.jobs.record import Record, marks_in
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
-from gnnkit.launch.progress import progress
+from gnnkit.launch.progress import progress, stepping, training
+from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
+from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import Monitor
+from gnnkit.training.observer import Observer
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
+from gnnkit.training.timely import TimelyCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +40,32 @@ class Writers:
         """The loggers, for the trainer."""
         return [logger for _, logger in self.made]
 
+    def mark(self) -> list[Any]:
+        """Writes all scalars so far. Returns the mark of each logger."""
+        return [maker.mark(logger) for maker, logger in self.made]
+
     def close(self) -> None:
         """Ends the loggers after the last scalar."""
         for maker, logger in self.made:
             maker.close(logger)
 
 
-def writers(job: RankJob, model: nn.Module) -> Writers:
+def writers(job: RankJob, model: nn.Module, resumed: list[resume.Resume]) -> Writers:
     """Makes the loggers, which write the settings first.
 
     Args:
         job: The job.
         model: The model, whose own `hparams` are written too.
+        resumed: The checkpoint that the run goes on from, if there is one.
     """
     makers = [choice.create() for choice in job.settings.logger]
-    made = Writers(tuple((maker, maker.make(job.folder)) for maker in makers))
+    if job.goes_on:
+        saved = resumed[0].saved if resumed else {}
+        marks, steps = marks_in(saved, job) or [None] * len(makers), saved.get("global_step", 0)
+        loggers = [maker.go_on(job.folder, steps, mark) for maker, mark in zip(makers, marks, strict=True)]
+    else:
+        loggers = [maker.make(job.folder) for maker in makers]
+    made = Writers(tuple(zip(makers, loggers, strict=True)))
     settings = shown(job.settings.composed)
     own = getattr(model, "hparams", None)
     if isinstance(own, Mapping) and own:
@@ -108,13 +124,35 @@ def shows_display(job: RankJob) -> bool:
     return job.settings.trainer.progress_bar and not in_notebook()
 
 
+def records(
+    job: RankJob,
+    module: TrainingModule,
+    observer: Observer,
+    watch: Watch | None,
+    guard: Guard,
+    channel: StateChannel,
+    writers: Writers,
+) -> list[Record]:
+    """Makes the callback that keeps figures for ranks that are started again.
+
+    Arguments as those of `Record`.
+    """
+    return [] if job.start is None else [Record(job, module, observer, watch, guard, channel, writers.mark)]
+
+
 def signs() -> Callback:
     """Tells the launcher of every step and every evaluation."""
     return LambdaCallback(
-        on_train_batch_start=lambda trainer, *_: progress(f"step {trainer.global_step}"),
+        on_train_start=lambda *_: training(True),
+        on_train_batch_start=lambda trainer, *_: stepping(trainer.current_epoch, trainer.global_step),
         on_validation_start=lambda *_: progress("an evaluation"),
-        on_train_end=lambda *_: progress("the end of training"),
+        on_train_end=lambda *_: _end_training(),
     )
+
+
+def _end_training() -> None:
+    training(False)
+    progress("the end of training")
 
 
 def resumed(job: RankJob) -> list[resume.Resume]:
@@ -124,13 +162,16 @@ def resumed(job: RankJob) -> list[resume.Resume]:
 
 
 def periodic(job: RankJob) -> list[Callback]:
-    """Makes the callback that saves checkpoints, unless checkpoints are turned off."""
+    """Makes the callbacks that save checkpoints, unless checkpoints are turned off."""
     settings = job.settings.trainer
     if not settings.checkpoint:
         return []
     path, epochs, steps = job.folder / resume.FILE, settings.checkpoint_every, settings.checkpoint_every_n_steps
-    at_start = settings.on_nan == "rollback"
-    return [resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start)]
+    at_start, keep = settings.on_nan == "rollback", settings.keep_checkpoints
+    regular = resume.PeriodicCheckpoint(path, resumable(job), epochs, steps, at_start=at_start, keep=keep)
+    if not job.sync().lockstep:
+        return [regular]
+    return [regular, TimelyCheckpoint(regular.save, settings.checkpoint_every_minutes)]
 
 
 def monitor(job: RankJob, on_better: Callable[[nn.Module], None] | None) -> list[Monitor]:

@@ -47,6 +47,12 @@ _TRAINER = Topic(
     {
         "trainer.monitor={s.trainer.monitor} needs workers that step together, sync={s.sync.name} has none: "
         "choose {p.task.progress}": lambda s, p: s.trainer.monitor == LOSS and not p.sync.lockstep,
+        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes}: trainer.checkpoint=false saves none, "
+        "leave one of them out": lambda s, p: s.trainer.checkpoint_every_minutes and not s.trainer.checkpoint,
+        "trainer.checkpoint_every_minutes={s.trainer.checkpoint_every_minutes} needs workers that step together, "
+        "sync={s.sync.name} has none: use trainer.checkpoint_every": lambda s, p: (
+            s.trainer.checkpoint_every_minutes and not p.sync.lockstep
+        ),
         "trainer.clip_norm={s.trainer.clip_norm}: with sync={s.sync.name} servers step, each with some of the "
         "parameters: use sync=all_reduce, or leave the key out": lambda s, p: (
             s.trainer.clip_norm is not None and not p.sync.steps_here
@@ -187,6 +193,23 @@ _LOST_WORKERS = Topic(
         ),
     },
 )
+_RESTARTS = Topic(
+    lambda s, p: s.restarts > 0,
+    {
+        "restarts={s.restarts}: these ranks were started from outside, and gnnkit cannot start them again: leave the "
+        "key out, and let torchrun do so with --max-restarts={s.restarts}, output=FOLDER on_exists=resume": lambda s, p: (
+            s.started is not None
+        ),
+        "restarts={s.restarts}: sync.on_lost=continue goes on without a worker that dies: use sync.on_lost=stop": lambda s, p: (
+            p.sync.on_lost == "continue"
+        ),
+        "restarts={s.restarts}: leader.rebalance=true deals out the work anew, and ranks that are started again have "
+        "the first shares: leave it out": lambda s, p: s.leader.rebalance,
+        "restarts={s.restarts}: the trace of profile=true would begin anew with the ranks: leave it out": lambda s, p: (
+            s.profile
+        ),
+    },
+)
 _LINK = Topic(
     lambda s, p: s.link is not None,
     {
@@ -207,5 +230,6 @@ TOPICS = (
     _LEARNED_ROWS,
     _RELIEF,
     _LOST_WORKERS,
+    _RESTARTS,
     _LINK,
 )

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gnnkit.config import RECORD, JobFacts
+from gnnkit.config import RECORD, key_of
 from gnnkit.errors import UserError
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
+from gnnkit.jobs.redacted import command, override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
 from gnnkit.leader.folder import INPUTS
 from gnnkit.ranges import local_path
@@ -43,6 +43,7 @@ _WRITTEN = (
     "epochs.jsonl",
     "partition.json",
     "trace.json",
+    "failure-*.txt",
     "report.html",
     "figures/*.png",
     f"{RECORD}/*.yaml",
@@ -119,16 +120,24 @@ def opened(order: Order) -> Iterator[Path]:
             yield made
         except (KeyboardInterrupt, SystemExit):
             if order.settings.job.trains:
-                print(f"gnnkit: interrupted: {_how_to_go_on(made, order.settings.job)}", file=sys.stderr, flush=True)
+                print(f"gnnkit: interrupted: {_how_to_go_on(made, order)}", file=sys.stderr, flush=True)
             raise
 
 
-def _how_to_go_on(folder: Path, job: JobFacts) -> str:
-    if job.several:
+def _how_to_go_on(folder: Path, order: Order) -> str:
+    if order.settings.job.several:
         return f"{folder} keeps the runs: output={shlex.quote(str(folder))} on_exists=resume runs what is missing"
     if not (folder / _CHECKPOINT).is_file():
         return f"no checkpoint was written to {folder} yet"
-    return f"{folder} keeps the last checkpoint: output={shlex.quote(str(folder))} on_exists=resume goes on from there"
+    from gnnkit.training import resume
+
+    position = resume.position(folder / _CHECKPOINT)
+    where = "" if position is None else f", of step {position[2]} (epoch {position[0]} done)"
+    again = f"output={shlex.quote(str(folder))} on_exists=resume"
+    if order.program == "gnnkit":
+        named = ("output", "on_exists", "trainer.resume")
+        again = f"{command([text for text in order.overrides if key_of(text) not in named])} {again}"
+    return f"{folder} keeps the last checkpoint{where}: {again} goes on from there"
 
 
 def _write_configuration(made: Path, order: Order) -> None:
@@ -165,6 +174,7 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
             return None
         check_free(folder, settings.on_exists)
         if settings.on_exists == "resume" and settings.trainer.resume is not None:
+            _use_whole_checkpoint(folder)
             _check_unfinished(folder, settings)
             return _move_away(folder)
         _delete(folder)
@@ -177,6 +187,15 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
 
 def _is_empty(folder: Path) -> bool:
     return all(path.name == LOCK for path in folder.iterdir())
+
+
+def _use_whole_checkpoint(folder: Path) -> None:
+    """Leaves out damaged checkpoints that are newer than a whole one, and says so."""
+    from gnnkit.training import checkpoint
+
+    is_whole, problems = checkpoint.use_newest_whole(folder / _CHECKPOINT)
+    for problem in problems if is_whole else ():
+        say(f"on_exists=resume: {problem}, the checkpoint before is whole")
 
 
 def _check_unfinished(folder: Path, settings: Settings) -> None:

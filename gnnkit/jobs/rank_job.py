@@ -35,6 +35,16 @@ _PRODUCTS = {"bf16-mixed": "medium"}  # torch's name of the precision of product
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """One start of all ranks of a run that may have several."""
+
+    run: str  # equal in all starts of a run
+    begun: float  # of the first start, seconds of `time.monotonic`
+    number: int = 0  # starts before
+    failed_at: float = 0.0  # of the start before, seconds of `time.monotonic`
+
+
+@dataclass(frozen=True, slots=True)
 class RankJob:
     """What the ranks of a job get: the settings and the prepared data.
 
@@ -45,11 +55,17 @@ class RankJob:
     folder: Path  # the run folder
     prepared: Prepared
     model: Given = None  # instead of the configured model
+    start: Start | None = None  # None: the ranks are started once only
 
     @property
     def source(self) -> ModelSource:
         """The maker of the model."""
         return ModelSource(self.settings.model, self.model)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether ranks of this run have been started before, and have died."""
+        return self.start is not None and self.start.number > 0
 
     @property
     def parts(self) -> Parts:

@@ -39,10 +39,21 @@ def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> 
         prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
         say(prepared.summary)
         phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
-        work = functools.partial(find_work(), RankJob(settings, folder, prepared, order.model))
-        return Result(settings.job.name, start_ranks(work, settings, settings.world_size, settings.create_launcher()))
+        work, launcher = find_work(), settings.create_launcher()
+
+        def start(job: RankJob) -> dict[str, Any]:
+            return start_ranks(functools.partial(work, job), settings, settings.world_size, launcher)
+
+        job = RankJob(settings, folder, prepared, order.model)
+        return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
+
+
+def _restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:
+    from gnnkit.jobs.restarts import restarting
+
+    return restarting(start, job)
 
 
 def over_link(work: Callable[[Communicator], T], settings: Settings) -> Callable[[Communicator], T]:

@@ -89,6 +89,8 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
         sync: The gradient synchronisation.
     """
     resumed = callbacks.resumed(job)
+    for checkpoint in resumed if comm.rank == LEADER else ():
+        checkpoint.tell()
     guard = callbacks.guard(job, resumed)
     spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
     worker = job.worker(comm)
@@ -116,9 +118,9 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
     job, changes = relieved(job, fitted.relief)
     found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
     left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
-    return (
-        found | drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer) | on_lost | changes | logged
-    )
+    restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
+    found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
+    return found | on_lost | changes | logged | restarts
 
 
 def _trace(job: RankJob, spans: Spans, comm: Communicator, mailbox: Mailbox) -> None:
@@ -205,20 +207,21 @@ def _fit(
         mailbox: Letters between workers and servers.
     """
     comm, settings = module.worker.comm, job.settings.trainer
-    writers = callbacks.writers(job, module.model) if comm.rank == LEADER else callbacks.Writers()
+    writers = callbacks.writers(job, module.model, resumed) if comm.rank == LEADER else callbacks.Writers()
     watch = callbacks.watch(job, comm.world_size, writers.loggers) if comm.rank == LEADER else None
     with contextlib.nullcontext() if watch is None else contextlib.closing(watch):
         meter = SyncMeter(comm.end_of_sum)
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
         observer = Observer(module.worker, meter, channel, job.settings.timeout)
         relieving = relief(job, mailbox, watch, observer)
+        records = callbacks.records(job, module, observer, watch, guard, channel, writers)
         trainer = make_trainer(
             module,
             sync,
             meter,
             guard=guard,
             mailbox=mailbox,
-            callbacks=[observer, *_around(job, module), *relieving, *resumed, *_display(job, watch)],
+            callbacks=[observer, *records, *_around(job, module), *relieving, *resumed, *_display(job, watch)],
             logger=writers.loggers or False,
             max_epochs=settings.max_epochs,
             check_val_every_n_epoch=settings.check_val_every_n_epoch,
@@ -226,6 +229,8 @@ def _fit(
         )
         for checkpoint in resumed:
             checkpoint.place(trainer, module)
+        for record in records:
+            record.begin()
         trainer.fit(module)
         if any(checkpoint.is_over for checkpoint in resumed):
             _end_at_once(trainer, module, [*resumed, observer])
@@ -248,7 +253,7 @@ def _around(job: RankJob, module: TrainingModule) -> list[L.Callback]:
     return [
         callbacks.signs(),
         *callbacks.monitor(job, _writer(job, module)),
-        *([] if max_time is None else [TimeLimit(max_time)]),
+        *([] if max_time is None else [TimeLimit(max_time, job.start.begun if job.start else None)]),
         *callbacks.chosen(job, module.model),
         *callbacks.periodic(job),
     ]
@@ -296,7 +301,8 @@ def _finish(job: RankJob, module: TrainingModule, trainer: L.Trainer) -> dict[st
     worker = module.worker
     module.settle()
     if job.settings.trainer.checkpoint:
-        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), (trainer.current_epoch, 0))
+        position, keep = (trainer.current_epoch, 0), job.settings.trainer.keep_checkpoints
+        resume.save(job.folder / resume.FILE, trainer, module, resumable(job), position, keep=keep)
     before = drift(module.model, worker.comm)
     if (rule := monitor(trainer)) is not None:
         rule.take_best(module)

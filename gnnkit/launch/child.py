@@ -127,6 +127,34 @@ class Child:
         return bytes(self._board.phase).decode(errors="replace")
 
     @property
+    def training(self) -> bool:
+        """Whether the process takes steps of training."""
+        return bool(self._board.training)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the process saves a checkpoint when asked."""
+        return self.working and bool(self._board.saves)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether the process has saved a checkpoint since `ask_to_save`."""
+        return bool(self._board.saved)
+
+    def ask_to_save(self) -> None:
+        """Asks the process for a checkpoint."""
+        self._board.saved = False
+        self._board.asked = True
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Step of the run that the process takes or took last, and epoch, from 1.
+
+        0 before the first step.
+        """
+        return int(self._board.step), int(self._board.epoch)
+
+    @property
     def running(self) -> bool:
         return self.exitcode is None
 

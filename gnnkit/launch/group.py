@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any
 
@@ -18,14 +20,27 @@ from gnnkit.launch.allocator import share_one_arena
 from gnnkit.launch.child import Child
 from gnnkit.launch.signals import HANDLED, no_interruption, one_interruption, sigterm_as_exit
 from gnnkit.launch.watchdog import Patience, Watchdog, is_stopped
+from gnnkit.ranges import one_line
 
 # Seconds between looks. A death wakes the watch, unless a grandchild holds the pipe.
 POLL = 0.2
 GRACE = 0.3  # seconds for other reports, after a rank has failed of itself
 GRACE_FOR_CAUSE = 1.0  # the same, while only ranks that lost a peer have reported
+SAVING = 2.5  # seconds from a signal to the checkpoint
 TERMINATION = 2.0  # seconds from SIGTERM to SIGKILL
 LINGER = 10.0  # seconds from a rank's result to the rank's end
 STACKS = 3.0  # seconds for all processes to write their stacks
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended the processes of a group."""
+
+    name: str | None = None  # of the process. None: no single one
+    cause: str = ""  # a line
+    step: int | None = None  # of training, the first is 1. None: before the first
+    epoch: int | None = None  # of this step, the first is 1
+    at: float = field(default_factory=time.monotonic)  # seconds of `time.monotonic`
 
 
 class RankError(RuntimeError):
@@ -33,6 +48,16 @@ class RankError(RuntimeError):
 
     The message names the process, the exit and the error, and how the others ended.
     """
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        """Keeps the message.
+
+        Args:
+            message: What people read.
+            failure: The same in parts. Default: only the first line of the message.
+        """
+        super().__init__(message)
+        self.failure = failure or Failure(cause=message.partition("\n")[0])
 
 
 class Group:
@@ -82,7 +107,11 @@ class Group:
             if self._error is not None:
                 raise self._error
             self._beside()
-            self._watch()
+            try:
+                self._watch()
+            except (KeyboardInterrupt, SystemExit):
+                self._let_save()
+                raise
         return {number: child.result for number, child in enumerate(self._children) if not child.lost}
 
     @contextlib.contextmanager
@@ -141,6 +170,17 @@ class Group:
             if all(child.lost or child.report is not None for child in self._children):
                 linger = min(linger, time.monotonic() + LINGER)
 
+    def _let_save(self) -> None:
+        """Lets processes that train save a checkpoint, before a signal ends these."""
+        able = [child for child in self._children if child.saves]
+        for child in able:
+            child.ask_to_save()
+        deadline = time.monotonic() + SAVING
+        while able and time.monotonic() < deadline:
+            self._look(POLL / 4)
+            if any(child.has_saved for child in able) or not all(child.saves for child in able):
+                return
+
     def _spare(self) -> None:
         """Names the processes that have failed and that the others go on without."""
         for child in self._children:
@@ -176,24 +216,39 @@ class Group:
             return self._stuck(_blamed(silent))
         cause = min(failed, key=lambda child: (child.lost_peer, child.lost, child.failed_at))
         others = [str(child) for child in self._children if child is not cause]
-        error = RankError("\n".join([str(cause), *others, *cause.traceback]))
+        error = RankError("\n".join([str(cause), *others, *cause.traceback]), self._in_parts(str(cause), cause))
         if cause.report is None or not cause.mendable:
             return error
         mendable = UserError(cause.report["message"])
         mendable.__cause__ = error
         return mendable
 
+    def _in_parts(self, cause: str, child: Child | None) -> Failure:
+        """Returns a failure with the step of the process, or else of all.
+
+        Args:
+            cause: A line.
+            child: The process. None: no single one.
+        """
+        places = [each.place for each in self._children]
+        step, epoch = child.place if child is not None and child.place[0] else max(places)
+        at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
+        return Failure(None if child is None else child.name, one_line(cause), step or None, epoch or None, at)
+
     def _stuck(self, why: str) -> RankError:
         """Returns the error of processes that do not go on, with all stacks."""
-        lines = [why, *map(str, self._children)]
+        lines, failure = [why, *map(str, self._children)], self._in_parts(why, None)
         running = [child for child in self._children if child.working]
+        phases = {child: child.phase for child in running}  # a stopped process goes on below
         for number in (signal.SIGUSR1, signal.SIGCONT):  # a stopped process writes the stacks when continued
             for child in running:
                 child.signal(number)
         deadline = time.monotonic() + STACKS
-        for child in running:
-            lines.append(f"stacks of {child.name}, in {child.phase}:\n{child.stacks(deadline) or 'none'}")
-        return RankError("\n".join(lines))
+        stacks = {child: child.stacks(deadline) for child in running}
+        if waiting := [f"{child.name} in {place}" for child in running if (place := waits_in(stacks[child]))]:
+            lines.insert(1, f"waiting: {', '.join(waiting)}")
+        lines += [f"stacks of {child.name}, in {phases[child]}:\n{stacks[child] or 'none'}" for child in running]
+        return RankError("\n".join(lines), failure)
 
     def _end(self) -> None:
         """Ends every process, by SIGTERM first and by SIGKILL then."""
@@ -207,6 +262,23 @@ class Group:
             if all(child.ended_within(deadline) for child in self._children):
                 break
         self._ended.set()
+
+
+def waits_in(stacks: str) -> str | None:
+    """Names the collective, or other transfer, in which the main thread waits."""
+    _, _, main = stacks.partition("Current thread")
+    frames = re.findall(r'File "(.*)", line \d+ in (\w+)', main.partition("\n\n")[0])
+    found = None
+    for file, name in frames:  # the innermost first
+        if _COMM.search(file):
+            found = name
+        elif found is not None or not _WRAPPER.search(file):
+            break
+    return found
+
+
+_COMM = re.compile(r"[/\\](gnnkit[/\\]comm|torch[/\\]distributed)[/\\]")
+_WRAPPER = re.compile(r"[/\\](threading|socket|selectors|functools|contextlib)\.py$")  # below a transfer's frames
 
 
 def _blamed(silent: list[Child]) -> str:

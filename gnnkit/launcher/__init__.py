@@ -6,6 +6,7 @@ those that start processes here are in `gnnkit.launch`.
 """
 
 from gnnkit.launch.environment import StartedRank as StartedRank
+from gnnkit.launch.group import Failure as Failure
 from gnnkit.launch.group import RankError as RankError
 from gnnkit.launcher.base import JOBS as JOBS
 from gnnkit.launcher.base import RANKS as RANKS

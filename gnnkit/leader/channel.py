@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gnnkit.comm import Letter, Mailbox, PeerLost
+from gnnkit.comm import DeadlineExceeded, Letter, Mailbox, PeerLost
 from gnnkit.leader.watch import Watch, WorkerState
 
 LEADER = 0
@@ -48,6 +48,17 @@ class StateChannel:
         """
         if self._watch is not None:
             self._watch.measured(epoch, figures)
+
+    def catch_up(self, step: int, timeout: float) -> None:
+        """Waits on the leader until the states of all workers up to a step are there.
+
+        Gives up after `timeout` seconds without a state, as only figures lack then.
+        """
+        while self._watch is not None and self._watch.lacks(step):
+            try:
+                self._take(self._mailbox.take(_STATE, timeout=timeout), self._watch)
+            except DeadlineExceeded:
+                return
 
     def finish(self, timeout: float) -> None:
         """Ends the states of this rank.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,18 @@ class EpochLog:
         self._steps = 0
         for values in self._sums.values():
             values[:] = 0
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a later start of the ranks goes on with."""
+        sums = {name: values.tolist() for name, values in self._sums.items()}
+        return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": os.path.getsize(self._lines.name)}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on from `state`, on the same host. None: from an empty file."""
+        os.truncate(self._lines.name, 0 if state is None else state["size"])
+        if state is not None:
+            self._begun, self._steps = state["begun"], state["steps"]
+            self._sums = {name: np.array(values) for name, values in state["sums"].items()}
 
     def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
         """Writes the line of an evaluation.

@@ -126,7 +126,7 @@ def _write(folder: Path, name: str, graph: Graph, partition: Partition) -> Quali
 class _Process:
     """The program, as the watchdog sees it."""
 
-    name, count, phase = "the process that cuts the graph anew", 0, "cutting"
+    name, count, phase, training = "the process that cuts the graph anew", 0, "cutting", False
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -17,7 +17,7 @@ from gnnkit.leader.folder import EPOCHS
 from gnnkit.storage import write_atomically
 
 _NOT_SHOWN = (
-    "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced",
+    "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",
     "words_between", "per_class", "confusion", "command",
 )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import statistics
 import sys
@@ -12,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -130,6 +131,40 @@ class Watch:
             print(f"after step {after}: rank {rank} is lost, the run goes on", file=sys.stderr, flush=True)
             for step in sorted(self._waiting):
                 self._count(step)
+
+    def lacks(self, step: int) -> bool:
+        """Whether states of a step, or of one before, have not arrived yet."""
+        arrived = self.states[0].step if self.states else 0
+        return not self._lines.closed and arrived < step
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a later start of the ranks goes on with, as plain data."""
+        return {
+            "states": [] if self._lines.closed else [asdict(state) for state in self.states],
+            "size": os.path.getsize(self._lines.name),
+            "log": self._log.state(),
+            "stragglers": self.stragglers,
+            "train_loss": self.train_loss,
+            "work_max_over_mean": self.work_max_over_mean,
+            "epoch": [list(each) for each in self._epoch],
+            "edges": self._edges.tolist(),
+            "seconds": self._seconds,
+            "wait_share": self.wait_share,
+        }
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on from `state`, on the same host. None: from empty files.
+
+        Lines of later steps are taken away.
+        """
+        os.truncate(self._lines.name, 0 if state is None else state["size"])
+        self._log.restore(None if state is None else state["log"])
+        if state is not None:
+            self.states = [WorkerState(**fields) for fields in state["states"]]
+            self.stragglers, self.train_loss = state["stragglers"], state["train_loss"]
+            self.work_max_over_mean, self._seconds = state["work_max_over_mean"], state["seconds"]
+            self.wait_share, self._edges = state["wait_share"], np.array(state["edges"], np.int64)
+            self._epoch = [(loss, rows) for loss, rows in state["epoch"]]
 
     def _count(self, step: int) -> None:
         """Counts a step, if no state of a worker that is left is missing."""

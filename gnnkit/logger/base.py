@@ -39,6 +39,25 @@ class RunLogger(ABC):
             folder: The run folder.
         """
 
+    def mark(self, logger: Logger) -> Any:
+        """Writes all scalars so far, at a checkpoint. Returns their end, for `go_on`.
+
+        The value is for JSON. Default: nothing.
+        """
+        logger.save()
+
+    def go_on(self, folder: Path, steps: int, mark: Any) -> Logger:
+        """Makes the logger of ranks that were started again, on the leader.
+
+        Scalars after the mark come again. Default: `make`.
+
+        Args:
+            folder: The run folder, with what the logger before has written.
+            steps: Steps before the mark.
+            mark: From `mark`. None: all scalars come again.
+        """
+        return self.make(folder)
+
     def close(self, logger: Logger) -> None:  # noqa: B027 - most end with training
         """Ends the logger after the last scalar. The process ends without `atexit`."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnnkit.logger.base import RunLogger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+FILE = "metrics.csv"
 
 
 class Csv(RunLogger):
@@ -18,3 +22,24 @@ class Csv(RunLogger):
         from lightning.pytorch.loggers import CSVLogger
 
         return CSVLogger(folder, "", "csv")
+
+    def mark(self, logger: Logger) -> int:
+        logger.save()
+        return len(_rows(Path(logger.log_dir or "") / FILE))
+
+    def go_on(self, folder: Path, steps: int, mark: int | None) -> Logger:
+        rows = _rows(folder / "csv" / FILE)[: mark or 0]
+        logger: Any = self.make(folder)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Experiment logs directory .* exists")
+            writer = logger.experiment  # which deletes the file
+        writer.metrics += rows
+        return logger  # type: ignore[no-any-return]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Reads the rows of a table, without empty cells."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]

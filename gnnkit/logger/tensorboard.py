@@ -18,3 +18,8 @@ class TensorBoard(RunLogger):
         from lightning.pytorch.loggers import TensorBoardLogger
 
         return TensorBoardLogger(folder, "", "tensorboard", default_hp_metric=False)
+
+    def go_on(self, folder: Path, steps: int, mark: None) -> Logger:
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        return TensorBoardLogger(folder, "", "tensorboard", default_hp_metric=False, purge_step=steps)

@@ -55,7 +55,7 @@ def write(run: Run, folder: Path) -> Path:
     figures = [figure for _, _, drawn in sections for figure in drawn]
     more = {
         "learning": [_classes(run)],
-        "time": [_phases(run), _stragglers(run)],
+        "time": [_phases(run), _stragglers(run), _restarted(run)],
         "partition": [_balance(run), _rebalanced(run)],
     }
     body = [
@@ -207,6 +207,18 @@ def _change(change: Mapping[str, Any]) -> list[str]:
     moved = spelt(change.get("moved")) if change.get("unit") == "nodes" else "none, seeds"
     times = [f"{1e3 * (each or 0):.1f}" for each in (before, after)]
     return [spelt((epoch or 0) + 1), spelt(change.get("slow")), moved, *times, spelt(change.get("seconds"))]
+
+
+def _restarted(run: Run) -> Markup:
+    """Lists the restarts after ranks have died."""
+    found = run.result.get("restarted")
+    rows = [
+        [spelt(each.get(name)) for name in ("step", "epoch", "cause", "from_step", "seconds_lost")]
+        for each in (found if isinstance(found, list) else [])[:100]
+        if isinstance(each, Mapping)
+    ]
+    head = ["in step", "epoch", "cause", "went on after step", "seconds lost"]
+    return joined([element("h3", "Restarts"), table(head, rows, numbers=False)]) if rows else Markup()
 
 
 def _items(value: object) -> list[tuple[Any, Any]]:

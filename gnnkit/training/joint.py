@@ -27,7 +27,7 @@ class JointLoss:
     def __init__(self) -> None:
         self.losing = 0  # evaluations in which the joint model lost
         self.ratio: float | None = None  # of the last evaluation: loss of the joint model over the workers' own
-        self._highest = 0.0  # loss of the joint model so far
+        self.highest = 0.0  # loss of the joint model so far
 
     def look(self, module: TrainingModule, losses: Tensor) -> None:
         """Compares, and says once that the joint model loses. Collective.
@@ -43,9 +43,9 @@ class JointLoss:
         if not own_rows or not rows:
             return
         own, joint = own / own_rows, joint / rows
-        self._highest = max(self._highest, joint)
+        self.highest = max(self.highest, joint)
         self.ratio = joint / max(own, 1e-9)
-        if self.ratio <= LOSES or joint <= LEARNED * self._highest:
+        if self.ratio <= LOSES or joint <= LEARNED * self.highest:
             return
         self.losing += 1
         if self.losing == PATIENCE and comm.rank == 0:

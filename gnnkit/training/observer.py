@@ -54,12 +54,33 @@ class Observer(Callback):
         self.started = self.ended = time.perf_counter()
         self.spans = active()  # of a trace
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
+        self._goes_on, self._carried, self._over = False, 0.0, False
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a later start of the ranks goes on with."""
+        return {
+            "seconds": self.epoch_seconds,
+            "validations": [list(each) for each in self.validations],
+            "lower_is_better": self.lower_is_better,
+            "started": self.started,
+            "over": self._over,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from `state`, on the same host."""
+        self.epoch_seconds = list(state["seconds"])
+        self.validations = [(seconds, figure) for seconds, figure in state["validations"]]
+        self.lower_is_better, self.started, self._goes_on = state["lower_is_better"], state["started"], True
+        if self.epoch_seconds and not state["over"]:
+            self._carried = self.epoch_seconds.pop()  # of the epoch that goes on
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        self.started = time.perf_counter()
+        if not self._goes_on:
+            self.started = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
-        self.epoch_seconds.append(0.0)
+        self.epoch_seconds.append(self._carried)
+        self._carried = 0.0
         self._epoch = Measured(0.0, 0.0, 0.0, 0)
         self.meter.reset()
         self._mark = _Mark.now(module)
@@ -146,3 +167,4 @@ class Observer(Callback):
         module.settle()  # a worker that is ahead waits here for the others, without a deadline
         self.channel.finish(self.timeout)
         self.ended = time.perf_counter()
+        self._over = True

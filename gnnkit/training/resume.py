@@ -8,6 +8,7 @@ numbers, and the strategy hands out the batches from there on.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,14 @@ class PeriodicCheckpoint(Callback):
     """The callback that saves every so many epochs, and every so many steps of one."""
 
     def __init__(
-        self, path: Path, identity: Identity, epochs: int, steps: int | None, *, at_start: bool = False
+        self,
+        path: Path,
+        identity: Identity,
+        epochs: int,
+        steps: int | None,
+        *,
+        at_start: bool = False,
+        keep: int = 1,
     ) -> None:
         """Keeps the intervals.
 
@@ -56,19 +64,24 @@ class PeriodicCheckpoint(Callback):
             epochs: Epochs between checkpoints.
             steps: Steps of an epoch between checkpoints. None: only between epochs.
             at_start: Whether the run saves before the first step. Default: False.
+            keep: Number of the newest checkpoints that stay. Default: 1.
         """
         self.path, self.identity, self.epochs, self.steps = path, identity, epochs, steps
-        self.at_start = at_start
+        self.at_start, self.keep = at_start, keep
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
         epoch, is_first = trainer.current_epoch, trainer.current_epoch == module.resumed[0]
         if self.at_start if is_first else epoch % self.epochs == 0:
-            save(self.path, trainer, module, self.identity, module.resumed if is_first else (epoch, 0))
+            self.save(trainer, module, module.resumed if is_first else (epoch, 0))
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         done = batch_idx + 1
         if self.steps and done % self.steps == 0 and done < len(module.loader):
-            save(self.path, trainer, module, self.identity, (trainer.current_epoch, done))
+            self.save(trainer, module, (trainer.current_epoch, done))
+
+    def save(self, trainer: L.Trainer, module: TrainingModule, position: Position) -> None:
+        """Saves the state between two steps. Collective as `save` is."""
+        save(self.path, trainer, module, self.identity, position, keep=self.keep)
 
 
 def save(
@@ -77,6 +90,8 @@ def save(
     module: TrainingModule,
     identity: Identity,
     position: Position,
+    *,
+    keep: int = 1,
 ) -> None:
     """Saves the state of the run between two steps. The leader writes.
 
@@ -89,6 +104,7 @@ def save(
         module: The module of this rank.
         identity: Values that a resumed run must have in common.
         position: The epoch, and the step of the epoch that comes next.
+        keep: Number of the newest checkpoints that stay. Default: 1.
     """
     module.settle()
     own = state(trainer, module)
@@ -97,7 +113,7 @@ def save(
     workers = module.worker.comm.gather(packed) if _differs(module) else None
     if module.worker.comm.rank == 0:
         place = {"epoch": position[0], "step": position[1], "global_step": trainer.global_step}
-        checkpoint.save({**place, "identity": identity.to_dict(), **own, "workers": workers}, path)
+        checkpoint.save({**place, "identity": identity.to_dict(), **own, "workers": workers}, path, keep)
 
 
 def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
@@ -119,14 +135,29 @@ def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
     }
 
 
-def load(path: str) -> dict[str, Any]:
-    """Loads the checkpoint at `path`, or of the run folder `path`.
+def position(path: Path) -> tuple[int, int, int] | None:
+    """Returns epoch, step of the epoch and steps of the run at a checkpoint.
 
-    Raises `UserError` that names `trainer.resume` for anything else.
+    None where there is no checkpoint.
     """
-    file = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    saved = checkpoint.whole_numbers(path)
+    names = ("epoch", "step", "global_step")
+    epoch, step, steps = (saved.get(name, -1) for name in names)
+    return (epoch, step, steps) if saved.keys() >= set(names) else None
+
+
+def load(path: str) -> dict[str, Any]:
+    """Loads the checkpoint at `path`, or the newest whole one of the run folder `path`.
+
+    Has the file in `path`, and messages on newer files in `damaged`. Raises `UserError`
+    that names `trainer.resume` for anything else.
+    """
+    file, damaged = Path(path), list[str]()
     try:
-        saved = checkpoint.load(file)
+        if Path(path).is_dir():
+            saved, file, damaged = checkpoint.load_whole(file / FILE)
+        else:
+            saved = checkpoint.load(file)
     except UserError as error:
         raise UserError(f"trainer.resume={path}: {error}") from error
     if not isinstance(saved, dict) or not saved.keys() >= _PARTS.keys():
@@ -134,7 +165,7 @@ def load(path: str) -> dict[str, Any]:
     for name, kind in _PARTS.items():
         if not isinstance(saved[name], kind):
             raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run: {name} is wrong")
-    return saved | {"path": str(file)}
+    return saved | {"path": str(file), "damaged": damaged}
 
 
 _PARTS: dict[str, Any] = {
@@ -212,6 +243,11 @@ class Resume(Callback):
         check_identity(saved, identity)
         self.saved, self.path, self.ends = saved, saved["path"], ends
         self.is_over = False  # no step is left to take
+
+    def tell(self) -> None:
+        """Says which newer checkpoints are damaged."""
+        for problem in self.saved["damaged"]:
+            print(f"{problem}: goes on from {self.path}", file=sys.stderr, flush=True)
 
     def place(self, trainer: L.Trainer, module: TrainingModule) -> None:
         """Sets parameters, epoch and step, before `trainer.fit`.

@@ -156,12 +156,18 @@ class TimeLimit(Callback):
     The leader's clock decides for all ranks.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.started = seconds, time.monotonic()
+    def __init__(self, seconds: float, begun: float | None = None) -> None:
+        """Keeps the limit.
+
+        Args:
+            seconds: The time.
+            begun: Seconds of `time.monotonic` that it counts from. Default: the start.
+        """
+        self.seconds, self.begun, self.started = seconds, begun, time.monotonic()
         self.stopped: str | None = None  # why training ended
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        self.started = time.monotonic()
+        self.started = time.monotonic() if self.begun is None else self.begun
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         over = time.monotonic() - self.started >= self.seconds

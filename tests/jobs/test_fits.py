@@ -34,6 +34,8 @@ TORCHRUN = {
 # One for each row, in the order of the table.
 REFUSED = [
     [SAMPLED, SERVERS, ASYNC, "trainer.monitor=train_loss"],
+    [FULL, "trainer.checkpoint_every_minutes=5", "trainer.checkpoint=false"],
+    [SAMPLED, SERVERS, ASYNC, "trainer.checkpoint_every_minutes=5"],
     [SAMPLED, SERVERS, "sync.servers=1", "trainer.clip_norm=1.0"],
     [*PROGRAM, "job=predict", TRAINED],
     [SAMPLED, "model=pagerank"],
@@ -69,6 +71,10 @@ REFUSED = [
     [SAMPLED, LOST, LEADER, LINKS],
     [SAMPLED, LOST, LEADER, "comm=threads"],
     [SAMPLED, LOST, LEADER, "comm=gloo", "ENVIRONMENT"],
+    [FULL, "restarts=1", "ENVIRONMENT"],
+    [SAMPLED, "restarts=1", LEADER, LOST],
+    [FULL, "restarts=1", RELIEF],
+    [FULL, "restarts=1", "profile=true"],
     [SAMPLED, "comm=nccl", f"++{LINK}"],
     [SAMPLED, "comm=gloo", LINK, "ENVIRONMENT"],
 ]

@@ -8,6 +8,8 @@ import re
 import resource
 import signal
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +20,12 @@ import torch
 
 import gnnkit
 from gnnkit.comm.process import Gloo
-from gnnkit.launch.group import RankError
+from gnnkit.launch import progress as board
+from gnnkit.launch import watchdog
+from gnnkit.launch.group import RankError, waits_in
 from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.launch.progress import progress
-from gnnkit.launch.watchdog import Patience, cpu_seconds
+from gnnkit.launch.watchdog import Patience, could_run, cpu_seconds
 from gnnkit.model.gcn import GCN
 from tests.runs import BARE
 
@@ -160,6 +164,7 @@ def test_a_stopped_rank_is_named_before_the_others_give_up() -> None:
     assert "rank 0 was running, in step 3" in message
     assert "stacks of rank 0, in step 3" in message
     assert "in all_reduce" in message
+    assert re.search(r"(?m)^waiting: rank 0 in all_reduce, (rank 1 in \w+, )?rank 2 in all_reduce$", message)
 
 
 @pytest.mark.slow
@@ -203,15 +208,15 @@ def test_too_many_open_files_are_the_error_that_is_shown() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls: int) -> GCN:
-    """Makes a model that hangs on rank 1 in the nth call."""
+def own_gcn(in_features: int, num_classes: int, hang: Callable[[], None], calls: int, ranks: str = "1") -> GCN:
+    """Makes a model that hangs on some ranks in the nth call."""
 
     class Hanging(GCN):
         left = calls
 
         def forward(self, *arguments: Any) -> torch.Tensor:
             self.left -= 1
-            if self.left == 0 and os.environ["RANK"] == "1":
+            if self.left == 0 and os.environ["RANK"] in ranks:
                 hang()
             return super().forward(*arguments)
 
@@ -239,3 +244,130 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
     assert "stacks of rank 1" in message
     assert shows(message, hang)
     assert not (tmp_path / "run/prepared").exists()
+
+
+def turn(seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def trickle(seconds: float = 2.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        loop(0.005)
+        time.sleep(0.03)
+
+
+def turn_in_threads() -> None:
+    threads = [threading.Thread(target=turn, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    turn()
+
+
+def compute(seconds: float = 1.5) -> None:
+    """Shares one core with all ranks and with hogs."""
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    hogs = [subprocess.Popen(["timeout", str(seconds), "sh", "-c", "while :; do :; done"]) for _ in range(2)]
+    loop(seconds)
+    for hog in hogs:
+        hog.wait()
+
+
+def wait_for_program(seconds: float = 1.5) -> None:
+    subprocess.run(["timeout", str(seconds), "sh", "-c", "while :; do :; done"], check=False)
+
+
+def in_training(action: Callable[[], None], patience: Patience, *, trains: bool = True) -> None:
+    """Lets three ranks do `action` in the midst of training."""
+
+    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        board.training(trains)
+        progress("step 7")
+        action()
+        return {}
+
+    launch(function, 3, patience=patience)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", [turn, turn_in_threads])
+def test_ranks_that_all_turn_in_short_sleeps_hang(action: Callable[[], None]) -> None:
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"^no (step|progress) for \d s, and no.*: rank 0 in step 7"):
+        in_training(action, Patience(NEVER, 1.0, NEVER))
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("action", [compute, wait_for_program])
+def test_ranks_that_compute_in_training_are_left_alone(action: Callable[[], None]) -> None:
+    in_training(action, Patience(NEVER, 0.5, NEVER))
+
+
+@pytest.mark.slow
+def test_outside_of_training_a_little_use_of_the_cpu_is_work() -> None:
+    """A download turns in short waits too."""
+    in_training(trickle, Patience(NEVER, 1.0, NEVER), trains=False)
+
+
+@pytest.mark.slow
+def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LEAST", 2.0)
+    start = time.monotonic()
+    with pytest.raises(RankError, match=r"^no step for \d+ s, and no process does .* rank 1 in step 3") as caught:
+        gnnkit.train(
+            strategy="vertex_centric",
+            dataset={"name": "synthetic", "num_nodes": 100},
+            model=functools.partial(own_gcn, hang=turn, calls=4, ranks="01"),
+            workers=2,
+            comm={"name": "gloo", "timeout": 2.0},
+            trainer={"max_epochs": 8},
+            folder=tmp_path / "run",
+            **BARE,
+        )
+    assert "in turn" in str(caught.value)
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.slow
+def test_a_slow_rank_is_named_while_it_works(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LEAST", 0.5)
+
+    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+        board.training(True)
+        for step in range(80):
+            progress(f"step {step}")
+            time.sleep(0.02)
+        (loop if rank == 1 else time.sleep)(2.0)
+        return {}
+
+    launch(function, 3, patience=Patience(NEVER, 1.0, NEVER))
+    told = capfd.readouterr().err
+    assert re.fullmatch(r"no step for \d s, longer than usual: rank 1 in step 79, 2 others wait\n", told)
+
+
+def test_stacks_name_the_transfer_that_the_main_thread_waits_in() -> None:
+    ours, theirs = 'File "/x/gnnkit/comm/', 'File "/x/torch/distributed/distributed_c10d.py", line 1 in'
+    other = f'Thread 0x1 (most recent call first):\n  {ours}receiver.py", line 3 in read\n\n'
+    begin = "Current thread 0x2 (most recent call first):\n"
+    wait, model = 'File "/usr/lib/threading.py", line 320 in wait', 'File "/x/model.py", line 2 in forward'
+    assert waits_in(f'{other}{begin}  {theirs} all_reduce\n  {ours}process.py", line 9 in share\n  {model}') == "share"
+    assert waits_in(f'{begin}  {wait}\n  {ours}mailbox.py", line 9 in take\n  {model}\n\n{other}') == "take"
+    assert waits_in(f'{other}{begin}  {model}\n  {ours}process.py", line 9 in share') is None
+    assert waits_in(other) is None
+    assert waits_in("") is None
+
+
+def test_a_process_that_sleeps_could_not_run_and_one_that_computes_could() -> None:
+    assert could_run(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as process:
+        time.sleep(0.1)
+        assert not could_run(process.pid)
+        process.kill()

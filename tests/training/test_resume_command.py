@@ -71,6 +71,23 @@ def test_what_does_not_fit_is_refused_in_one_line(
     assert not (tmp_path / "more" / FILE).exists()
 
 
+@pytest.mark.slow
+def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_resumed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(tmp_path / "whole", trainer={"max_epochs": 4, "checkpoint_every": 1})
+    (tmp_path / "whole" / FILE).write_text("{}")
+    resumed = {"max_epochs": 4, "resume": str(tmp_path / "whole")}
+    result = run(tmp_path / "more", trainer=resumed)
+    assert result["epochs"] == 1
+    assert result["train_loss"] == whole["train_loss"]
+    told = f"is not whole: 'sha256': goes on from {tmp_path}/whole/checkpoints/last-1.json"
+    assert capfd.readouterr().err.count(told) == 1
+    result = run(tmp_path / "whole", trainer={"max_epochs": 5}, on_exists="resume")
+    assert result["epochs"] == 2
+    assert "the checkpoint before is whole" in capfd.readouterr().out
+
+
 class Net(nn.Module):
     """Takes the place of the configured model."""
 

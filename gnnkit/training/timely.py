@@ -1,0 +1,75 @@
+"""Checkpoints by the clock, and when the launcher asks for one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from gnnkit.launch.progress import can_save, is_asked, note_saved
+from gnnkit.training.resume import Position
+
+BETWEEN = 0.5  # seconds between two looks at the clock
+Save = Callable[[L.Trainer, Any, Position], None]
+
+
+class TimelyCheckpoint(Callback):
+    """The callback that saves where the leader's clock or the launcher says so.
+
+    Workers must step together. The leader decides for all, at steps that all know: at a
+    look it also says how many steps later the next look is. So a step costs nothing,
+    and a look one broadcast.
+    """
+
+    def __init__(self, save: Save, minutes: float | None) -> None:
+        """Keeps the interval.
+
+        Args:
+            save: Saves a checkpoint at a position. Collective.
+            minutes: Minutes between checkpoints. None: only where the launcher asks.
+        """
+        self.save, self.minutes = save, minutes
+        self._saved = self._looked = time.monotonic()
+        self._left = self._stride = 1  # steps to the next look, and between the last two
+
+    def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
+        self._saved = self._looked = time.monotonic()
+        can_save(True)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        can_save(False)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: Any) -> None:
+        if trainer.current_epoch != module.resumed[0]:
+            self._pass(trainer, module, (trainer.current_epoch, 0))
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        done = batch_idx + 1
+        if done < len(module.loader) and done % module.accumulate == 0:  # an evaluation may follow the last step
+            self._pass(trainer, module, (trainer.current_epoch, done))
+
+    def _pass(self, trainer: L.Trainer, module: Any, position: Position) -> None:
+        """Counts a place between two steps. Looks at the clock at some. Collective."""
+        self._left -= 1
+        if self._left:
+            return
+        comm = module.worker.comm
+        decision = torch.tensor(self._decided(), device=comm.device)
+        due, self._stride = comm.broadcast(decision, src=0).tolist()
+        self._left = self._stride
+        if due:
+            self.save(trainer, module, position)
+            if comm.rank == 0:  # who writes
+                note_saved()
+
+    def _decided(self) -> tuple[int, int]:
+        """Returns whether a checkpoint is due, and steps to the next look."""
+        now = time.monotonic()
+        due = is_asked() or (self.minutes is not None and now - self._saved >= 60 * self.minutes)
+        self._saved = now if due else self._saved
+        pace, self._looked = max(now - self._looked, 1e-6) / self._stride, now
+        return int(due), max(1, min(2 * self._stride, int(BETWEEN / pace)))

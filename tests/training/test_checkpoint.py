@@ -1,0 +1,134 @@
+"""Checkpoints that stay beside the newest, and saves that are killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from gnnkit import storage
+from gnnkit.errors import UserError
+from gnnkit.training import checkpoint, resume
+
+
+def state(number: int) -> dict[str, Any]:
+    return {"number": number, "x": torch.full((100,), float(number))}
+
+
+def numbers(path: Path) -> list[int]:
+    return [checkpoint.load(file)["number"] for file in checkpoint.kept(path)]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_newest_checkpoints_stay_and_tensors_of_no_other(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "last.json"
+    for number in range(5):
+        checkpoint.save(state(number), path, keep)
+        assert numbers(path) == list(range(number, max(number - keep, -1), -1))
+    names = ["last.json", "last-1.json", "last-2.json"]
+    assert [file.name for file in checkpoint.kept(path)] == names[:keep]
+    assert len(list(tmp_path.iterdir())) == 2 * keep
+    checkpoint.save(state(9), path, 1)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_same_state_saved_twice_is_one_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.json"
+    for number in (1, 2, 2):
+        checkpoint.save(state(number), path, 2)
+    assert numbers(path) == [2, 1]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def newest_tensors(path: Path) -> Path:
+    return max(path.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
+@pytest.mark.parametrize("of_tensors", [False, True])
+def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_counts(
+    tmp_path: Path, damage: Callable[[Path], None], of_tensors: bool
+) -> None:
+    path = tmp_path / resume.FILE
+    for number in (1, 2):
+        checkpoint.save(state(number), path, 2)
+    damage(newest_tensors(path) if of_tensors else path)
+    loaded, file, damaged = checkpoint.load_whole(path)
+    assert (loaded["number"], file.name) == (1, "last-1.json")
+    assert len(damaged) == (1 if path.exists() else 0)
+    told = checkpoint.use_newest_whole(path)
+    assert told == (True, damaged)
+    assert numbers(path) == [1]
+    assert checkpoint.kept(path) == [path]
+    checkpoint.save(state(3), path, 2)
+    assert numbers(path) == [3, 1]
+
+
+def test_where_no_checkpoint_is_whole_nothing_is_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "last.json"
+    for number in (1, 2):
+        checkpoint.save(state(number), path, 2)
+    for file in checkpoint.kept(path):
+        cut(file)
+    is_whole, problems = checkpoint.use_newest_whole(path)
+    assert (is_whole, len(problems)) == (False, 2)
+    assert len(checkpoint.kept(path)) == 2
+    with pytest.raises(UserError, match=r"last\.json is not whole"):
+        checkpoint.load_whole(path)
+
+
+def killed_at(line: int, path: Path) -> bool:
+    """Saves in a fork that ends at the nth line. Returns whether it came so far."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    left = line
+    ours = {checkpoint.__file__, storage.__file__}
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in ours:
+            return None
+        left -= event == "line"
+        if left < 0:
+            os._exit(1)
+        return trace
+
+    sys.settrace(trace)
+    checkpoint.save(state(3), path, 2)
+    os._exit(0)
+
+
+@pytest.mark.slow
+def test_a_save_that_is_killed_at_any_line_leaves_the_checkpoints_before_or_the_new_one(tmp_path: Path) -> None:
+    line, seen = 0, set()
+    for number in (1, 2):
+        checkpoint.save(state(number), tmp_path / "before/last.json", 2)
+    while True:
+        path = shutil.copytree(tmp_path / "before", tmp_path / str(line)) / "last.json"
+        was_killed = killed_at(line, path)
+        found = numbers(path)
+        seen.add(found[0])
+        assert found[0] in (2, 3)
+        assert 2 in found
+        if not was_killed:
+            break
+        line += 1
+    assert line > 100
+    assert seen == {2, 3}
