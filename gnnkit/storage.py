@@ -137,16 +137,28 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
         arrays: Arrays by name. None is left out.
         meta: Plain data for JSON.
     """
+    with whole_folder(folder, meta) as temporary:
+        for name, array in arrays.items():
+            if array is not None:
+                with _synced(temporary / f"{name}.npy") as file:
+                    np.save(file, array, allow_pickle=False)
+
+
+@contextmanager
+def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
+    """Makes a folder for arrays, which takes the place of `folder` when all is written.
+
+    Args:
+        folder: The folder, like that of `save_arrays`.
+        meta: Plain data for JSON.
+    """
     if folder.exists() and not _is_ours(folder):
         raise UserError(f"{folder} exists and holds something else: it will not be replaced")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(folder)
     temporary.mkdir()
     try:
-        for name, array in arrays.items():
-            if array is not None:
-                with _synced(temporary / f"{name}.npy") as file:
-                    np.save(file, array, allow_pickle=False)
+        yield temporary
         with _synced(temporary / _META) as file:
             file.write(json.dumps(meta).encode())
         _sync_folder(temporary)

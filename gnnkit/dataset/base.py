@@ -30,6 +30,7 @@ class Dataset(ABC):
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
+    in_pieces: ClassVar[bool] = False  # whether `job=import` reads the files piece by piece
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
 
     @property

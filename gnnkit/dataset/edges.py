@@ -66,6 +66,8 @@ class EdgeFolder(Dataset):
     Tables have at most 16,384 columns.
     """
 
+    in_pieces = True
+
     def __init__(
         self,
         root: str,

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from gnnkit import _core
 from gnnkit.checks import Array
-from gnnkit.dataset.importing.arrays import File, Rows
+from gnnkit.rows import File, Rows
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.importing.sources import Source
 from gnnkit.errors import UserError

@@ -14,7 +14,7 @@ from gnnkit import checks
 from gnnkit.checks import Array
 from gnnkit.dataset.base import with_split
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing.arrays import Rows
+from gnnkit.rows import Rows
 from gnnkit.dataset.importing.edges import Room
 from gnnkit.dataset.importing.progress import Teller
 from gnnkit.dataset.importing.sources import CsvSource, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,23 @@ class Journal:
 class Teller:
     """Lines about the phase, how far it is, and the seconds that are left."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self, sign: Callable[[str], None] = lambda phase: None, *, quiet: bool = False) -> None:
+        """Keeps where to tell.
+
+        Args:
+            sign: called with the phase, often, as a sign of progress.
+            quiet: whether to print nothing.
+        """
+        self._sign, self._quiet = sign, quiet
         self._terminal = bool(sys.stderr) and sys.stderr.isatty()
         self._phase, self._begun, self._told, self._from = "", 0.0, 0.0, 0
 
     def begin(self, phase: str, done: int = 0) -> None:
         """Begins a phase, of which some is done already."""
         self._phase, self._from = phase, done
+        self._sign(phase)
+        if not self._quiet:
+            print(phase, file=sys.stderr, flush=True)
         self._begun = self._told = time.monotonic()
 
     def tell(self, done: int, total: int | None, what: str) -> None:
@@ -75,6 +84,7 @@ class Teller:
             total: all things, or None where nobody knows.
             what: the things.
         """
+        self._sign(self._phase)
         now = time.monotonic()
         if self._quiet or now - self._told < (_TELL if self._terminal else _TELL_FILE):
             return
