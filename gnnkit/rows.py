@@ -30,7 +30,7 @@ class File:
 
         Raises `UserError` where the disk takes no more.
         """
-        rest = memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+        rest = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
         try:
             while rest:
                 written = os.pwrite(self._descriptor, rest, place)
@@ -41,7 +41,7 @@ class File:
     def read(self, shape: Sequence[int], dtype: npt.DTypeLike, place: int) -> Array:
         """Reads an array. Raises `UserError` for too few bytes."""
         found = np.empty(tuple(shape), dtype)
-        rest = memoryview(found.reshape(-1).view(np.uint8))
+        rest = found.reshape(-1).view(np.uint8).data
         while rest:
             read = os.preadv(self._descriptor, [rest], place)
             if not read:

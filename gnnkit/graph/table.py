@@ -186,7 +186,7 @@ class Table:
         return numbers
 
     def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
-        """Refuses numbers [rows] of nodes that are not below `num_nodes`, or below 0."""
+        """Refuses numbers [rows] of nodes that are not within 0..num_nodes-1."""
         if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):
             self._refuse(name, (ids < 0) | (ids >= num_nodes), ids, f"is out of range for {num_nodes} nodes")
 

@@ -120,9 +120,9 @@ class Import(Run):
     """job=import. Goes on where the same job was interrupted in the run folder."""
 
     def check(self, order: Order) -> Order:
-        from gnnkit.jobs.fits import check_import
+        from gnnkit.jobs import importing
 
-        check_import(order.settings, given=order.graph is not None)
+        importing.check(order.settings, given=order.graph is not None)
         return super().check(order)
 
     def check_parts(self, order: Order) -> Order:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gnnkit.errors import UserError
 from gnnkit.jobs.inputs import dense_readers
 from gnnkit.jobs.parts import Parts
-from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
+from gnnkit.settings import DEFAULT_TASK, Settings
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
 
@@ -30,20 +30,6 @@ def check(parts: Parts) -> None:
             for message, holds in topic.refused.items():
                 if holds(parts.settings, parts):
                     raise UserError(_spelt(message, parts))
-
-
-def check_import(settings: Settings, *, given: bool) -> None:
-    """Raises `UserError` for what job=import does not do, with the command that does.
-
-    Args:
-        settings: The configuration.
-        given: Whether the graph comes from Python.
-    """
-    if given:
-        raise UserError("job=import reads a folder of tables: job=partition cuts a graph from Python")
-    for message, holds in IMPORT.items():
-        if holds(settings):
-            raise UserError(message.format(s=settings))
 
 
 def _spelt(message: str, parts: Parts) -> str:
@@ -220,26 +206,3 @@ TOPICS = (
     _LOST_WORKERS,
     _LINK,
 )
-_CUT = "job=partition dataset={s.dataset.name} does so in memory"
-# What job=import refuses, by message.
-IMPORT: Mapping[str, Callable[[Settings], object]] = {
-    "job=import reads dataset=edges piece by piece, and dataset={s.dataset.name} as a whole: use job=partition": lambda s: (
-        not s.dataset.load().in_pieces
-    ),
-    "partition.nodes={s.partition.nodes.name}: job=import knows no edges when it chooses owners: choose contiguous, "
-    f"hash, random or stored, {_CUT}": lambda s: (
-        s.partition.nodes.name == AUTO or s.partition.nodes.load().reads_edges
-    ),
-    f"partition.grid={{s.partition.grid}}: job=import cuts for partition.grid=1d, {_CUT}": lambda s: (
-        s.partition.grid != "1d"
-    ),
-    f"partition.border={{s.partition.border}}: job=import moves no nodes and edges after the cut, {_CUT}": lambda s: (
-        s.partition.border != "none"
-    ),
-    f"input_rows=sparse: job=import writes rows of features with their zeros, {_CUT} without": lambda s: (
-        s.input_rows == "sparse"
-    ),
-    f"task={{s.task.name}}: job=import writes stores of tasks about nodes, {_CUT}": lambda s: (
-        not issubclass(s.task.load(), NodeTask)
-    ),
-}

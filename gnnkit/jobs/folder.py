@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -183,7 +184,9 @@ def _goes_on(folder: Path, settings: Settings) -> bool:
     if not settings.job.goes_on or settings.on_exists == "replace" or (folder / STORE).exists():
         return False
     config = folder / _CONFIG
-    return config.is_file() and f"job: {settings.job}\n" in config.read_text(encoding="utf-8")
+    return (
+        config.is_file() and re.search(rf"^job: {settings.job}\b", config.read_text(encoding="utf-8"), re.M) is not None
+    )
 
 
 def _is_empty(folder: Path) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from gnnkit.dataset.importing.graph import files_of
@@ -14,9 +16,47 @@ from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.folder import WORK
+from gnnkit.leader.importing import imported, told_disk
 from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
+from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
 from gnnkit.store.manifest import KEYS, Manifest
+
+_CUT = "job=partition dataset={s.dataset.name} does so in memory"
+# What job=import refuses, by message.
+REFUSED: Mapping[str, Callable[[Settings], object]] = {
+    "job=import reads dataset=edges piece by piece, and dataset={s.dataset.name} as a whole: use job=partition": lambda s: (
+        not s.dataset.load().in_pieces
+    ),
+    "partition.nodes={s.partition.nodes.name}: job=import knows no edges when it chooses owners: choose contiguous, "
+    f"hash, random or stored, {_CUT}": lambda s: s.partition.nodes.name == AUTO or s.partition.nodes.load().reads_edges,
+    f"partition.grid={{s.partition.grid}}: job=import cuts for partition.grid=1d, {_CUT}": lambda s: (
+        s.partition.grid != "1d"
+    ),
+    f"partition.border={{s.partition.border}}: job=import moves no nodes and edges after the cut, {_CUT}": lambda s: (
+        s.partition.border != "none"
+    ),
+    f"input_rows=sparse: job=import writes rows of features with their zeros, {_CUT} without": lambda s: (
+        s.input_rows == "sparse"
+    ),
+    f"task={{s.task.name}}: job=import writes stores of tasks about nodes, {_CUT}": lambda s: (
+        s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
+    ),
+}
+
+
+def check(settings: Settings, *, given: bool) -> None:
+    """Raises `UserError` for what job=import does not do, with the command that does.
+
+    Args:
+        settings: The configuration.
+        given: Whether the graph comes from Python.
+    """
+    if given:
+        raise UserError("job=import reads a folder of tables: job=partition cuts a graph from Python")
+    for message, holds in REFUSED.items():
+        if holds(settings):
+            raise UserError(message.format(s=settings))
 
 
 def import_tables(order: Order) -> Result:
@@ -25,7 +65,9 @@ def import_tables(order: Order) -> Result:
     Args:
         order: What was asked, with the run folder.
     """
-    figures = run_in_child(_written, order, patience=Patience.of(order.settings.timeout))
+    patience, asked = Patience.of(order.settings.timeout), asked_of(order)
+    found = run_in_child(imported, order.settings, order.run_folder, asked, patience=patience)
+    figures = run_in_child(_stored, order, found, asked, patience=patience)
     return Result(order.settings.job.name, figures, figures.pop("summary"))
 
 
@@ -56,7 +98,8 @@ def asked_of(order: Order) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _written(order: Order) -> dict[str, Any]:
-    from gnnkit.leader.importing import write  # imports torch, in the child alone
+def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:
+    from gnnkit.leader.imported import store  # imports torch, in the child alone
 
-    return write(order.settings, order.run_folder, asked_of(order))
+    with told_disk(order.run_folder):
+        return store(order.settings, order.run_folder, Path(found), asked)

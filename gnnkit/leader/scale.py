@@ -60,7 +60,9 @@ class Scale:
         if isinstance(features, SparseFeatures):
             raise UserError("features.scale=standard: features without zeros would be dense then: choose row or none")
         if features.shape[1] != len(self.mean or ()):
-            raise UserError(f"dataset has {features.shape[1]} columns of features, the model reads {len(self.mean or ())}")
+            raise UserError(
+                f"dataset has {features.shape[1]} columns of features, the model reads {len(self.mean or ())}"
+            )
         rows = np.empty(features.shape, features.dtype)
         for start in range(0, len(features), _ROWS):
             rows[start : start + _ROWS] = self.rows(features[start : start + _ROWS])
@@ -72,7 +74,8 @@ class Scale:
             return some
         if self.kind == "row":
             return normalized(some)
-        return ((some - np.array(self.mean)) / np.array(self.deviation)).astype(some.dtype)
+        scaled: Floats = ((some - np.array(self.mean)) / np.array(self.deviation)).astype(some.dtype)
+        return scaled
 
 
 def choose(graph: Graph, kind: str) -> tuple[Scale, str]:

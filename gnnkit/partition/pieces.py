@@ -37,7 +37,11 @@ def write_shards(graph: Graph, partition: Partition, root: Path, edges: int) -> 
     if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
         raise UserError(f"partition.grid={grid}: a graph is cut piece by piece on grids of workers x 1 x 1 only")
     by_rank, start = grouped(partition.node_rank, grid.world_size)
-    shared = {"looped": looped(graph.csc), "in_degree": _in_degree(graph, edges), "out_degree": _out_degree(graph, edges)}
+    shared = {
+        "looped": looped(graph.csc),
+        "in_degree": _in_degree(graph, edges),
+        "out_degree": _out_degree(graph, edges),
+    }
     _forget(graph)
     for rank in range(grid.world_size):
         scalars = {

@@ -135,7 +135,7 @@ class Shard:
 
     @classmethod
     def trusted(cls, folder: Path) -> Shard:
-        """Maps a shard that gnnkit has written just now, without a look at each edge."""
+        """Maps a shard that gnnkit has just written, without a look at each edge."""
         return cls._of_folder(folder, CSC.trusted)
 
     @classmethod

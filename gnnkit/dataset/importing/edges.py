@@ -13,6 +13,7 @@ results are those of `Graph.from_edges`.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,16 +26,17 @@ import pyarrow as pa
 
 from gnnkit import _core
 from gnnkit.checks import Array
-from gnnkit.rows import File, Rows
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.importing.sources import Source
 from gnnkit.errors import UserError
 from gnnkit.graph.fields import check_implied
 from gnnkit.graph.ids import IdTable
 from gnnkit.graph.table import Table
+from gnnkit.rows import File, Rows
 
 MOST_BINS = 1 << 16
 COMMIT = 10.0  # seconds of work that an interrupted import does again at most, beside one piece
+_DATA = 0.6  # of the memory that is given. The rest is for the program and its copies
 _PIECE_SHARE = 4  # of the memory, for a piece that is read
 _PIECE_BYTES = 120  # of an edge in such a piece
 _SORT_BYTES = 64  # of an edge in a bucket that is sorted
@@ -46,10 +48,19 @@ _INT32 = 2**31
 class Room:
     """The memory and the threads of an import."""
 
-    memory: int  # bytes of data at the same time
+    given: int  # bytes that the import may take
     threads: int
     commit: float = COMMIT  # seconds
     bucket: int | None = None  # edges of a bucket. None: by the memory
+
+    @property
+    def memory(self) -> int:
+        """Bytes of data at the same time."""
+        return int(_DATA * self.given)
+
+    def too_little(self, what: str, needed: int) -> UserError:
+        """Returns the error for `what` that needs more bytes of data than there are."""
+        return UserError(f"memory={self.given}: {what}: give memory={math.ceil(needed / _DATA)} or more")
 
     def piece(self, row: int) -> int:
         """Returns the edges of a piece, for further columns of `row` bytes."""
@@ -240,10 +251,9 @@ class Buckets:
             of_bin[number] = len(first) - 1
             size, total = size + edges, total + edges
             if edges > most and room.bucket is None:
-                raise UserError(
-                    f"memory={room.memory}: the nodes {number << shift} to {(number + 1 << shift) - 1} have {edges:,} "
-                    f"in-edges, which are sorted together: give memory={edges * (_SORT_BYTES + 3 * found.row) * 2} or more"
-                )
+                nodes = f"the nodes {number << shift} to {(number + 1 << shift) - 1}"
+                needed = edges * (_SORT_BYTES + 3 * found.row)
+                raise room.too_little(f"{nodes} have {edges:,} in-edges, which are sorted together", needed)
         return cls(shift, of_bin, [*first, num_nodes], [*start, total], num_nodes)
 
     def __len__(self) -> int:

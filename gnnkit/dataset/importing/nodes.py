@@ -1,4 +1,4 @@
-"""What belongs to nodes: ids, labels, splits, and features that are written in a stream."""
+"""What belongs to nodes: ids, labels, splits, and features written in a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gnnkit import checks
 from gnnkit.checks import Array
 from gnnkit.dataset.base import with_split
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.rows import Rows
 from gnnkit.dataset.importing.edges import Room
 from gnnkit.dataset.importing.progress import Teller
 from gnnkit.dataset.importing.sources import CsvSource, Source
@@ -22,8 +21,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Labels
 from gnnkit.graph.features import normalized
 from gnnkit.graph.ids import IdTable
-
 from gnnkit.graph.table import Table, as_ids, is_text, labels_of_words, narrowed
+from gnnkit.rows import Rows
 from gnnkit.storage import check_regular, forget_pages, read_npy
 
 _ID_BYTES = 64  # of an id that is a number, while ids are read and found
@@ -46,17 +45,15 @@ def read_ids(folder: EdgeFolder, source: Source | None, room: Room) -> Nodes:
     if source is None:
         return Nodes(_rows_of_features(folder) if folder.num_nodes is None else folder.num_nodes, None, None)
     folder.asked("id", source.names, source.title)
-    parts, size = [], 0
+    parts, size, rows = [], 0, 0
     types = {folder.id: pa.string()} if isinstance(source, CsvSource) else None
     for piece in source.pieces(_PIECE, [folder.id], types):
         column = piece.plain(folder.id)
         parts.append(column)
+        rows += len(column)
         size += column.nbytes + _ID_BYTES * len(column)
         if size > room.memory:
-            raise UserError(
-                f"memory={room.memory}: ids of the nodes need more, about {2 * size:,} bytes or more: give more memory, "
-                "or number the nodes 0, 1, ... and leave the column of ids out of nodes"
-            )
+            raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", 2 * size)
     column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
     if isinstance(source, CsvSource):
         column = narrowed(column)
@@ -91,9 +88,7 @@ def read_labels(folder: EdgeFolder, source: Source | None, count: int, room: Roo
     Raises `UserError` for labels and splits that do not fit.
     """
     if count * _NODE_BYTES > room.memory:
-        raise UserError(
-            f"memory={room.memory}: labels and splits of {count:,} nodes need {2 * count * _NODE_BYTES:,} bytes: give more"
-        )
+        raise room.too_little(f"{count:,} nodes have more labels and splits than that", count * _NODE_BYTES)
     given, names = folder.array("labels"), None
     labels: Labels | None = None
     split: Array | None = None
