@@ -53,9 +53,10 @@ def saved(folder: Path, target: Path, **options: Any) -> Path:
 
 
 def write_edges(folder: Path, form: str, columns: dict[str, Any]) -> None:
-    table, ends = pa.table(columns), [columns["src"], columns["dst"]]
+    table = pa.table(columns)
     if form in ("two rows", "two columns", "fortran"):
-        ends = np.array(ends) if form == "two rows" else np.array(ends).T
+        both = np.array([columns["src"], columns["dst"]])
+        ends = both if form == "two rows" else both.T
         np.save(folder / "edges.npy", np.asfortranarray(ends.T) if form == "fortran" else np.ascontiguousarray(ends))
     elif form == "fields":
         rows = np.empty(len(columns["src"]), [(name, np.asarray(column).dtype) for name, column in columns.items()])
@@ -75,6 +76,34 @@ def write_edges(folder: Path, form: str, columns: dict[str, Any]) -> None:
             )
             pa.parquet.write_table(some, parts / f"part.{number}.parquet")
         (parts / "_SUCCESS").touch()
+
+
+def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict[str, Any]:
+    """Writes a table of nodes, and features. Returns the options."""
+    options: dict[str, Any] = {}
+    rng, n = np.random.default_rng(seed + 1000), len(ids)
+    nodes: dict[str, Any] = {"id": ids}
+    labels = draw.choice([None, "classes", "words", "numbers"])
+    if labels is not None:
+        known = rng.integers(-1, 3, n)
+        words = [["", "cat", "dog", "eel"][label + 1] for label in known]
+        nodes["label"] = {"classes": known, "words": words, "numbers": rng.random(n)}[labels]
+        split = rng.integers(0, 4, n) * (known >= 0 if labels != "numbers" else 1)
+        if draw.random() < 0.5:
+            nodes["split"] = [["none", "train", "val", "test"][each] for each in split]
+        elif (known >= 0).sum() > 3 or (labels == "numbers" and n > 3):
+            options |= {"split": [0.6, 0.2, 0.2], "seed": seed}
+    if draw.random() < 0.6:
+        nodes |= {"f0": rng.normal(size=n), "f1": rng.integers(0, 5, n)}
+    elif draw.random() < 0.7:
+        np.save(folder / "features.npy", rng.random((n, 3)).astype(draw.choice(["f2", "f4", "f8", "i4"])))
+    options["row_normalize"] = draw.random() < 0.3
+    table = pa.table(nodes)
+    if draw.random() < 0.5:
+        pa.csv.write_csv(table, folder / "nodes.csv")
+    else:
+        pa.parquet.write_table(table, folder / "nodes.parquet", row_group_size=5)
+    return options
 
 
 def random_folder(folder: Path, seed: int) -> dict[str, Any]:
@@ -106,27 +135,7 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
         ids = np.arange(n) if kind == "numbers" else rng.permutation(10 * n)[:n] - 3
         ids = np.array([f"id {i}" for i in ids]) if kind == "text" else ids
         columns |= {"src": ids[src], "dst": ids[dst]}
-        nodes: dict[str, Any] = {"id": ids}
-        labels = draw.choice([None, "classes", "words", "numbers"])
-        if labels is not None:
-            known = rng.integers(-1, 3, n)
-            words = [["", "cat", "dog", "eel"][label + 1] for label in known]
-            nodes["label"] = {"classes": known, "words": words, "numbers": rng.random(n)}[labels]
-            split = rng.integers(0, 4, n) * (known >= 0 if labels != "numbers" else 1)
-            if draw.random() < 0.5:
-                nodes["split"] = [["none", "train", "val", "test"][each] for each in split]
-            elif (known >= 0).sum() > 3 or (labels == "numbers" and n > 3):
-                options |= {"split": [0.6, 0.2, 0.2], "seed": seed}
-        if draw.random() < 0.6:
-            nodes |= {"f0": rng.normal(size=n), "f1": rng.integers(0, 5, n)}
-        elif draw.random() < 0.7:
-            np.save(folder / "features.npy", rng.random((n, 3)).astype(draw.choice(["f2", "f4", "f8", "i4"])))
-        options["row_normalize"] = draw.random() < 0.3
-        table = pa.table(nodes)
-        if draw.random() < 0.5:
-            pa.csv.write_csv(table, folder / "nodes.csv")
-        else:
-            pa.parquet.write_table(table, folder / "nodes.parquet", row_group_size=5)
+        options |= random_nodes(folder, ids, seed, draw)
     write_edges(folder, form, columns)
     return options
 
@@ -298,7 +307,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[found.dictionary_page_offset : found.dictionary_page_offset + 12] = b"\xff" * 12
     path.write_bytes(data)
-    with pytest.raises(UserError, match="edges.parquet, row group 1: "):
+    with pytest.raises(UserError, match=r"edges\.parquet, row group 1: "):
         imported(tmp_path / "data", tmp_path / "work", Room(1 << 26, 1))
 
 
@@ -309,7 +318,9 @@ def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path) -> None:
     ):
         imported(folder, tmp_path / "work", Room(1 << 16, 1), num_nodes=9)
     bad(tmp_path / "text", edges={"src": ["a"], "dst": ["b"]}, nodes={"id": [f"node {i}" for i in range(5000)]})
-    with pytest.raises(UserError, match="memory=65536: nodes.parquet has more ids than that, 520 of them so far: give"):
+    with pytest.raises(
+        UserError, match=r"memory=65536: nodes\.parquet has more ids than that, 520 of them so far: give"
+    ):
         imported(tmp_path / "text", tmp_path / "work", Room(1 << 16, 1))
 
 

@@ -1,4 +1,4 @@
-"""job=import writes the store that job=partition writes, and goes on when it was ended."""
+"""job=import writes the store of job=partition, and goes on when it was ended."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
 def test_a_run_from_an_imported_store_is_the_run_on_the_tables(strategy: str, tmp_path: Path) -> None:
     data = tables(tmp_path / "data")
     run("import", data, tmp_path / "store", workers=2, strategy="auto")
-    keys = {"strategy": strategy, "comm": "threads", "threads": 1, "trainer": {"max_epochs": 2}, **BARE}
+    keys: dict[str, Any] = {"strategy": strategy, "comm": "threads", "threads": 1, "trainer": {"max_epochs": 2}, **BARE}
     found = gnnkit.train(dataset={"name": "store", "root": str(tmp_path / "store")}, folder=tmp_path / "a", **keys)
     expected = run("train", data, tmp_path / "b", workers=2, **keys)
     assert found["train_loss"] == expected["train_loss"]

@@ -119,7 +119,7 @@ impl<'a> Texts<'a> {
         }
         check_ids("offsets", offsets, data.len() + 1, "bytes")?;
         if let Some(at) = offsets.windows(2).position(|pair| pair[1] < pair[0]) {
-            return Err(Error::IndptrDecreases {
+            return Err(Error::OffsetsDecrease {
                 position: at + 1,
                 value: offsets[at + 1],
                 previous: offsets[at],
@@ -156,21 +156,21 @@ impl IdTable {
     /// is there a second time.
     pub fn new(texts: Texts<'_>) -> Result<Self, Error> {
         if texts.len() >= EMPTY as usize {
-            let (name, actual, limit) = ("texts", texts.len(), EMPTY as usize - 1);
+            let (name, actual, limit) = ("offsets", texts.len(), EMPTY as usize - 1);
             return Err(Error::TooMany { name, actual, limit });
         }
         let room = (2 * texts.len()).max(2).next_power_of_two();
         let mut table = Self {
             data: texts.data.to_vec(),
             offsets: texts.offsets.to_vec(),
-            places: filled(EMPTY, Some(room), "texts", texts.len())?,
+            places: filled(EMPTY, Some(room), "offsets", texts.len())?,
         };
         for number in 0..texts.len() {
             let place = table.place(texts.get(number));
             let first = table.places[place];
             if first != EMPTY {
                 return Err(Error::Repeated {
-                    name: "texts",
+                    name: "data",
                     position: number,
                     first: first as usize,
                     value: number as i64,
@@ -183,7 +183,7 @@ impl IdTable {
 
     /// The number of each text, -1 for one that the table lacks.
     pub fn find(&self, texts: Texts<'_>, threads: usize) -> Result<Vec<i64>, Error> {
-        let mut found = filled(-1i64, Some(texts.len()), "texts", texts.len())?;
+        let mut found = filled(-1i64, Some(texts.len()), "offsets", texts.len())?;
         let mut rest = &mut found[..];
         let mut work = Vec::new();
         for part in parts(texts.len(), threads) {
@@ -256,7 +256,7 @@ mod tests {
         }
         let twice = Texts::new(b"aba", &[0, 1, 2, 3]).unwrap();
         let told = IdTable::new(twice).unwrap_err().to_string();
-        assert_eq!(told, "texts[2] = 2 repeats texts[0]");
+        assert_eq!(told, "data[2] = 2 repeats data[0]");
     }
 
     #[test]
