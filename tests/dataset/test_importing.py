@@ -130,7 +130,9 @@ def random_folder(folder: Path, seed: int) -> dict[str, Any]:
     if kind == "text" and (plain or form == "fields"):
         kind = "sparse"
     if kind == "none":
-        options["num_nodes"] = draw.choice([n, n + 70_000])
+        far = draw.choice([1, 5000])  # ids beyond the bins of the first pieces
+        columns |= {"src": far * src, "dst": far * dst}
+        options["num_nodes"] = draw.choice([None, far * n, far * n + 70_000])
     else:
         ids = np.arange(n) if kind == "numbers" else rng.permutation(10 * n)[:n] - 3
         ids = np.array([f"id {i}" for i in ids]) if kind == "text" else ids
@@ -150,6 +152,30 @@ def check(folder: Path, work: Path, seed: int, room: Room) -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
+
+
+def test_ids_may_grow_from_piece_to_piece(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_edges(tmp_path / "data", "two rows", {"src": np.arange(200) ** 2, "dst": np.arange(200) * 4000})
+    found = imported(tmp_path / "data", tmp_path / "work")
+    assert digests_of(found) == digests_of(saved(tmp_path / "data", tmp_path / "saved"))
+
+
+def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"src": rng.integers(0, 5, 200), "dst": rng.integers(0, 5, 200), "weight": rng.random(200)}
+    found = []
+    for form in ("parquet", "parts", "directory"):
+        (tmp_path / form).mkdir()
+        write_edges(tmp_path / form, form, columns)
+        found.append(digests_of(saved(tmp_path / form, tmp_path / f"{form} saved")))
+        found.append(digests_of(imported(tmp_path / form, tmp_path / f"{form} imported")))
+    assert found == found[:1] * 6
+    (tmp_path / "parts/edges/_SUCCESS").unlink()
+    (tmp_path / "parts/edges/part.0.parquet").rename(tmp_path / "parts/edges/knows.parquet")
+    with pytest.raises(UserError, match="one table for each relation"):
+        imported(tmp_path / "parts", tmp_path / "refused")
+    assert EdgeFolder(str(tmp_path / "parts"), symmetrize=False).load().num_relations == 11
 
 
 @pytest.mark.slow
