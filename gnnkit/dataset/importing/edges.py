@@ -363,8 +363,7 @@ def sort(
     Returns the number of edges, with reverse edges that were missing.
     """
     done, num_edges, all_done = journal["sorted"] or (0, 0, False)
-    if all_done:
-        return int(num_edges)
+    assert not all_done
     arrays = _outputs(found, buckets, columns, folder, done, num_edges)
     if not done:
         arrays["indptr"].append(np.zeros(1, np.int64))
@@ -394,7 +393,7 @@ def sort(
     for each in arrays.values():
         each.finish()
     journal.write(sorted=(len(buckets), num_edges, True))
-    return int(num_edges)
+    return num_edges
 
 
 def _outputs(

@@ -51,9 +51,9 @@ def read_ids(folder: EdgeFolder, source: Source | None, room: Room) -> Nodes:
         column = piece.plain(folder.id)
         parts.append(column)
         rows += len(column)
-        size += column.nbytes + _ID_BYTES * len(column)
+        size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in the table that finds them
         if size > room.memory:
-            raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", 2 * size)
+            raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", size)
     column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
     if isinstance(source, CsvSource):
         column = narrowed(column)
