@@ -25,6 +25,7 @@ from gnnkit.dataset.importing.edges import Room
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.errors import UserError
+from gnnkit.graph.ids import IdTable
 from gnnkit.storage import digests_of
 from tests.forked import forked
 
@@ -152,6 +153,16 @@ def check(folder: Path, work: Path, seed: int, room: Room) -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
     check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
+
+
+def test_a_table_of_ids_finds_what_a_dictionary_finds() -> None:
+    draw = random.Random(0)
+    for _ in range(50):
+        words = ["".join(draw.choices("abcé", k=draw.randrange(1, 7))) for _ in range(draw.randrange(1, 200))]
+        ids = sorted({*words[: len(words) // 2 + 1]}, key=lambda word: draw.random())
+        place, table = {word: number for number, word in enumerate(ids)}, IdTable(pa.array(ids, pa.large_string()), 2)
+        asked = pa.array(["behind", *words], pa.large_string())[1:]
+        assert table.find(asked).tolist() == [place.get(word, -1) for word in words]
 
 
 def test_ids_may_grow_from_piece_to_piece(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ fn count_bins<'py>(
     threads: Option<Arg<'_, 'py>>,
 ) -> PyResult<Bound<'py, PyArray1<i64>>> {
     let ids = Ids::new("ids", ids)?;
-    let (shift, num_bins) = (within("shift", shift, 0..=MAX_SHIFT)? as u32, count("num_bins", num_bins)?);
+    let (shift, num_bins) = (
+        within("shift", shift, 0..=MAX_SHIFT)? as u32,
+        count("num_bins", num_bins)?,
+    );
     let threads = all_cores(threads)?;
     let counts = with_ids!(ids, ids => py.detach(|| buckets::count_bins(ids, shift, num_bins, threads)));
     Ok(counts.map_err(user_error)?.into_pyarray(py))
@@ -42,10 +45,12 @@ fn bucket_order<'py>(
     threads: Option<Arg<'_, 'py>>,
 ) -> PyResult<Order<'py>> {
     let (ids, of_bins) = (Ids::new("ids", ids)?, Slice::<i32>::new("buckets", buckets)?);
-    let (shift, num_buckets) = (within("shift", shift, 0..=MAX_SHIFT)? as u32, count("num_buckets", num_buckets)?);
+    let (shift, num_buckets) = (
+        within("shift", shift, 0..=MAX_SHIFT)? as u32,
+        count("num_buckets", num_buckets)?,
+    );
     let (of_bins, threads) = (of_bins.as_slice(), all_cores(threads)?);
-    let found =
-        with_ids!(ids, ids => py.detach(|| buckets::bucket_order(ids, shift, of_bins, num_buckets, threads)));
+    let found = with_ids!(ids, ids => py.detach(|| buckets::bucket_order(ids, shift, of_bins, num_buckets, threads)));
     let (order, sizes) = found.map_err(user_error)?;
     Ok((order.into_pyarray(py), sizes.into_pyarray(py)))
 }

@@ -9,12 +9,16 @@ use crate::error::Error;
 use crate::memory::filled;
 use crate::pool::for_each;
 use crate::rng::mix;
+use crate::view::prefetch;
 
 /// Below this many ids per thread, starting the thread costs more than it saves.
 const MIN_WORK: usize = 1 << 14;
 
 /// Bytes that are hashed at once.
 const WORD: usize = 8;
+
+/// Texts whose memory is asked for together.
+const AHEAD: usize = 32;
 
 /// An entry of a table that holds nothing.
 const EMPTY: u32 = u32::MAX;
@@ -192,12 +196,34 @@ impl IdTable {
             rest = more;
         }
         for_each(work.len(), work, |(part, own)| {
-            for (number, at) in own.iter_mut().zip(part) {
-                let place = self.places[self.place(texts.get(at))];
-                *number = if place == EMPTY { -1 } else { i64::from(place) };
+            for (first, own) in part.step_by(AHEAD).zip(own.chunks_mut(AHEAD)) {
+                self.fetch(texts, first, own.len());
+                for (number, at) in own.iter_mut().zip(first..) {
+                    let place = self.places[self.place(texts.get(at))];
+                    *number = if place == EMPTY { -1 } else { i64::from(place) };
+                }
             }
         });
         Ok(found)
+    }
+
+    /// Asks for the memory of some texts that are compared next, each step for all of
+    /// them.
+    fn fetch(&self, texts: Texts<'_>, first: usize, len: usize) {
+        let mut at = [0; AHEAD];
+        for (at, text) in at.iter_mut().zip(first..first + len) {
+            *at = hash(texts.get(text)) as usize & (self.places.len() - 1);
+            prefetch(&self.places, *at);
+        }
+        for at in &mut at[..len] {
+            *at = self.places[*at] as usize;
+            prefetch(&self.offsets, *at);
+        }
+        for at in &at[..len] {
+            if let Some(&start) = self.offsets.get(*at) {
+                prefetch(&self.data, start as usize);
+            }
+        }
     }
 
     /// The place of a text, or the empty place where it would stand.
