@@ -33,6 +33,34 @@ def csc_degrees(
     indptr: _Ids, indices: _Ids, num_sources: int, weight: _Floats | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]: ...
 
+# buckets
+def count_bins(ids: _Ids, shift: int, num_bins: int, threads: int | None = None) -> npt.NDArray[np.int64]: ...
+def bucket_order(
+    ids: _Ids, shift: int, buckets: npt.NDArray[np.int32], num_buckets: int, threads: int | None = None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Returns the positions of ids by (bucket, position), and the size of each bucket.
+
+    Args:
+        ids: [k] ids, fewer than 2^31 of them.
+        shift: The bin of an id is `id >> shift`.
+        buckets: [num_bins] bucket of each bin.
+        num_buckets: Number of buckets.
+        threads: Threads. Default: the cores at hand.
+    """
+
+@final
+class IdTable:
+    """Finds the number of each of many distinct texts."""
+
+    def __new__(cls, data: _Bytes, offsets: _Ids) -> IdTable:
+        """Copies the texts `data[offsets[i]:offsets[i + 1]]`, by number i.
+
+        Raises `UserError` for a text that is there twice, and for 2^32 - 1 texts.
+        """
+
+    def find(self, data: _Bytes, offsets: _Ids, threads: int | None = None) -> npt.NDArray[np.int64]:
+        """Returns the number of each text, -1 for one that the table lacks."""
+
 # border
 def min_words(
     indptr: _Ids, indices: _Ids, node_rank: npt.NDArray[np.int32], grid: tuple[int, int, int], max_imbalance: float

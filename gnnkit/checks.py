@@ -102,7 +102,7 @@ def numbers(name: str, values: object, shape: tuple[int | None, ...]) -> Array:
     return np.ascontiguousarray(given, dtype=np.float64 if dtype.itemsize > 8 else dtype.newbyteorder("="))
 
 
-def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
+def check_finite(name: str, values: Array, *, bound: float = np.inf, first: int = 0) -> None:
     """Raises `UserError` with the place of the first number that breaks the rule.
 
     Looks at the array in chunks, because arrays may be larger than memory.
@@ -111,6 +111,7 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
         name: argument, for the message.
         values: [n, ...] numbers that must be finite.
         bound: largest absolute value allowed.
+        first: number of the first row, for the message. Default: 0.
     """
     step = max(1, _CHUNK // max(1, values[:1].size))
     for start in range(0, len(values), step):
@@ -119,6 +120,7 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
         if not good.all():
             place = np.argwhere(~good)[0] + [start, 0][: values.ndim]
             value = values[tuple(place)]
+            place[0] += first
             rule = "is too large for float32" if np.isfinite(value) else "is not finite"
             raise UserError(f"{name}{place.tolist()} = {value} {rule}")
 
@@ -126,15 +128,19 @@ def check_finite(name: str, values: Array, *, bound: float = np.inf) -> None:
 def check_range(name: str, values: Array, low: int, high: int) -> None:
     """Raises `UserError` with the place of the first integer out of range.
 
+    Looks at the array in chunks, because arrays may be larger than memory.
+
     Args:
         name: argument, for the message.
         values: [n] integers.
         low: smallest integer allowed.
         high: one more than the largest integer allowed.
     """
-    bad = np.flatnonzero((values < low) | (values >= high))
-    if len(bad):
-        raise UserError(f"{name}[{bad[0]}] = {values[bad[0]]} is out of range {low}..{high - 1}")
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        bad = np.flatnonzero((chunk < low) | (chunk >= high))
+        if len(bad):
+            raise UserError(f"{name}[{start + bad[0]}] = {chunk[bad[0]]} is out of range {low}..{high - 1}")
 
 
 def _too_large(values: Array) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -56,6 +57,8 @@ MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
 _USUAL_LOGGERS = ("tensorboard", "csv")  # of `conf/config.yaml`, chosen for every job
+LEAST_MEMORY, MOST_MEMORY = 2**26, 2**60  # bytes that job=import may take
+_UNITS = {None: 1, "GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20}
 _KEYS = (
     *SECTIONS,
     "inputs",
@@ -70,6 +73,7 @@ _KEYS = (
     "output",
     "on_exists",
     "cache",
+    "memory",
     "checkpoint",
     "write",
     "write_format",
@@ -344,6 +348,7 @@ class Settings:
     output: str | None  # the run folder
     on_exists: str  # of ON_EXISTS: where the run folder holds a run
     cache: Path | None  # where partitions and shards are kept. None: nowhere
+    memory: int | None  # bytes that job=import may take. None: a share of what is free
     checkpoint: str | None  # the folder of the run that has trained, where the job reads one
     write: tuple[str, ...]  # of WRITTEN
     write_format: str  # one of FORMATS
@@ -480,6 +485,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         output=_path("output", config["output"]),
         on_exists=one_of("on_exists", config["on_exists"], ON_EXISTS),
         cache=_cache(config["cache"]),
+        memory=_memory(job, config["memory"]),
         checkpoint=checkpoint,
         write=_written(config["write"]),
         write_format=one_of("write_format", config["write_format"], FORMATS),
@@ -816,6 +822,21 @@ def _cache(value: object) -> Path | None:
     if isinstance(value, str) and value:
         return local_path("cache", value).expanduser().absolute()
     raise UserError(f"cache={shown(value)} must be auto, false or a folder")
+
+
+def _memory(job: JobFacts, value: object) -> int | None:
+    """Reads a number of bytes, such as 1GB. Raises `UserError` where none is read."""
+    if value == AUTO:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(GB|GiB|MB|MiB)?", str(value))
+    if found is None or isinstance(value, bool):
+        raise UserError(f"memory={shown(value)} must be auto, a number of bytes, or a text such as 1GB or 512MiB")
+    size = float(found[1]) * _UNITS[found[2]]
+    if not LEAST_MEMORY <= size <= MOST_MEMORY:
+        raise UserError(f"memory={shown(value)} must be at least {LEAST_MEMORY // 2**20}MiB, and less than 2^60 bytes")
+    if not job.reads_memory:
+        raise UserError(f"memory={shown(value)} must be auto: only job=import reads the key, and job={job}")
+    return int(size)
 
 
 def _checkpoint(job: JobFacts, value: object) -> str | None:

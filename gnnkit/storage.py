@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import mmap
@@ -35,10 +36,11 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
 }
 
 
-def check_npy(file: IO[bytes], size: int, name: str) -> None:
+def check_npy(file: IO[bytes], size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Checks a .npy file against the size in the header, before allocating anything.
 
-    Raises `UserError` for too few bytes, and for arrays of Python objects.
+    Returns shape, whether columns stand one behind the other, and type. Raises
+    `UserError` for too few bytes, and for arrays of Python objects.
 
     Args:
         file: The file, at the begin of the .npy.
@@ -46,7 +48,7 @@ def check_npy(file: IO[bytes], size: int, name: str) -> None:
         name: Name of the file or array, for the message.
     """
     try:
-        shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        shape, by_column, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
     except (ValueError, TypeError, KeyError, SyntaxError, OverflowError) as error:
         raise UserError(f"{name} is not a .npy array: {error}") from error
     if dtype.hasobject:
@@ -54,6 +56,19 @@ def check_npy(file: IO[bytes], size: int, name: str) -> None:
     promised = file.tell() + math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or promised > size:
         raise UserError(f"{name} promises shape {shape} of {dtype}, {promised} bytes, but has {size}")
+    return shape, by_column, dtype
+
+
+def npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Returns what `check_npy` does of a file, and the place of the first number.
+
+    For files that are read piece by piece. Raises `UserError` naming the file.
+    """
+    try:
+        with _reading, path.open("rb") as file:
+            return *check_npy(file, path.stat().st_size, str(path)), file.tell()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
 
 
 def check_regular(path: Path) -> None:
@@ -122,16 +137,28 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
         arrays: Arrays by name. None is left out.
         meta: Plain data for JSON.
     """
+    with whole_folder(folder, meta) as temporary:
+        for name, array in arrays.items():
+            if array is not None:
+                with _synced(temporary / f"{name}.npy") as file:
+                    np.save(file, array, allow_pickle=False)
+
+
+@contextmanager
+def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
+    """Makes a folder for arrays, which takes the place of `folder` when all is written.
+
+    Args:
+        folder: The folder, like that of `save_arrays`.
+        meta: Plain data for JSON.
+    """
     if folder.exists() and not _is_ours(folder):
         raise UserError(f"{folder} exists and holds something else: it will not be replaced")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(folder)
     temporary.mkdir()
     try:
-        for name, array in arrays.items():
-            if array is not None:
-                with _synced(temporary / f"{name}.npy") as file:
-                    np.save(file, array, allow_pickle=False)
+        yield temporary
         with _synced(temporary / _META) as file:
             file.write(json.dumps(meta).encode())
         _sync_folder(temporary)
@@ -139,6 +166,11 @@ def save_arrays(folder: Path, arrays: Mapping[str, Array | None], meta: Mapping[
         _sync_folder(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Completes a folder whose arrays were written one by one, with `meta`."""
+    write_atomically(folder / _META, json.dumps(meta).encode())
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -222,3 +254,12 @@ def _move(temporary: Path, folder: Path) -> None:
         with suppress(FileNotFoundError):  # moved by another writer
             os.rename(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a folder, by the path in the folder."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found

@@ -211,9 +211,22 @@ EDGES: dict[str, Make] = {
 }
 GRAPH: dict[str, Make] = {"indptr": indptr, "indices": ids}
 COMMON: dict[str, Make] = {"redraw": flag, "importance": importance}
+TEXTS: dict[str, Make] = {
+    "data": lambda random: np.array([random.randrange(4) for _ in range(random.randrange(20))], np.uint8),
+    "offsets": indptr,
+}
 FUNCTIONS: dict[str, dict[str, Make]] = {
     "check_csc": {**GRAPH, "num_sources": eight},
     "csc_from_edges": {"src": ids, "dst": ids, "num_nodes": eight, "num_sources": eight, "positions": flag},
+    "count_bins": {"ids": ids, "shift": few, "num_bins": number, "threads": few},
+    "bucket_order": {
+        "ids": ids,
+        "shift": few,
+        "buckets": lambda random: np.array([random.randrange(4) for _ in range(random.randrange(6))], np.int32),
+        "num_buckets": few,
+        "threads": few,
+    },
+    "IdTable": TEXTS,
     "csc_transpose": {**GRAPH, "num_sources": eight, "threads": few},
     "csc_symmetrize": {**GRAPH, "threads": few},
     "csc_degrees": {**GRAPH, "num_sources": eight, "weight": edge_values},
@@ -336,6 +349,7 @@ FACTORS: dict[str, Make] = {
     "destination": lambda random: random.choice([None, node_values(random)]),
 }
 METHODS: dict[str, dict[str, dict[str, Make]]] = {
+    "IdTable": {"find": {**TEXTS, "threads": few}},
     "Sampler": {
         "draw": {
             "reading": reading,

@@ -47,6 +47,7 @@ LAYERS = [
     "checks",
     "plugins",
     "storage",
+    "rows",
     "spans",
     "graph",
     "partition",

@@ -39,6 +39,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.targets": ["labels"],
     "cache": ["", 3],
     "on_exists": ["keep", ""],
+    "memory": ["lots", "", "1XB", "1MB", "-1GB", 0, 2.5, 2**61, "1GB", None],
     "partition.nodes": ["none"],
     "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
     "partition.replication": [0, 5, -1, 2.5],
@@ -210,7 +211,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         runs.append(order.settings)
         return Result(order.settings.job.name, {})
 
-    for kind in (OnRanks, dispatch.Plan, dispatch.Partition):
+    for kind in (OnRanks, dispatch.Plan, dispatch.Partition, dispatch.Import):
         monkeypatch.setattr(kind, "work", work)
     return runs
 

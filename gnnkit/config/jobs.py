@@ -19,6 +19,8 @@ class JobFacts:
     reads_data_only: bool = False  # no section but `dataset`
     needs_labels: bool = True
     splits: tuple[str, ...] = ("train",)  # with labels, a node of one of these is needed
+    reads_memory: bool = False  # the key `memory`
+    goes_on: bool = False  # from what the same job has left in the run folder when it was interrupted
     keeps_inputs: bool = False  # leaves what later runs must know of the columns of the data
 
     def __str__(self) -> str:
@@ -32,6 +34,7 @@ JOBS = {
         JobFacts("verify"),
         JobFacts("plan", reads_plan=True),
         JobFacts("partition", reads_strategy=False, keeps_inputs=True),
+        JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True),
         JobFacts("predict", reads_checkpoint=True, needs_labels=False),
         JobFacts("test", reads_checkpoint=True, splits=("val", "test")),
         JobFacts("compare", trains=True, several=True, reads_strategy=False),

@@ -30,6 +30,7 @@ class Dataset(ABC):
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
+    in_pieces: ClassVar[bool] = False  # whether `job=import` reads the files piece by piece
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
 
     @property
@@ -89,14 +90,20 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
             edges have a reverse edge.
         row_normalize: whether to divide each node's features by the sum.
     """
-    if symmetrize is None and (share := both_ways(graph.csc)) < ONE_WAY:
-        warnings.warn(
-            f"{told_share(share, graph.num_edges)}, so messages flow from src to dst alone: dataset.symmetrize=true if "
-            "edges are undirected, dataset.symmetrize=false if not",
-            stacklevel=3,
-        )
+    if symmetrize is None:
+        warn_of_one_way(graph.csc)
     graph = graph.symmetrize() if symmetrize else graph
     return graph.row_normalize() if row_normalize else graph
+
+
+def warn_of_one_way(csc: CSC) -> None:
+    """Warns where few edges have a reverse edge."""
+    if (share := both_ways(csc)) < ONE_WAY:
+        warnings.warn(
+            f"{told_share(share, csc.num_edges)}, so messages flow from src to dst alone: dataset.symmetrize=true if "
+            "edges are undirected, dataset.symmetrize=false if not",
+            stacklevel=4,
+        )
 
 
 def both_ways(csc: CSC) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
-from gnnkit.graph.table import Table, as_ids, is_text, narrowed
+from gnnkit.graph.table import Table, as_ids, is_text, narrowed, require
 from gnnkit.ranges import local_path
 from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
-_SUFFIXES = ("csv", "parquet", "npy")  # of a table of edges
+TABLES = ("csv", "parquet", "npy")  # of a table of edges
 _ONE = ""  # name of a table of all relations
+_PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # names of parts that Spark, Dask and DuckDB give
+_DONE = "_SUCCESS"  # file that Spark leaves in a folder of parts
 _Types = dict[str, pa.DataType]
 
 
@@ -38,6 +41,11 @@ class EdgeFolder(Dataset):
     (of two edges the former), or has these named fields. Instead, a folder `edges` may
     hold one such file for each relation, under the name of the relation and all with
     the same columns.
+
+    `edges.parquet` and `nodes.parquet` may be folders of parts, as Spark, Dask and
+    DuckDB write these. So may `edges`, where it has a file `_SUCCESS`, or all its files
+    have names such as `part-0.parquet` and `data_0.parquet`. Parts are read in the
+    order of the numbers in their names.
 
     `nodes.csv` or `nodes.parquet` has a column `id` of whole numbers or text. A column
     `label` holds class numbers or names, empty or -1 for none. Decimal fractions are
@@ -57,6 +65,8 @@ class EdgeFolder(Dataset):
     CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
     """
+
+    in_pieces = True
 
     def __init__(
         self,
@@ -109,18 +119,21 @@ class EdgeFolder(Dataset):
     def _read(self) -> Graph:
         if not self.root.is_dir():
             raise UserError("is not a folder")
-        path = _file(self.root, "nodes", ("csv", "parquet"))
+        path = find_table(self.root, "nodes", ("csv", "parquet"))
         nodes = _table(path, {self.id: pa.string()}, self.id) if path else None
         if nodes is None and self.sort_ids:
             raise UserError("holds no nodes.csv or nodes.parquet, whose ids dataset.sort_ids=true would sort")
         if path and self.num_nodes is not None:
             raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={self.num_nodes} must go")
-        ids = None if nodes is None else self._asked("id", nodes).ids(self.id)
+        if nodes is not None:
+            self.asked("id", nodes.names, nodes.name)
+        ids = None if nodes is None else nodes.ids(self.id)
         # Ids that are text must not be read as numbers. Numbers are checked below.
         text = ids is not None and is_text(ids.type)
         edges = _edges(self.root, dict.fromkeys(self.ends, pa.string()) if text else {})
         for table in edges.values():
-            self._asked("dst", self._asked("src", table))
+            for end in ("src", "dst"):
+                self.asked(end, table.names, table.name)
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
@@ -143,20 +156,25 @@ class EdgeFolder(Dataset):
             edge_feature_names=first.column_names(further),
             edge_types=types,
             edge_type_names=type_names,
-            coordinates=self._array("coordinates"),
+            coordinates=self.array("coordinates"),
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
         )
 
-    def _asked(self, key: str, table: Table) -> Table:
-        """Returns a table. Raises `UserError` where the column of a key is missing."""
+    def asked(self, key: str, names: Sequence[str], table: str) -> None:
+        """Raises `UserError` where the column of a key is missing.
+
+        Args:
+            key: src, dst, id or label.
+            names: columns of the table.
+            table: its name, for the message.
+        """
         column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
-        table.require(column, f": dataset.{key}=COLUMN names yours")
-        return table
+        require(table, names, column, f": dataset.{key}=COLUMN names yours")
 
     def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None]:
         """Returns rows of features, and names of columns if a table has these."""
-        array = self._array("features")
+        array = self.array("features")
         columns = nodes.others((self.id, self.label, "split")) if nodes else []
         if nodes is None or not columns:
             return array, None
@@ -165,34 +183,35 @@ class EdgeFolder(Dataset):
         return nodes.rows(columns), nodes.column_names(columns)
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
-        array = self._array("labels")
+        array = self.array("labels")
         if self.label != "label" and nodes is not None:
-            self._asked("label", nodes)
+            self.asked("label", nodes.names, nodes.name)
         labels, names = nodes.labels(self.label) if nodes else (None, None)
         if nodes and labels is not None and array is not None:
             raise UserError(f"labels.npy and {nodes.name} both hold labels")
         return (array, None) if labels is None else (labels, names)
 
-    def _array(self, name: str) -> Array | None:
+    def array(self, name: str) -> Array | None:
+        """Maps an .npy of the folder, if there is one of this name."""
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
 
 
 def _edges(root: Path, types: _Types) -> dict[str, Table]:
     """Reads the tables of edges by relation, or one table under the name `_ONE`."""
-    path, folder = _file(root, "edges", _SUFFIXES), root / "edges"
-    if path is not None and folder.is_dir():
+    path, folder = find_table(root, "edges", TABLES), root / "edges"
+    if path is not None and folder.is_dir() and path != folder:
         raise UserError(f"holds both {path.name} and a folder edges")
     if path is not None:
         return {_ONE: _table(path, types)}
     if not folder.is_dir():
         raise UserError("holds no edges.csv, edges.parquet or edges.npy, and no folder edges")
-    relations = sorted({each.stem for each in folder.iterdir() if each.suffix[1:] in _SUFFIXES})
+    relations = sorted({each.stem for each in folder.iterdir() if each.suffix[1:] in TABLES})
     if not relations:
         raise UserError("holds a folder edges without .csv, .parquet or .npy files, one for each relation")
     found = {}
     for relation in relations:
-        path = _file(folder, relation, _SUFFIXES)
+        path = find_table(folder, relation, TABLES)
         assert path is not None
         found[relation] = _table(path, types)
     return found
@@ -216,15 +235,18 @@ def _by_file(edges: dict[str, Table]) -> tuple[Array, list[str]]:
 
 
 def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
-    """Reads a file.
+    """Reads a file, or a folder of parts.
 
     Args:
         path: The file.
         types: Types of some columns of a CSV.
         ids: Column of ids, read as numbers where all are. None: there is none.
     """
-    check_regular(path)
     try:
+        if parts_of(path):
+            parts = [_read_parquet(part, types) for part in parts_of(path)]
+            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"))
+        check_regular(path)
         table = _READERS[path.suffix](path, types)
         if path.suffix == ".csv" and ids is not None and table.column_names.count(ids) == 1:
             table = table.set_column(table.column_names.index(ids), ids, narrowed(table.column(ids)))
@@ -233,11 +255,34 @@ def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
 
-def _file(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
+def find_table(folder: Path, name: str, suffixes: tuple[str, ...]) -> Path | None:
+    """Finds the file of a table, or the folder of its parts.
+
+    Raises `UserError` where there are two.
+    """
     paths = [path for suffix in suffixes if _exists(path := folder / f"{name}.{suffix}")]
+    if parts_of(folder / name):
+        paths.append(folder / name)
     if len(paths) > 1:
         raise UserError(f"holds both {paths[0].name} and {paths[1].name}")
     return paths[0] if paths else None
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Lists the parts of a table, by the numbers in their names.
+
+    None for a file, and for a folder of relations.
+    """
+    if not path.is_dir() or path.suffix not in ("", ".parquet"):
+        return []
+    parts = [each for each in path.iterdir() if each.suffix == ".parquet" and each.name[0] not in "._"]
+    named = path.suffix == ".parquet" or (path / _DONE).exists() or all(_PART.fullmatch(part.name) for part in parts)
+    return sorted(parts, key=_by_number) if named else []
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Orders names so that `part.2` is before `part.10`."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", path.name)]
 
 
 def _exists(path: Path) -> bool:
@@ -245,36 +290,49 @@ def _exists(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
-def _check_width(path: Path, num_columns: int) -> None:
+def check_width(name: str, num_columns: int) -> None:
     """Refuses a table whose columns would take minutes to read."""
     if num_columns > _MAX_COLUMNS:
         raise UserError(
-            f"{path.name} has {num_columns} columns or more, at most {_MAX_COLUMNS} are read: "
+            f"{name} has {num_columns} columns or more, at most {_MAX_COLUMNS} are read: "
             "put wide features into features.npy"
         )
 
 
-def _read_csv(path: Path, types: _Types) -> pa.Table:
+def check_header(path: Path) -> None:
+    """Refuses a CSV with too many columns."""
     with path.open("rb") as file:
-        _check_width(path, file.readline(_MAX_HEADER).count(b",") + 1)
+        check_width(path.name, file.readline(_MAX_HEADER).count(b",") + 1)
+
+
+def check_shape(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Says whether an array has a row of sources and one of destinations.
+
+    False: a row for each edge, or named fields. Raises `UserError` for another shape.
+    """
+    if dtype.names and len(shape) == 1:
+        return False
+    if dtype.names or len(shape) != 2 or 2 not in shape:
+        raise UserError(f"{name} has shape {list(shape)}, expected [2, num_edges], [num_edges, 2] or named fields")
+    return shape[0] == 2
+
+
+def _read_csv(path: Path, types: _Types) -> pa.Table:
+    check_header(path)
     return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
 
 
 def _read_parquet(path: Path, _: _Types) -> pa.Table:
-    _check_width(path, pyarrow.parquet.read_metadata(path).num_columns)
+    check_width(path.name, pyarrow.parquet.read_metadata(path).num_columns)
     return pyarrow.parquet.read_table(path)
 
 
 def _read_array(path: Path, _: _Types) -> pa.Table:
     array = read_npy(path)
+    two_rows = check_shape(path.name, array.shape, array.dtype)
     if array.dtype.names:
         return pa.table({name: np.ascontiguousarray(array[name]) for name in array.dtype.names})
-    if array.ndim == 2 and array.shape[1] == 2 and len(array) != 2:
-        array = array.T
-    if array.ndim != 2 or len(array) != 2:
-        raise UserError(
-            f"{path.name} has shape {list(array.shape)}, expected [2, num_edges], [num_edges, 2] or named fields"
-        )
+    array = array if two_rows else array.T
     return pa.table({"src": np.ascontiguousarray(array[0]), "dst": np.ascontiguousarray(array[1])})
 
 

@@ -38,6 +38,16 @@ class CSC:
         set_fields(self, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
 
     @classmethod
+    def trusted(cls, indptr: Ids, indices: Ids, weight: Floats | None, num_sources: int) -> CSC:
+        """Takes arrays of the right types that were checked before, without a look.
+
+        For files larger than memory, which a look at each value would read.
+        """
+        csc = cls.__new__(cls)
+        set_fields(csc, indptr=indptr, indices=indices, weight=weight, num_sources=num_sources)
+        return csc
+
+    @classmethod
     def from_edges(
         cls,
         src: npt.ArrayLike,  # [num_edges]

@@ -112,6 +112,14 @@ class SparseFeatures:
         return SparseFeatures(replace(csr, weight=self.values / np.where(sums == 0, 1, sums)[row]))
 
 
+def normalized(rows: Floats) -> Floats:  # [n, width]
+    """Divides each row by the sum of absolute values. Rows of zeros stay."""
+    result = np.abs(rows)
+    sums = result.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.promote_types(result.dtype, np.float32))
+    np.divide(rows, np.where(sums == 0, 1, sums), out=result)
+    return result
+
+
 Features = Floats | SparseFeatures  # of nodes: [num_nodes, width]
 
 

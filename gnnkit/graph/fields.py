@@ -49,13 +49,24 @@ def count_nodes(src: Ids, dst: Ids, features: object | None) -> int:
         return len(rows) if rows.shape else 0
     name, ids = max((("src", src), ("dst", dst)), key=lambda named: int(named[1].max(initial=-1)))
     largest = int(ids.max(initial=-1))
-    if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * len(src)):
-        place = f"{name}[{ids.argmax()}] = {largest}"
+    if largest >= 0:
+        check_implied(f"{name}[{ids.argmax()}] = {largest}", largest, len(src))
+    return largest + 1
+
+
+def check_implied(place: str, largest: int, num_edges: int) -> None:
+    """Refuses an id that would make far more nodes than there are edges.
+
+    Args:
+        place: of the largest id, for the message.
+        largest: id of a node.
+        num_edges: number of edges.
+    """
+    if largest >= max(_MAX_IMPLIED_NODES, _MAX_NODES_PER_EDGE * num_edges):
         raise UserError(
-            f"{place} would make {largest + 1} nodes for {len(src)} edges: "
+            f"{place} would make {largest + 1} nodes for {num_edges} edges: "
             f"if that is meant, give num_nodes={largest + 1} (dataset.num_nodes)"
         )
-    return largest + 1
 
 
 def edge_positions_of(values: object | None, num_edges: int) -> Ids | None:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnnkit.checks import Array, one_line
+from gnnkit.checks import FLOAT32_MAX, Array, one_line
 from gnnkit.errors import UserError
+from gnnkit.graph.ids import IdTable
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
 
@@ -22,14 +23,16 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
 class Table:
     """The columns of a table. Errors name table, column and row."""
 
-    def __init__(self, name: str, table: pa.Table) -> None:
+    def __init__(self, name: str, table: pa.Table, first: int = 0) -> None:
         """Keeps the table. Raises `UserError` for two columns of one name.
 
         Args:
             name: of the file or the argument, for messages.
             table: the columns.
+            first: the number of the first row in the file, for messages. Default: 0.
         """
         self.name = name
+        self._first = first
         self._table = table
         self.names: list[str] = table.column_names
         seen: set[str] = set()
@@ -44,13 +47,13 @@ class Table:
 
     def is_text(self, name: str) -> bool:
         """Says whether the column holds text."""
-        return is_text(self._column(name).type)
+        return is_text(self.plain(name).type)
 
     def ids(self, name: str) -> pa.Array:  # [rows] int64 or string, distinct
         """Reads ids of nodes: whole numbers, text, or UUIDs as text."""
         if not self._table.num_rows:
             raise UserError(f"{self.name} has no rows")
-        column = self._column(name)
+        column = self.plain(name)
         if pa.types.is_integer(column.type):
             ids = self._cast(name, pa.int64())
         elif is_text(column.type):
@@ -66,7 +69,7 @@ class Table:
         self._refuse(name, first != np.arange(len(ids)), ids, "occurs a second time")
         return ids
 
-    def positions(self, name: str, ids: pa.Array | None) -> Ids:  # [rows]
+    def positions(self, name: str, ids: pa.Array | IdTable | None) -> Ids:  # [rows]
         """Finds the position in `ids` of each entry of a column.
 
         Without `ids`, entries are positions.
@@ -75,13 +78,17 @@ class Table:
         self._refuse_nulls(name, column)
         if ids is None:
             return np.asarray(column.to_numpy())
+        if isinstance(ids, IdTable):
+            numbers = ids.find(column)
+            self._refuse(name, numbers < 0, column, "is no id of a node")
+            return numbers
         found = pc.index_in(column, value_set=ids)
         self._refuse(name, found.is_null().to_numpy(zero_copy_only=False), column, "is no id of a node")
         return np.asarray(found.to_numpy())
 
     def distinct(self, names: Sequence[str]) -> pa.Array:  # [num_nodes] string
         """Collects the ids in columns of text, in the order of code points."""
-        found = [pc.unique(self._column(name).cast(pa.large_string()).drop_null()) for name in names]
+        found = [pc.unique(self.plain(name).cast(pa.large_string()).drop_null()) for name in names]
         return pc.unique(pa.concat_arrays(found)).sort()
 
     def labels(self, name: str) -> tuple[Labels | None, list[str] | None]:
@@ -91,11 +98,11 @@ class Table:
         """
         if name not in self.names:
             return None, None
-        column = self._column(name)
+        column = self.plain(name)
         if is_text(column.type) or pa.types.is_boolean(column.type):
             column = column.cast(pa.string())
             names = sorted(set(pc.unique(column).to_pylist()) - {"", None})
-            return pc.index_in(column, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy(), names
+            return labels_of_words(column, names), names
         if pa.types.is_floating(column.type):
             return column.to_numpy(zero_copy_only=False), None
         if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
@@ -122,13 +129,13 @@ class Table:
             return None, None
         if not self.is_text(name):
             return self.positions(name, None), None
-        column = self._column(name).cast(pa.string())
+        column = self.plain(name).cast(pa.string())
         self._refuse(name, pc.fill_null(pc.equal(column, ""), True).to_numpy(zero_copy_only=False), None, "is empty")
         names = pc.unique(column).sort()
         return np.asarray(pc.index_in(column, value_set=names).to_numpy()), names.to_pylist()
 
     def numbers(self, name: str) -> Floats:  # [rows] finite
-        column = self._column(name)
+        column = self.plain(name)
         kind = column.type
         if not (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not len(column)
@@ -155,19 +162,19 @@ class Table:
         return [each for name in names for each in self._names(name)] or None
 
     def _names(self, name: str) -> list[str]:
-        column = self._column(name)
+        column = self.plain(name)
         if not _is_listed(column.type):
             return [name]
         return [f"{name}[{number}]" for number in range(len(column[0]) if len(column) else 0)]
 
     def _wide(self, name: str) -> Floats:  # [rows, 1 or more] float32
-        column = self._column(name)
+        column = self.plain(name)
         if not _is_listed(column.type):
             return self._narrow(name, self.numbers(name))[:, None]
         self._refuse_nulls(name, column)
         length = pc.list_value_length(column).to_numpy()
         width = int(length[0]) if len(length) else 0
-        self._refuse(name, length != width, length, f"numbers, expected {width} as in row 0")
+        self._refuse(name, length != width, length, f"numbers, expected {width} as in row {self._first}")
         inner = Table(self.name, pa.table({name: pc.list_flatten(column)}))
         numbers: Floats = inner._narrow(name, inner.numbers(name)).reshape(-1, max(width, 1))
         return numbers[:, :width]
@@ -178,14 +185,18 @@ class Table:
         self._refuse(name, ~np.isfinite(numbers), exact, "is too large for float32")
         return numbers
 
-    def require(self, name: str, cure: str = "") -> None:
-        """Raises `UserError` for a missing column, with `cure` behind the message."""
-        if name not in self.names:
-            shown = [*map(repr, self.names[:20]), *(["..."] if len(self.names) > 20 else [])]
-            raise UserError(f"{self.name} has no column {name!r}, only {', '.join(shown)}{cure}")
+    def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
+        """Refuses numbers [rows] of nodes that are not within 0..num_nodes-1."""
+        if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):
+            self._refuse(name, (ids < 0) | (ids >= num_nodes), ids, f"is out of range for {num_nodes} nodes")
 
-    def _column(self, name: str) -> pa.Array:
-        self.require(name)
+    def check_bound(self, name: str, numbers: Floats) -> None:
+        """Refuses numbers [rows] that float32 cannot hold."""
+        self._refuse(name, np.abs(numbers) > FLOAT32_MAX, numbers, "is too large for float32")
+
+    def plain(self, name: str) -> pa.Array:
+        """Returns a column of plain numbers, text or lists."""
+        require(self.name, self.names, name)
         column = self._table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -196,12 +207,14 @@ class Table:
         return column.combine_chunks()
 
     def _cast(self, name: str, kind: pa.DataType) -> pa.Array:
-        column = self._column(name)
+        column = self.plain(name)
         try:
             return column.cast(kind)
         except pa.ArrowException as error:
             row = _first_misfit(column, kind)
-            raise UserError(f"{self._place(name)}, row {row}: {column[row].as_py()!r} is no {kind}") from error
+            raise UserError(
+                f"{self._place(name)}, row {self._first + row}: {column[row].as_py()!r} is no {kind}"
+            ) from error
 
     def _refuse_nulls(self, name: str, column: pa.Array) -> None:
         self._refuse(name, column.is_null().to_numpy(zero_copy_only=False), None, "is empty")
@@ -218,10 +231,24 @@ class Table:
         rows = np.flatnonzero(bad)
         if len(rows):
             value = "" if column is None else f"{_plain(column[int(rows[0])])!r} "
-            raise UserError(f"{self._place(name)}, row {rows[0]}: {value}{why}")
+            raise UserError(f"{self._place(name)}, row {self._first + rows[0]}: {value}{why}")
 
     def _place(self, name: str) -> str:
         return f"{self.name}, column {name!r}"
+
+
+def require(table: str, names: Sequence[str], column: str, cure: str = "") -> None:
+    """Raises `UserError` for a missing column, with `cure` behind the message.
+
+    Args:
+        table: name of the table, for the message.
+        names: columns that there are.
+        column: the one that is needed.
+        cure: what to do.
+    """
+    if column not in names:
+        shown = [*map(repr, names[:20]), *(["..."] if len(names) > 20 else [])]
+        raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{cure}")
 
 
 def table_of(name: str, frame: Any) -> Table:
@@ -282,6 +309,12 @@ def _has_text(kind: type) -> bool:
     """Says whether values of a type have a text of their own, as UUIDs do."""
     own = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
     return own and not issubclass(kind, list | dict | set | int)
+
+
+def labels_of_words(column: pa.Array, names: Sequence[str]) -> Labels:  # [rows]
+    """Returns the place of each word in the names of classes, -1 for other words."""
+    words = column.cast(pa.string())
+    return np.asarray(pc.index_in(words, value_set=pa.array(names, pa.string())).fill_null(-1).to_numpy())
 
 
 def as_ids(ids: pa.Array) -> Array | None:  # [num_nodes]

@@ -116,6 +116,31 @@ class Partition(Run):
         return partition(order, self.decided(order).settings)
 
 
+class Import(Run):
+    """job=import. Goes on where the same job was interrupted in the run folder."""
+
+    def check(self, order: Order) -> Order:
+        from gnnkit.jobs import importing
+
+        importing.check(order.settings, given=order.graph is not None)
+        return super().check(order)
+
+    def check_parts(self, order: Order) -> Order:
+        return order
+
+    def done(self, order: Order) -> Result | None:
+        if order.settings.on_exists == "replace" or order.named_folder is None:
+            return None
+        from gnnkit.jobs.importing import unchanged
+
+        return unchanged(replace(order, folder=Path(order.named_folder).absolute()))
+
+    def work(self, order: Order) -> Result:
+        from gnnkit.jobs.importing import import_tables
+
+        return import_tables(order)
+
+
 class Report(Job):
     """job=report. Writes into the folder of the one run, or a new one for several."""
 
@@ -160,6 +185,7 @@ _BY_NAME: dict[str, Job] = {
     "verify": Verify(),
     "plan": Plan(),
     "partition": Partition(),
+    "import": Import(),
     "predict": Predict(),
     "test": Predict(),
     "report": Report(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -17,7 +18,7 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import command, override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
-from gnnkit.leader.folder import INPUTS
+from gnnkit.leader.folder import INPUTS, WORK
 from gnnkit.ranges import local_path
 from gnnkit.settings import Settings
 from gnnkit.store.manifest import FILE as STORE
@@ -58,6 +59,9 @@ _WRITTEN = (
     "partition/**/meta.json",
     "parts/**/*.npy",
     "parts/**/meta.json",
+    f"{WORK}/**/*.npy",
+    f"{WORK}/**/*.json",
+    f"{WORK}/**/*.records",
     "prepared/**/*.npy",
     "prepared/**/meta.json",
 )
@@ -70,7 +74,7 @@ def resumed(order: Order) -> Order:
     for a job that cannot go on.
     """
     settings, named = order.settings, order.named_folder
-    if settings.on_exists != "resume":
+    if settings.on_exists != "resume" or settings.job.goes_on:
         return order
     if not settings.job.trains:
         raise UserError(f"on_exists=resume: job={settings.job} has no checkpoint to go on from, choose replace")
@@ -170,7 +174,7 @@ def new_folder(base: Path) -> Path:
 def _cleared(folder: Path, settings: Settings) -> Path | None:
     """Clears the folder of an earlier run. Returns where its files are, if kept."""
     try:
-        if _is_empty(folder):
+        if _is_empty(folder) or _goes_on(folder, settings):
             return None
         check_free(folder, settings.on_exists)
         if settings.on_exists == "resume" and settings.trainer.resume is not None:
@@ -183,6 +187,16 @@ def _cleared(folder: Path, settings: Settings) -> Path | None:
     except OSError as error:
         raise UserError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return None
+
+
+def _goes_on(folder: Path, settings: Settings) -> bool:
+    """Says whether the folder holds an interrupted job that this one goes on with."""
+    if not settings.job.goes_on or settings.on_exists == "replace" or (folder / STORE).exists():
+        return False
+    config = folder / _CONFIG
+    return (
+        config.is_file() and re.search(rf"^job: {settings.job}\b", config.read_text(encoding="utf-8"), re.M) is not None
+    )
 
 
 def _is_empty(folder: Path) -> bool:
@@ -243,6 +257,8 @@ def _delete(folder: Path) -> None:
 def _took_steps(folder: Path, moved: Path | None) -> bool:
     """Tells whether a job has a step or a checkpoint of its own. Arguments: `_undo`."""
     steps = folder / _STEPS
+    if any((folder / WORK).glob("*.json")):  # a journal, which the same job goes on from
+        return True
     return (steps.is_file() and steps.stat().st_size > 0) or (moved is None and (folder / _CHECKPOINT).exists())
 
 

@@ -27,7 +27,8 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import rough_work, sizes_of
 from gnnkit.leader.cut import read
 from gnnkit.leader.inputs import load, with_kept
-from gnnkit.leader.machine import Machine, available_memory
+from gnnkit.leader.machine import Machine
+from gnnkit.leader.memory import available_memory
 from gnnkit.leader.predict import Load, predict
 from gnnkit.leader.sample import sampled
 from gnnkit.model.program import Program, is_iterated

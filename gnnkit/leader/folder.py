@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+WORK = "import"  # folder of what an interrupted job=import goes on from
 PREPARED = "prepared"  # folder of what the ranks read, removed after the run
 SOURCE = "source"  # folder there, of the graph that may be cut again
 INPUTS = "inputs.json"  # what a model trained here knows of its data

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,6 @@ from gnnkit.partition.shard import Shard, cut
 _ROWS, _WIDTH = 1 << 15, 64  # of the exchange that measures bandwidth: 8 MiB of float32
 _PRODUCT = 512  # rows and columns of the dense product
 _REPEATS = 8
-
-_MEMORY = Path("/proc/meminfo")
-_GROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))  # of a container, by version
-_LIMIT = ("memory.max", "memory.limit_in_bytes")
-_USED = ("memory.current", "memory.usage_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +124,3 @@ def _done(x: torch.Tensor) -> None:
     """Waits for a GPU."""
     if x.device.type == "cuda":
         torch.cuda.synchronize(x.device)
-
-
-def available_memory() -> float:
-    """Returns the bytes that processes of this host may still take.
-
-    Heeds the limit of a container. Infinite where the system does not say.
-    """
-    found = math.inf
-    try:
-        lines = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="ascii").splitlines())
-        found = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    for group, limit, used in zip(_GROUPS, _LIMIT, _USED, strict=True):
-        try:
-            room = int((group / limit).read_text(encoding="ascii")) - int((group / used).read_text(encoding="ascii"))
-            files = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-            found = min(found, room + int(files.get("inactive_file", 0)))  # pages that the system gives back
-        except (OSError, ValueError):  # no container, or the text "max"
-            continue
-    return max(found, 0)

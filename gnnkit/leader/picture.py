@@ -16,6 +16,7 @@ from gnnkit.storage import write_atomically
 COUNTED_EDGES = 5_000_000  # larger graphs are counted by a sample of nodes
 DRAWN_NODES, DRAWN_EDGES = 300, 900  # of the picture, at most
 MAX_RANKS = 256  # of the matrix of edges
+_AT_A_TIME = 1 << 19  # edges that are counted together, about
 
 
 def save(graph: Graph, partition: Partition, folder: Path) -> None:
@@ -38,19 +39,34 @@ def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
     """
     owner, num_ranks = partition.node_rank, partition.grid.world_size
     share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
-    src, dst = _edges(graph, _some_nodes(graph.num_nodes, share))
+    counted, cut, pairs = _counted(graph, owner, _some_nodes(graph.num_nodes, share), num_ranks)
     numbers: dict[str, Any] = {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
         "nodes": np.bincount(owner, minlength=num_ranks).tolist(),
         "train_nodes": np.bincount(owner[graph.split == Split.TRAIN], minlength=num_ranks).tolist(),
-        "counted_edges": len(src),
-        "cut": int(np.count_nonzero(owner[src] != owner[dst])),
+        "counted_edges": counted,
+        "cut": cut,
     }
     if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
-        pairs = owner[src].astype(np.int64) * num_ranks + owner[dst]
-        numbers["edges"] = np.bincount(pairs, minlength=num_ranks**2).reshape(num_ranks, num_ranks).tolist()
+        numbers["edges"] = pairs.tolist()
     return numbers | {"sample": _sample(graph, owner)}
+
+
+def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int, int, Ids]:
+    """Counts the in-edges of some nodes, and those between owners.
+
+    Also counts these by owners of source and destination [num_ranks, num_ranks], for up
+    to `MAX_RANKS` ranks.
+    """
+    size = num_ranks if num_ranks <= MAX_RANKS else 1
+    counted, cut, pairs = 0, 0, np.zeros(size**2, np.int64)
+    for some in np.array_split(nodes, max(_degrees(graph, nodes) // _AT_A_TIME, 1)):
+        src, dst = (owner[ends] for ends in _edges(graph, some))
+        counted, cut = counted + len(src), cut + int(np.count_nonzero(src != dst))
+        if size > 1:
+            pairs += np.bincount(src.astype(np.int64) * size + dst, minlength=size**2)
+    return counted, cut, pairs.reshape(size, size) if size > 1 else np.full((1, 1), counted)
 
 
 def _some_nodes(num_nodes: int, share: float) -> Ids:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, SparseFeatures, Split
+from gnnkit.graph.features import normalized
 from gnnkit.ranges import one_of, shown
 from gnnkit.settings import SCALES
 
@@ -53,17 +54,28 @@ class Scale:
         """
         if self.kind == "none":
             return graph
+        features = graph.features
         if self.kind == "row":
             return graph.row_normalize()
-        mean, deviation, features = np.array(self.mean), np.array(self.deviation), graph.features
         if isinstance(features, SparseFeatures):
             raise UserError("features.scale=standard: features without zeros would be dense then: choose row or none")
-        if features.shape[1] != len(mean):
-            raise UserError(f"dataset has {features.shape[1]} columns of features, the model reads {len(mean)}")
+        if features.shape[1] != len(self.mean or ()):
+            raise UserError(
+                f"dataset has {features.shape[1]} columns of features, the model reads {len(self.mean or ())}"
+            )
         rows = np.empty(features.shape, features.dtype)
         for start in range(0, len(features), _ROWS):
-            rows[start : start + _ROWS] = (features[start : start + _ROWS] - mean) / deviation
+            rows[start : start + _ROWS] = self.rows(features[start : start + _ROWS])
         return replace(graph, features=rows)
+
+    def rows(self, some: Floats) -> Floats:  # [k, width]
+        """Returns some rows as the model reads them."""
+        if self.kind == "none":
+            return some
+        if self.kind == "row":
+            return normalized(some)
+        scaled: Floats = ((some - np.array(self.mean)) / np.array(self.deviation)).astype(some.dtype)
+        return scaled
 
 
 def choose(graph: Graph, kind: str) -> tuple[Scale, str]:

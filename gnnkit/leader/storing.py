@@ -50,7 +50,7 @@ def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> 
     quality.save(folder / PARTITION)
     if why_not is None:
         _save_shared(settings, whole, links, folder)
-        _manifest(settings, asked, found, whole, links, quality, folder).save(folder)
+        manifest(settings, asked, found, whole, links, quality, folder).save(folder)
         told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
     else:
         told = [f"store: none is written, as no run would read it: {why_not}"]
@@ -87,7 +87,7 @@ def _save_shared(settings: Settings, graph: Graph, links: Links | None, folder: 
         graph.save(folder / PARTS / GRAPH)
 
 
-def _manifest(
+def manifest(
     settings: Settings,
     asked: str,
     found: Graph,

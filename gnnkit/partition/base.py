@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,8 @@ class Partitioner(ABC):
 
     Equal arguments give equal results.
     """
+
+    reads_edges: ClassVar[bool] = True  # False: the number of nodes is enough, as for a graph that memory cannot hold
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:

@@ -12,6 +12,8 @@ class Contiguous(NodePartitioner):
     Choose this partition where ids follow the graph's locality.
     """
 
+    reads_edges = False
+
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         size, rest = divmod(graph.num_nodes, num_parts)
         return np.repeat(np.arange(num_parts, dtype=np.int32), size + (np.arange(num_parts) < rest))

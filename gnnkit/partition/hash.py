@@ -12,5 +12,7 @@ class Hash(NodePartitioner):
     Needs no table. Parts are balanced in expectation, whatever the order of ids.
     """
 
+    reads_edges = False
+
     def assign_nodes(self, graph: Graph, num_parts: int) -> Ids:  # [num_nodes]
         return (hash_ids(graph.num_nodes, key=0) % np.uint64(num_parts)).astype(np.int32)

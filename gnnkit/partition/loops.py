@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,14 +22,26 @@ def looped(csc: CSC) -> npt.NDArray[np.bool_]:  # [num_nodes]
     memory.
     """
     result = np.zeros(csc.num_nodes, bool)
-    pieces = np.arange(0, csc.num_edges, _EDGES_AT_A_TIME)
-    bounds = np.unique([*np.searchsorted(csc.indptr, pieces), csc.num_nodes])
-    for first, last in pairwise(bounds):
+    for first, last in stretches(csc.indptr):
         degree = np.diff(csc.indptr[first : last + 1])
         destinations = np.repeat(np.arange(first, last, dtype=csc.indices.dtype), degree)
         sources = csc.indices[csc.indptr[first] : csc.indptr[last]]
         result[sources[sources == destinations]] = True
     return result
+
+
+def stretches(indptr: Ids, edges: int = _EDGES_AT_A_TIME) -> Iterator[tuple[int, int]]:
+    """Yields ranges of nodes, from the first to the last, with some million in-edges.
+
+    A node's in-edges are never divided, so a range may have more of them.
+
+    Args:
+        indptr: [num_nodes + 1] in-edges of each node.
+        edges: edges of a range, about. Default: 4 million.
+    """
+    num_nodes, pieces = len(indptr) - 1, np.arange(0, int(indptr[-1]), edges)
+    bounds = np.unique([0, *np.searchsorted(indptr, pieces), num_nodes])
+    yield from pairwise(bounds.tolist())
 
 
 def mean_in_edges(indptr: Ids, edge_features: Floats | None) -> Floats | None:  # [num_nodes, edge_width]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.base import Partition
+from gnnkit.partition.loops import stretches
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
 from gnnkit.storage import save_arrays
@@ -194,12 +195,15 @@ def _num_distinct(num_nodes: int, *groups: Ids) -> int:
 
 def _crossing(graph: Graph, partition: Partition) -> tuple[int, npt.NDArray[np.bool_]]:
     """Counts the edges between regions, and finds the nodes at such edges."""
-    degree = np.diff(graph.csc.indptr)
-    crosses = partition.node_rank[graph.csc.indices] != np.repeat(partition.node_rank, degree)
-    boundary = np.zeros(graph.num_nodes, bool)
-    boundary[graph.csc.indices[crosses]] = True
-    boundary[np.repeat(np.arange(graph.num_nodes), degree)[crosses]] = True
-    return int(np.count_nonzero(crosses)), boundary
+    owner, boundary, count = partition.node_rank, np.zeros(graph.num_nodes, bool), 0
+    for first, last in stretches(graph.csc.indptr):
+        sources = graph.csc.indices[graph.csc.indptr[first] : graph.csc.indptr[last]]
+        ends = np.repeat(np.arange(first, last), np.diff(graph.csc.indptr[first : last + 1]))
+        crosses = owner[sources] != owner[ends]
+        boundary[sources[crosses]] = True
+        boundary[ends[crosses]] = True
+        count += int(np.count_nonzero(crosses))
+    return count, boundary
 
 
 def _spelt(value: float) -> str:

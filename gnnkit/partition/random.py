@@ -12,6 +12,8 @@ class Random(NodePartitioner):
     The best balance of nodes, and the baseline to beat.
     """
 
+    reads_edges = False
+
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 

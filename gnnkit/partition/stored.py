@@ -17,6 +17,8 @@ class Stored(Partitioner):
     Choose this partition where cutting takes long, or where runs must share one cut.
     """
 
+    reads_edges = False
+
     def __init__(self, path: str) -> None:
         """Keeps the place.
 

@@ -105,7 +105,7 @@ def _read(root: Path) -> Any:
         return json.loads((root / FILE).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
-            f"dataset.root={root} holds no whole store, as there is no {FILE}: job=partition output={root} writes one"
+            f"dataset.root={root} holds no whole store, as there is no {FILE}: job=partition or job=import with output={root} writes one"
         ) from error
     except OSError as error:
         raise UserError(f"dataset.root={root}: {FILE}: {error.strerror}") from error

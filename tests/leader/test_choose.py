@@ -12,7 +12,7 @@ import pytest
 from gnnkit.config import compose
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.leader import machine
+from gnnkit.leader import memory
 from gnnkit.leader.choose import candidates, least, overrides, promising
 from gnnkit.leader.machine import Machine
 from gnnkit.leader.predict import Load, predict
@@ -153,13 +153,13 @@ def test_the_memory_of_a_host_is_that_of_its_ranks() -> None:
 
 def test_memory_at_hand_heeds_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:   10 kB\n")
-    monkeypatch.setattr(machine, "_MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(machine, "_GROUPS", (tmp_path / "two", tmp_path / "one"))
-    assert machine.available_memory() == 10 * 1024
+    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_GROUPS", (tmp_path / "two", tmp_path / "one"))
+    assert memory.available_memory() == 10 * 1024
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "memory.current").write_text("6000\n")
     (tmp_path / "two" / "memory.stat").write_text("anon 1\ninactive_file 500\n")
     (tmp_path / "two" / "memory.max").write_text("max\n")
-    assert machine.available_memory() == 10 * 1024
+    assert memory.available_memory() == 10 * 1024
     (tmp_path / "two" / "memory.max").write_text("9000\n")
-    assert machine.available_memory() == 9000 - 6000 + 500
+    assert memory.available_memory() == 9000 - 6000 + 500

@@ -11,6 +11,7 @@ mod array;
 mod attention;
 mod balance;
 mod border;
+mod buckets;
 mod dropout;
 mod gather;
 mod generate;
@@ -37,6 +38,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     attention::register(m)?;
     balance::register(m)?;
     border::register(m)?;
+    buckets::register(m)?;
     dropout::register(m)?;
     gather::register(m)?;
     graph::register(m)?;

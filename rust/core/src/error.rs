@@ -27,6 +27,16 @@ pub enum Error {
         /// Value before it.
         previous: i64,
     },
+    /// Texts must stand one behind the other.
+    #[error("offsets[{position}] = {value} is below offsets[{}] = {previous}", position - 1)]
+    OffsetsDecrease {
+        /// Position of the smaller value.
+        position: usize,
+        /// Value there.
+        value: i64,
+        /// Value before it.
+        previous: i64,
+    },
     /// An id lies outside of its range.
     #[error("{name}[{position}] = {value} is out of range for {bound} {of}")]
     OutOfRange {

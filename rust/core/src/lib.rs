@@ -3,6 +3,7 @@
 pub mod aggregate;
 pub mod balance;
 pub mod border;
+pub mod buckets;
 pub mod cover;
 pub mod csc;
 pub mod dropout;

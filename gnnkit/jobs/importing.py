@@ -1,0 +1,105 @@
+"""job=import: reads tables of any size into a store, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gnnkit.dataset.importing.graph import files_of
+from gnnkit.errors import UserError
+from gnnkit.jobs.order import Order
+from gnnkit.launch.processes import run_in_child
+from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.folder import WORK
+from gnnkit.leader.importing import imported, told_disk
+from gnnkit.leader.kept import origin
+from gnnkit.leader.result import Result, versions
+from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
+from gnnkit.store.manifest import KEYS, Manifest
+
+_CUT = "job=partition dataset={s.dataset.name} does so in memory"
+# What job=import refuses, by message.
+REFUSED: Mapping[str, Callable[[Settings], object]] = {
+    "job=import reads dataset=edges piece by piece, and dataset={s.dataset.name} as a whole: use job=partition": lambda s: (
+        not s.dataset.load().in_pieces
+    ),
+    "partition.nodes={s.partition.nodes.name}: job=import knows no edges when it chooses owners: choose contiguous, "
+    f"hash, random or stored, {_CUT}": lambda s: s.partition.nodes.name == AUTO or s.partition.nodes.load().reads_edges,
+    f"partition.grid={{s.partition.grid}}: job=import cuts for partition.grid=1d, {_CUT}": lambda s: (
+        s.partition.grid != "1d"
+    ),
+    f"partition.border={{s.partition.border}}: job=import moves no nodes and edges after the cut, {_CUT}": lambda s: (
+        s.partition.border != "none"
+    ),
+    f"input_rows=sparse: job=import writes rows of features with their zeros, {_CUT} without": lambda s: (
+        s.input_rows == "sparse"
+    ),
+    f"task={{s.task.name}}: job=import writes stores of tasks about nodes, {_CUT}": lambda s: (
+        s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
+    ),
+}
+
+
+def check(settings: Settings, *, given: bool) -> None:
+    """Raises `UserError` for what job=import does not do, with the command that does.
+
+    Args:
+        settings: The configuration.
+        given: Whether the graph comes from Python.
+    """
+    if given:
+        raise UserError("job=import reads a folder of tables: job=partition cuts a graph from Python")
+    for message, holds in REFUSED.items():
+        if holds(settings):
+            raise UserError(message.format(s=settings))
+
+
+def import_tables(order: Order) -> Result:
+    """Writes the store of the data set into the run folder.
+
+    Args:
+        order: What was asked, with the run folder.
+    """
+    patience, asked = Patience.of(order.settings.timeout), asked_of(order)
+    found = run_in_child(imported, order.settings, order.run_folder, asked, patience=patience)
+    figures = run_in_child(_stored, order, found, asked, patience=patience)
+    return Result(order.settings.job.name, figures, figures.pop("summary"))
+
+
+def unchanged(order: Order) -> Result | None:
+    """Returns the result of the store in a folder, if the same job has written it.
+
+    The same job has the same keys, and files of the same sizes and times.
+    """
+    folder = order.run_folder
+    try:
+        manifest = Manifest.load(folder)
+    except UserError:  # no store, or none that could be read
+        return None
+    if manifest.asked != asked_of(order):
+        return None
+    shutil.rmtree(folder / WORK, ignore_errors=True)  # of a process that was ended with the store written
+    told = f"{folder} holds this store already, and its data are unchanged"
+    return Result(order.settings.job.name, manifest.quality, told, folder)
+
+
+def asked_of(order: Order) -> str:
+    """Hashes the keys that shape the store, and what tells the data apart."""
+    settings = order.settings
+    sources = files_of(settings.dataset.create())
+    stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in sources]
+    keys = {key: settings.composed[key] for key in (*KEYS, "strategy", "memory")}
+    asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:
+    from gnnkit.leader.imported import store  # imports torch, in the child alone
+
+    with told_disk(order.run_folder):
+        return store(order.settings, order.run_folder, Path(found), asked)

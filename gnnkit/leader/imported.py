@@ -1,0 +1,135 @@
+"""An imported graph -> a store, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.graph import CSC, Graph
+from gnnkit.launch.phases import phase
+from gnnkit.launch.progress import progress
+from gnnkit.leader.choose import describe
+from gnnkit.leader.folder import PARTITION
+from gnnkit.leader.importing import room_of
+from gnnkit.leader.inputs import IDS, check_width, degree_features
+from gnnkit.leader.scale import Scale, choose
+from gnnkit.leader.storing import manifest
+from gnnkit.leader.trained import Inputs
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import make_grid
+from gnnkit.partition.pieces import EDGE_BYTES, NODE_BYTES, write_shards
+from gnnkit.partition.quality import measure
+from gnnkit.rows import Rows
+from gnnkit.settings import AUTO, Settings
+from gnnkit.storage import forget_pages, whole_folder
+from gnnkit.store.manifest import PARTS
+from gnnkit.store.parts import GRAPH
+from gnnkit.task import Task
+
+_LEAST_PIECE, _MOST_PIECE = 1 << 14, 1 << 20  # edges that are cut at once
+_ROW_BYTES = 1 << 24  # bytes of features that are made at once
+
+
+def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str, Any]:
+    """Makes an imported graph a store. Returns figures, and a summary for people.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder, which becomes the store.
+        found: The folder of the graph.
+        asked: Tells the job and its data apart from others.
+    """
+    raw = Graph.trusted(found)
+    room = room_of(settings)
+    edges = (room.memory - raw.num_nodes * NODE_BYTES) // EDGE_BYTES
+    if edges < _LEAST_PIECE:
+        needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * EDGE_BYTES
+        raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    graph, told = _as_read(settings, folder, found, raw)
+    phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
+    chosen = settings.partition
+    grid = make_grid(chosen.grid, settings.workers, chosen.replication)
+    partition: Partition = chosen.nodes.create().assign(_without_edges(raw), grid)
+    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE))
+    quality = measure(graph, partition, shards)
+    quality.save(folder / PARTITION)
+    if settings.strategy.name != AUTO and not settings.create_strategy().reads_graph:
+        shutil.rmtree(folder / PARTS / GRAPH)
+    phase("writing the manifest")
+    manifest(settings, asked, raw, graph, None, quality, folder).save(folder)
+    shutil.rmtree(found.parent)
+    lines = [*describe(graph, settings, partition), *quality.table(), *told]
+    lines.append(f"store: dataset=store dataset.root={folder} trains from it")
+    return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _without_edges(raw: Graph) -> Graph:
+    """Returns the nodes with labels and splits alone."""
+    return Graph(
+        CSC(np.zeros(raw.num_nodes + 1, np.int64), np.empty(0, np.int32)),
+        np.empty((raw.num_nodes, 0), np.float32),
+        raw.labels,
+        raw.split,
+        class_names=raw.class_names,
+    )
+
+
+def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple[Graph, list[str]]:
+    """Writes the whole graph as runs read it: features, labels and names.
+
+    Returns it, mapped, and lines for people.
+    """
+    scale, why = Scale("none"), ""
+    if settings.inputs == "features":
+        scale, why = choose(raw, settings.features.scale)
+        forget_pages(np.asarray(raw.features))
+    replace(Inputs.of(raw, settings.inputs), scale=scale).save(folder)
+    task: Task = settings.task.create()
+    read, _ = task.prepare(_without_edges(raw))
+    if settings.inputs == "features":
+        check_width(raw.features.shape[1])
+    names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
+    names |= dict.fromkeys(("feature_names", "edge_feature_names", "edge_type_names", "node_types"))
+    with whole_folder(folder / PARTS / GRAPH, names) as target:
+        for path in sorted(found.glob("*.npy")):
+            if path.stem not in ("features", "labels", "node_ids"):
+                _link(path, target / path.name)
+        np.save(target / "labels.npy", read.labels, allow_pickle=False)
+        _write_inputs(settings, scale, raw, found, target)
+    if (found / IDS).exists():
+        _link(found / IDS, folder / IDS)
+    return Graph.trusted(folder / PARTS / GRAPH), [why] if why else []
+
+
+def _write_inputs(settings: Settings, scale: Scale, raw: Graph, found: Path, target: Path) -> None:
+    """Writes the features that models read."""
+    path = target / "features.npy"
+    if settings.inputs == "learned":
+        return Rows(path, np.float32, (0,), raw.num_nodes).finish()
+    if settings.inputs == "degree":
+        return np.save(path, degree_features(raw), allow_pickle=False)
+    if scale.kind == "none":
+        return _link(found / path.name, path)
+    features = np.asarray(raw.features)
+    rows = Rows(path, features.dtype, features.shape[1:])
+    step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
+    for first in range(0, len(features), step):
+        rows.append(scale.rows(features[first : first + step]))
+        forget_pages(features)
+        progress("writing features")
+    return rows.finish()
+
+
+def _link(source: Path, target: Path) -> None:
+    """Gives a file a second name, or copies it where the disk has no links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,167 @@
+"""Shards of a graph that memory cannot hold, cut and written piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Graph, Ids
+from gnnkit.partition.base import Partition
+from gnnkit.partition.loops import looped, mean_in_edges, stretches
+from gnnkit.partition.shard import Shard, grouped
+from gnnkit.rows import Rows
+from gnnkit.storage import Array, forget_pages, whole_folder
+
+NODE_BYTES = 48  # of memory for each node of the graph
+EDGE_BYTES = 64  # of memory for each edge of a piece
+_ROW_BYTES = 1 << 24  # bytes of rows that are copied at once
+
+
+def write_shards(graph: Graph, partition: Partition, root: Path, edges: int) -> Iterator[Shard]:
+    """Cuts the shards of ranks 0, 1, ... as `cut_all` does, and writes each to `root`.
+
+    Yields each shard, mapped. Raises `UserError` for a grid other than P x 1 x 1.
+
+    Args:
+        graph: Mapped, with dense features and without types of edges.
+        partition: Owners of nodes.
+        root: Folder of the shards.
+        edges: Edges that are held in memory at the same time, about.
+    """
+    grid = partition.grid
+    if (grid.cols, grid.slices) != (1, 1) or partition.edge_cell is not None:
+        raise UserError(f"partition.grid={grid}: a graph is cut piece by piece on grids of workers x 1 x 1 only")
+    by_rank, start = grouped(partition.node_rank, grid.world_size)
+    shared = {
+        "looped": looped(graph.csc),
+        "in_degree": _in_degree(graph, edges),
+        "out_degree": _out_degree(graph, edges),
+    }
+    _forget(graph)
+    for rank in range(grid.world_size):
+        scalars = {
+            "rank": rank,
+            "num_nodes": graph.num_nodes,
+            "num_edges": graph.num_edges,
+            "num_classes": graph.num_classes,
+            "num_relations": graph.num_relations,
+        }
+        with whole_folder(root / str(rank), {**scalars, "grid": asdict(grid)}) as folder:
+            owned = by_rank[start[rank] : start[rank + 1]]
+            _write_nodes(graph, owned, shared, folder)
+            _write_edges(graph, partition, owned, edges, folder)
+        yield Shard.trusted(root / str(rank))
+
+
+def _in_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
+    """Sums as `CSC.in_degree` does, node by node."""
+    csc = graph.csc
+    if csc.weight is None:
+        return np.diff(csc.indptr).astype(np.float64)
+    total = np.zeros(csc.num_nodes)
+    for first, last in stretches(csc.indptr, edges):
+        ends = np.repeat(np.arange(first, last), np.diff(csc.indptr[first : last + 1]))
+        np.add.at(total, ends, csc.weight[csc.indptr[first] : csc.indptr[last]].astype(np.float64))
+    return total
+
+
+def _out_degree(graph: Graph, edges: int) -> Floats:  # [num_nodes] float64
+    """Sums as `CSC.out_degree` does, in the order of edges."""
+    csc, total = graph.csc, np.zeros(graph.num_nodes)
+    for first in range(0, csc.num_edges, edges):
+        weight = 1.0 if csc.weight is None else csc.weight[first : first + edges].astype(np.float64)
+        np.add.at(total, csc.indices[first : first + edges], weight)
+        _forget(graph)
+    return total
+
+
+def _write_nodes(graph: Graph, owned: Ids, shared: dict[str, Array], folder: Path) -> None:
+    for name in ("owned", "cell_nodes"):
+        np.save(folder / f"{name}.npy", owned, allow_pickle=False)
+    for name, values in {**shared, "labels": graph.labels, "split": graph.split}.items():
+        np.save(folder / f"{name}.npy", values[owned], allow_pickle=False)
+    features = np.asarray(graph.features)
+    rows = Rows(folder / "features.npy", features.dtype, features.shape[1:])
+    step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
+    for first in range(0, len(owned), step):
+        rows.append(features[owned[first : first + step]])
+        forget_pages(features)
+    rows.finish()
+
+
+def _write_edges(graph: Graph, partition: Partition, owned: Ids, edges: int, folder: Path) -> None:
+    csc, cell = graph.csc, partition.node_cell
+    seen = np.zeros(graph.num_nodes, bool)
+    for _, ids in _held(csc.indptr, owned, edges):
+        seen[csc.indices[ids]] = True
+        forget_pages(csc.indices)
+    seen[owned] = False
+    halo = np.flatnonzero(seen)
+    halo = halo[np.argsort(cell[halo], kind="stable")]
+    del seen
+    row = np.empty(graph.num_nodes, np.int32)
+    row[owned] = np.arange(len(owned), dtype=np.int32)
+    row[halo] = np.arange(len(owned), len(owned) + len(halo), dtype=np.int32)
+    none = halo[:0]
+    ends = {"halo": halo, "halo_cell": cell[halo], "partial": none, "partial_cell": cell[none]}
+    for name, values in ends.items():
+        np.save(folder / f"{name}.npy", values, allow_pickle=False)
+    _write_held(graph, owned, row, edges, folder)
+
+
+def _write_held(graph: Graph, owned: Ids, row: npt.NDArray[np.int32], edges: int, folder: Path) -> None:
+    """Writes the in-edges of the owned nodes. `row` [num_nodes] renumbers sources."""
+    csc, features = graph.csc, graph.edge_features
+    degree = csc.indptr[owned + 1] - csc.indptr[owned]
+    np.save(folder / "indptr.npy", np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)]), allow_pickle=False)
+    arrays = {"indices": Rows(folder / "indices.npy", np.int32), "edge_ids": Rows(folder / "edge_ids.npy", np.int64)}
+    if csc.weight is not None:
+        arrays["weight"] = Rows(folder / "weight.npy", csc.weight.dtype)
+    if features is not None:
+        for name in ("edge_features", "mean_edge_features"):
+            arrays[name] = Rows(folder / f"{name}.npy", features.dtype, features.shape[1:])
+    for nodes, ids in _held(csc.indptr, owned, edges):
+        arrays["indices"].append(row[csc.indices[ids]])
+        arrays["edge_ids"].append(np.arange(ids.start, ids.stop) if isinstance(ids, slice) else ids)
+        if csc.weight is not None:
+            arrays["weight"].append(csc.weight[ids])
+        if features is not None:
+            rows, own = features[ids], np.concatenate([np.zeros(1, np.int64), np.cumsum(degree[nodes])])
+            mean = mean_in_edges(own, rows)
+            assert mean is not None
+            arrays["edge_features"].append(rows)
+            arrays["mean_edge_features"].append(mean)
+        _forget(graph)
+    for each in arrays.values():
+        each.finish()
+
+
+def _held(indptr: Ids, owned: Ids, edges: int) -> Iterator[tuple[slice, Ids | slice]]:
+    """Yields the ids of the in-edges of owned nodes, and which nodes these are of.
+
+    Args:
+        indptr: [num_nodes + 1] in-edges of each node.
+        owned: [num_owned] ascending.
+        edges: Edges of a piece, about.
+    """
+    begins = indptr[owned]
+    degree = indptr[owned + 1] - begins
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(degree)])
+    for first, last in stretches(before, edges):
+        if owned[last - 1] - owned[first] == last - 1 - first:  # a range of nodes, and of edges
+            yield slice(first, last), slice(int(begins[first]), int(begins[last - 1] + degree[last - 1]))
+            continue
+        offsets = np.repeat(begins[first:last] - before[first:last], degree[first:last])
+        yield slice(first, last), np.arange(before[first], before[last]) + offsets
+
+
+def _forget(graph: Graph) -> None:
+    """Lets go of the pages of edges that were read."""
+    for array in (graph.csc.indices, graph.csc.weight, graph.edge_features):
+        if array is not None:
+            forget_pages(array)

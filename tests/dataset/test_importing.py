@@ -1,0 +1,397 @@
+"""An imported graph has the bytes of the graph that was read into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import random
+import resource
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from gnnkit.dataset.edges import EdgeFolder
+from gnnkit.dataset.importing import edges as passes
+from gnnkit.dataset.importing.edges import Room
+from gnnkit.dataset.importing.graph import import_graph
+from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.errors import UserError
+from gnnkit.graph.ids import IdTable
+from gnnkit.storage import digests_of
+from tests.forked import forked
+
+FORMS = ["two rows", "two columns", "fortran", "fields", "parquet", "parts", "directory", "csv"]
+TINY = Room(1 << 26, 1, bucket=7)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a few edges make several pieces."""
+    monkeypatch.setattr(passes, "_MOST_PIECE", 16)
+    monkeypatch.setattr(passes, "_LEAST_PIECE", 16)
+
+
+def imported(folder: Path, work: Path, room: Room = TINY, **options: Any) -> Path:
+    work.mkdir(exist_ok=True)
+    with warnings.catch_warnings(record=True):
+        journal = Journal(work, "asked")
+        return import_graph(EdgeFolder(str(folder), **options), work, room, journal, Teller(quiet=True))
+
+
+def saved(folder: Path, target: Path, **options: Any) -> Path:
+    with warnings.catch_warnings(record=True):
+        EdgeFolder(str(folder), **options).load().save(target)
+    return target
+
+
+def write_edges(folder: Path, form: str, columns: dict[str, Any]) -> None:
+    table = pa.table(columns)
+    if form in ("two rows", "two columns", "fortran"):
+        both = np.array([columns["src"], columns["dst"]])
+        ends = both if form == "two rows" else both.T
+        np.save(folder / "edges.npy", np.asfortranarray(ends.T) if form == "fortran" else np.ascontiguousarray(ends))
+    elif form == "fields":
+        rows = np.empty(len(columns["src"]), [(name, np.asarray(column).dtype) for name, column in columns.items()])
+        for name, column in columns.items():
+            rows[name] = column
+        np.save(folder / "edges.npy", rows)
+    elif form == "csv":
+        pa.csv.write_csv(table, folder / "edges.csv")
+    elif form == "parquet":
+        pa.parquet.write_table(table, folder / "edges.parquet", row_group_size=9)
+    else:
+        parts = folder / ("edges" if form == "parts" else "edges.parquet")
+        parts.mkdir()
+        for number in range(11):
+            some = table.slice(
+                number * table.num_rows // 11, (number + 1) * table.num_rows // 11 - number * table.num_rows // 11
+            )
+            pa.parquet.write_table(some, parts / f"part.{number}.parquet")
+        (parts / "_SUCCESS").touch()
+
+
+def random_nodes(folder: Path, ids: Any, seed: int, draw: random.Random) -> dict[str, Any]:
+    """Writes a table of nodes, and features. Returns the options."""
+    options: dict[str, Any] = {}
+    rng, n = np.random.default_rng(seed + 1000), len(ids)
+    nodes: dict[str, Any] = {"id": ids}
+    labels = draw.choice([None, "classes", "words", "numbers"])
+    if labels is not None:
+        known = rng.integers(-1, 3, n)
+        words = [["", "cat", "dog", "eel"][label + 1] for label in known]
+        nodes["label"] = {"classes": known, "words": words, "numbers": rng.random(n)}[labels]
+        split = rng.integers(0, 4, n) * (known >= 0 if labels != "numbers" else 1)
+        if draw.random() < 0.5:
+            nodes["split"] = [["none", "train", "val", "test"][each] for each in split]
+        elif (known >= 0).sum() > 3 or (labels == "numbers" and n > 3):
+            options |= {"split": [0.6, 0.2, 0.2], "seed": seed}
+    if draw.random() < 0.6:
+        nodes |= {"f0": rng.normal(size=n), "f1": rng.integers(0, 5, n)}
+    elif draw.random() < 0.7:
+        np.save(folder / "features.npy", rng.random((n, 3)).astype(draw.choice(["f2", "f4", "f8", "i4"])))
+    options["row_normalize"] = draw.random() < 0.3
+    table = pa.table(nodes)
+    if draw.random() < 0.5:
+        pa.csv.write_csv(table, folder / "nodes.csv")
+    else:
+        pa.parquet.write_table(table, folder / "nodes.parquet", row_group_size=5)
+    return options
+
+
+def random_folder(folder: Path, seed: int) -> dict[str, Any]:
+    """Writes a folder of a random form. Returns the options by which it is read."""
+    rng, draw = np.random.default_rng(seed), random.Random(seed)
+    folder.mkdir()
+    form, n, m = FORMS[seed % len(FORMS)], int(rng.integers(1, 40)), int(rng.integers(0, 120))
+    low = rng.integers(0, max(n // draw.choice([1, 2, 8]), 1), (2, m))  # doubles, loops, isolated nodes
+    src, dst = low[0], rng.integers(0, n, m) if draw.random() < 0.5 else low[1]
+    columns: dict[str, Any] = {"src": src, "dst": dst}
+    plain = form in FORMS[:3]
+    kind = draw.choice(["none", "numbers", "text", "sparse"])
+    if form == "csv" and m == 0:
+        kind = "none"
+    options: dict[str, Any] = {"symmetrize": draw.choice([True, False, None])}
+    if not plain and draw.random() < 0.6:
+        columns["weight"] = (
+            rng.random(m).astype(draw.choice([np.float32, np.float64]))
+            if draw.random() < 0.7
+            else rng.integers(1, 9, m)
+        )
+    if not plain and draw.random() < 0.4:
+        columns |= {"age": rng.integers(0, 99, m), "far": rng.random(m)}
+    if kind == "text" and (plain or form == "fields"):
+        kind = "sparse"
+    if kind == "none":
+        far = draw.choice([1, 5000])  # ids beyond the bins of the first pieces
+        columns |= {"src": far * src, "dst": far * dst}
+        options["num_nodes"] = draw.choice([None, far * n, far * n + 70_000])
+    else:
+        ids = np.arange(n) if kind == "numbers" else rng.permutation(10 * n)[:n] - 3
+        ids = np.array([f"id {i}" for i in ids]) if kind == "text" else ids
+        columns |= {"src": ids[src], "dst": ids[dst]}
+        options |= random_nodes(folder, ids, seed, draw)
+    write_edges(folder, form, columns)
+    return options
+
+
+def check(folder: Path, work: Path, seed: int, room: Room) -> None:
+    options = random_folder(folder, seed)
+    expected = digests_of(saved(folder, work / "saved", **options))
+    assert digests_of(imported(folder, work / "work", room, **options)) == expected, f"seed {seed}"
+    assert not (work / "work/records").exists()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_an_import_writes_the_bytes_of_the_graph(seed: int, tmp_path: Path) -> None:
+    check(tmp_path / "data", tmp_path, seed, Room(1 << 26, 1 + seed % 3, bucket=[1, 7, 50, 10**6][seed % 4]))
+
+
+def test_a_table_of_ids_finds_what_a_dictionary_finds() -> None:
+    draw = random.Random(0)
+    for _ in range(50):
+        words = ["".join(draw.choices("abcé", k=draw.randrange(1, 7))) for _ in range(draw.randrange(1, 200))]
+        ids = sorted({*words[: len(words) // 2 + 1]}, key=lambda word: draw.random())
+        place, table = {word: number for number, word in enumerate(ids)}, IdTable(pa.array(ids, pa.large_string()), 2)
+        asked = pa.array(["behind", *words], pa.large_string())[1:]
+        assert table.find(asked).tolist() == [place.get(word, -1) for word in words]
+
+
+def test_ids_may_grow_from_piece_to_piece(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_edges(tmp_path / "data", "two rows", {"src": np.arange(200) ** 2, "dst": np.arange(200) * 4000})
+    found = imported(tmp_path / "data", tmp_path / "work")
+    assert digests_of(found) == digests_of(saved(tmp_path / "data", tmp_path / "saved"))
+
+
+def test_parts_of_a_table_are_one_table_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"src": rng.integers(0, 5, 200), "dst": rng.integers(0, 5, 200), "weight": rng.random(200)}
+    found = []
+    for form in ("parquet", "parts", "directory"):
+        (tmp_path / form).mkdir()
+        write_edges(tmp_path / form, form, columns)
+        found.append(digests_of(saved(tmp_path / form, tmp_path / f"{form} saved")))
+        found.append(digests_of(imported(tmp_path / form, tmp_path / f"{form} imported")))
+    assert found == found[:1] * 6
+    (tmp_path / "parts/edges/_SUCCESS").unlink()
+    (tmp_path / "parts/edges/part.0.parquet").rename(tmp_path / "parts/edges/knows.parquet")
+    with pytest.raises(UserError, match="one table for each relation"):
+        imported(tmp_path / "parts", tmp_path / "refused")
+    assert EdgeFolder(str(tmp_path / "parts"), symmetrize=False).load().num_relations == 11
+
+
+@pytest.mark.slow
+def test_many_imports_write_the_bytes_of_the_graph(tmp_path: Path) -> None:
+    for seed in range(100, 220):
+        work = tmp_path / str(seed)
+        work.mkdir()
+        check(work / "data", work, seed, Room(1 << 26, [1, 2, 8][seed % 3], bucket=[1, 7, 50, None][seed % 4]))
+
+
+class Full:
+    """A disk that takes no more after some writes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.left, write = most, os.pwrite
+
+        def refuse(descriptor: int, data: bytes, place: int) -> int:
+            self.left -= 1
+            if self.left < 0:
+                write(descriptor, data[: len(data) // 2], place)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(descriptor, data, place)
+
+        monkeypatch.setattr(os, "pwrite", refuse)
+
+
+def writes_of(folder: Path, work: Path, room: Room, **options: Any) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Full(patch, 10**9)
+        imported(folder, work, room, **options)
+    return 10**9 - disk.left
+
+
+@pytest.mark.parametrize("seed", [4, 13])
+def test_an_import_goes_on_from_any_place_where_the_disk_was_full(seed: int, tmp_path: Path) -> None:
+    folder, room = tmp_path / "data", Room(1 << 26, 1, commit=0.0, bucket=20)
+    options = random_folder(folder, seed)
+    total = writes_of(folder, tmp_path / "whole", room, **options)
+    expected = digests_of(tmp_path / "whole/graph")
+    for turn, most in enumerate(range(1 + seed % 3, total, max(total // 5, 1))):
+        work = tmp_path / str(turn)
+        with pytest.MonkeyPatch.context() as patch:
+            Full(patch, most)
+            with pytest.raises(UserError, match=r"\w: No space left on device: the same command goes on"):
+                imported(folder, work, room, **options)
+        assert not (work / "graph/meta.json").exists()
+        imported(folder, work, room, **options)
+        assert digests_of(work / "graph") == expected, f"after {most} writes"
+
+
+@pytest.mark.slow
+def test_an_import_goes_on_wherever_it_was_killed(tmp_path: Path) -> None:
+    rng, folder = np.random.default_rng(0), tmp_path / "data"
+    folder.mkdir()
+    write_edges(folder, "parquet", {"src": rng.integers(0, 99, 3000), "dst": rng.integers(0, 99, 3000)})
+    room, options = Room(1 << 26, 1, commit=0.0, bucket=200), {"num_nodes": 99, "symmetrize": True}
+    expected = digests_of(saved(folder, tmp_path / "saved", **options))
+    kills = 0
+    while not (tmp_path / "work/graph/meta.json").exists():
+        with forked(lambda: imported(folder, tmp_path / "work", room, **options), tmp_path) as child:
+            child.process.join(float(rng.uniform(0.05, 0.6)) + 0.05 * kills)
+            child.process.kill()
+        kills += 1
+    imported(folder, tmp_path / "work", room, **options)
+    assert kills > 2
+    assert digests_of(tmp_path / "work/graph") == expected
+
+
+def test_a_changed_journal_is_not_gone_on_from(tmp_path: Path) -> None:
+    Journal(tmp_path, "one").write(counted=3)
+    assert (Journal(tmp_path, "one")["counted"], Journal(tmp_path, "one").changed) == (3, False)
+    assert (Journal(tmp_path, "other")["counted"], Journal(tmp_path, "other").changed) == (None, True)
+    (tmp_path / "progress.json").write_text("{")
+    assert (Journal(tmp_path, "one")["counted"], Journal(tmp_path, "one").changed) == (None, False)
+
+
+def bad(folder: Path, **tables: Any) -> Path:
+    folder.mkdir()
+    for name, columns in tables.items():
+        table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+        (folder / name).parent.mkdir(exist_ok=True)
+        pa.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=20)
+    return folder
+
+
+ENDS = {"src": np.arange(50) % 7, "dst": np.arange(50) % 5}
+AT_40 = np.where(np.arange(50) == 40, 99, 0)
+
+
+@pytest.mark.parametrize(
+    ("tables", "options", "message"),
+    [
+        (
+            {"edges": {**ENDS, "dst": AT_40}},
+            {"num_nodes": 9},
+            "edges.parquet, column 'dst', row 40: 99 is out of range for 9",
+        ),
+        ({"edges": {**ENDS, "src": AT_40 * 10**7}}, {}, "src = 990000000 would make 990000001 nodes for 50 edges"),
+        ({"edges": ENDS, "nodes": {"id": [3, 4, 5]}}, {}, "edges.parquet, column 'src', row 0: 0 is no id of a node"),
+        (
+            {"edges": {**ENDS, "weight": np.where(AT_40, np.nan, 1)}},
+            {},
+            "edges.parquet, column 'weight', row 40: nan is not finite",
+        ),
+        (
+            {"edges": {**ENDS, "weight": AT_40 * 1e300}},
+            {},
+            "column 'weight', row 40: 9.9.*e.301 is too large for float32",
+        ),
+        ({"edges": {**ENDS, "type": AT_40}}, {}, "edges.parquet has types of edges: job=partition dataset=edges reads"),
+        ({"edges": ENDS}, {"sort_ids": True}, "dataset.sort_ids=true: job=import numbers nodes in the order of their"),
+        ({"edges": ENDS}, {"src": "from"}, "edges.parquet has no column 'from', only 'src', 'dst': dataset.src=COLUMN"),
+        ({"edges": ENDS, "nodes": {"id": [1, 1]}}, {}, "nodes.parquet, column 'id', row 1: 1 occurs a second time"),
+        (
+            {"edges": ENDS, "nodes": {"id": range(7), "f": [1.0] * 6 + [np.nan]}},
+            {},
+            "nodes.parquet, column 'f', row 6: nan",
+        ),
+        ({"edges": ENDS, "nodes": {"id": range(7)}}, {"num_nodes": 7}, "nodes.parquet says how many nodes there are"),
+        (
+            {"edges": ENDS, "nodes": {"id": range(7), "split": ["train"] * 7}},
+            {},
+            r"split\[0\] = 1 \(TRAIN\), but labels\[0\]",
+        ),
+        (
+            {"edges/knows": ENDS},
+            {},
+            "holds a folder edges with one table for each relation: job=partition dataset=edges",
+        ),
+        (
+            {"edges/part-0": ENDS, "edges/part-1": {"src": ["a"], "dst": ["b"]}},
+            {},
+            "edges/part-1.parquet, column 'src' holds string, and edges/part-0.parquet has int64: all parts need the same",
+        ),
+        (
+            {"edges/part-0": ENDS, "edges/part-1": {**ENDS, "weight": AT_40}},
+            {},
+            "edges/part-1.parquet has the columns src, dst, weight, and edges/part-0.parquet has src, dst: all parts",
+        ),
+    ],
+)
+def test_bad_tables_are_named_by_file_and_row(
+    tables: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = bad(tmp_path / "data", **tables)
+    with pytest.raises(UserError, match=message) as raised:
+        imported(folder, tmp_path / "work", **options)
+    assert str(raised.value).startswith(f"dataset.root={folder}: ")
+    assert not (tmp_path / "work/graph/meta.json").exists()
+
+
+def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
+    path = bad(tmp_path / "data", edges=ENDS) / "edges.parquet"
+    found = pa.parquet.read_metadata(path).row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    data[found.dictionary_page_offset : found.dictionary_page_offset + 12] = b"\xff" * 12
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"edges\.parquet, row group 1: "):
+        imported(tmp_path / "data", tmp_path / "work", Room(1 << 26, 1))
+
+
+def test_too_little_memory_is_told_with_what_is_needed(tmp_path: Path) -> None:
+    folder = bad(tmp_path / "data", edges={"src": np.arange(5000) % 9, "dst": np.zeros(5000, int)})
+    with pytest.raises(
+        UserError, match="nodes 0 to 0 have 5,000 in-edges, which are sorted together: give memory=533334"
+    ):
+        imported(folder, tmp_path / "work", Room(1 << 16, 1), num_nodes=9)
+    bad(tmp_path / "text", edges={"src": ["a"], "dst": ["b"]}, nodes={"id": [f"node {i}" for i in range(5000)]})
+    with pytest.raises(
+        UserError, match=r"memory=65536: nodes\.parquet has more ids than that, 2[0-9]+ of them so far: give"
+    ):
+        imported(tmp_path / "text", tmp_path / "work", Room(1 << 16, 1))
+
+
+@pytest.mark.slow
+def test_memory_stays_within_its_bound_for_twenty_million_edges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # pieces as large as memory allows
+    folder, m, n, given = tmp_path / "data", 20_000_000, 500_000, 150 << 20
+    folder.mkdir()
+    ends = np.lib.format.open_memmap(folder / "edges.npy", "w+", np.int64, (2, m))
+    ends[:] = np.random.default_rng(0).integers(0, n, (2, m))
+    ends.flush()
+
+    def work() -> None:
+        before = own("RssAnon")
+        resource.setrlimit(resource.RLIMIT_DATA, (own("VmData") + given, resource.RLIM_INFINITY))
+        imported(folder, tmp_path / "work", Room(given, 2), symmetrize=True)
+        print("peak", peak.value - before)
+
+    peak = multiprocessing.Value("q", 0)
+    with forked(work, tmp_path) as child:
+        while child.poll() is None:
+            with contextlib.suppress(OSError, KeyError):
+                peak.value = max(peak.value, own("RssAnon", child.pid))
+            time.sleep(0.01)
+        code, text = child.ended()
+    assert code == 0, text
+    assert int(text.split()[-1]) < given
+    indptr = np.load(tmp_path / "work/graph/indptr.npy", mmap_mode="r")
+    assert len(np.load(tmp_path / "work/graph/indices.npy", mmap_mode="r")) == indptr[-1] > 1.99 * m
+
+
+def own(field: str, pid: int | str = "self") -> int:
+    """Returns bytes of memory of a process."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines[field].split()[0]) * 1024

@@ -1,0 +1,158 @@
+"""job=import writes the store of job=partition, and goes on when it was ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import gnnkit
+from gnnkit.config import compose
+from gnnkit.errors import UserError
+from gnnkit.jobs import Order, dispatch, importing
+from gnnkit.settings import settle
+from gnnkit.storage import digests_of
+from tests.runs import BARE
+
+N, M = 60, 500
+MADE = ("parts/", "partition/", "node_ids.npy", "inputs.json")  # of a store
+
+
+def tables(folder: Path, *, ids: bool = True, wide: float = 1.0) -> Path:
+    """Writes edges with weights, doubles and loops, and nodes with features."""
+    rng = np.random.default_rng(3)
+    names = np.array([f"n{v}" for v in range(N)]) if ids else np.arange(N)
+    ends = names[rng.integers(0, N - 5, (2, M))]
+    folder.mkdir()
+    pa.parquet.write_table(
+        pa.table({"src": ends[0], "dst": ends[1], "weight": rng.random(M), "kind": rng.integers(0, 4, M)}),
+        folder / "edges.parquet",
+        row_group_size=100,
+    )
+    split, label = rng.choice(["train", "val", "test"], N), rng.choice(["cat", "dog"], N)
+    features = {"f0": rng.normal(size=N), "f1": wide * rng.normal(size=N)}
+    pa.parquet.write_table(
+        pa.table({"id": names, "label": label, "split": split, **features}), folder / "nodes.parquet"
+    )
+    return folder
+
+
+def run(job: str, data: Path, folder: Path, **keys: Any) -> Any:
+    dataset = {"name": "edges", "root": str(data), "symmetrize": True}
+    return gnnkit.train(
+        job=job, dataset=dataset, folder=folder, **{"strategy": "individual_sample", "cache": False, **keys}
+    )
+
+
+def made(folder: Path) -> dict[str, str]:
+    return {name: digest for name, digest in digests_of(folder).items() if name.startswith(MADE)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"partition": "1d", "workers": 3},
+        {"partition": "hash", "workers": 4, "wide": 100.0},
+        {"partition": "random", "workers": 2, "inputs": "degree"},
+        {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
+        {"workers": 2, "features": {"scale": "row"}, "ids": False},
+    ],
+    ids=["ranges", "hash, scaled", "random, degrees", "one worker", "rows that add up to 1"],
+)
+def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], tmp_path: Path) -> None:
+    shape = {name: keys.pop(name) for name in ("ids", "wide") if name in keys}
+    data = tables(tmp_path / "data", **shape)
+    run("import", data, tmp_path / "imported", memory="64MiB", **keys)
+    run("partition", data, tmp_path / "cut", **keys)
+    assert made(tmp_path / "imported") == made(tmp_path / "cut")
+    stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("imported", "cut")]
+    assert {key for key in stores[0] if stores[0][key] != stores[1][key]} == {"sha256", "asked"}
+    assert not (tmp_path / "imported/import").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["individual_sample", "vertex_centric", "preset_workload"])
+def test_a_run_from_an_imported_store_is_the_run_on_the_tables(strategy: str, tmp_path: Path) -> None:
+    data = tables(tmp_path / "data")
+    run("import", data, tmp_path / "store", workers=2, strategy="auto")
+    keys: dict[str, Any] = {"strategy": strategy, "comm": "threads", "threads": 1, "trainer": {"max_epochs": 2}, **BARE}
+    found = gnnkit.train(dataset={"name": "store", "root": str(tmp_path / "store")}, folder=tmp_path / "a", **keys)
+    expected = run("train", data, tmp_path / "b", workers=2, **keys)
+    assert found["train_loss"] == expected["train_loss"]
+    for name in ("predictions.npy", "node_ids.npy", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_the_same_import_again_does_nothing_and_changed_data_start_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = tables(tmp_path / "data")
+    run("import", data, tmp_path / "store")
+    first, times = made(tmp_path / "store"), (tmp_path / "store/store.json").stat().st_mtime_ns
+    capfd.readouterr()
+    run("import", data, tmp_path / "store")
+    assert "holds this store already" in capfd.readouterr().out
+    assert (tmp_path / "store/store.json").stat().st_mtime_ns == times
+    os.utime(data / "edges.parquet", ns=(1, 1))
+    with pytest.raises(UserError, match="it holds a run"):
+        run("import", data, tmp_path / "store")
+    run("import", data, tmp_path / "store", on_exists="replace")
+    assert made(tmp_path / "store") == first
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
+    data, command = tables(tmp_path / "data"), [sys.executable, "-m", "gnnkit", "job=import", "dataset=edges"]
+    command += [f"dataset.root={data}", "dataset.symmetrize=true", "cache=false", f"output={tmp_path / 'store'}"]
+    run("import", data, tmp_path / "whole", strategy="auto")
+    for delay in (0.5, 0.9, 1.3, 1.7, 2.5, 3.5, None):
+        started = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+        try:
+            assert started.wait(delay) == 0
+            break
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+            time.sleep(0.2)  # for children of the process to see that it is gone
+    assert made(tmp_path / "store") == made(tmp_path / "whole")
+    assert not (tmp_path / "store/import").exists()
+
+
+REFUSED = [
+    ["dataset=pystdlib"],
+    ["partition=ldg"],
+    ["partition=2d"],
+    ["partition.border=min_words"],
+    ["input_rows=sparse"],
+    ["task=link_prediction"],
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "overrides"), [*zip(importing.REFUSED, REFUSED, strict=True)], ids=map(" ".join, REFUSED)
+)
+def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str], tmp_path: Path) -> None:
+    data = [] if overrides[0].startswith("dataset=") else ["dataset=edges", f"dataset.root={tmp_path}"]
+    order = Order(settle(compose(["job=import", "strategy=auto", *data, *overrides])))
+    with pytest.raises(UserError) as raised:
+        dispatch.check(order)
+    assert str(raised.value) == message.format(s=order.settings)
+
+
+def test_memory_is_read_by_an_import_only() -> None:
+    for text, size in (("1GB", 10**9), ("1.5GiB", 3 * 2**29), ("512 MB", 512 * 10**6), (2**27, 2**27)):
+        assert settle(compose(["job=import", "strategy=auto", f"memory={text}"])).memory == size
+    with pytest.raises(UserError, match="memory=1GB must be auto: only job=import reads the key, and job=plan"):
+        settle(compose(["job=plan", "strategy=vertex_centric", "memory=1GB"]))
