@@ -41,6 +41,7 @@ ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
+FILLS = ("refuse", "mean", "zero", "drop")
 DEFAULT_WORKERS = 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
@@ -248,9 +249,11 @@ class FeaturesSettings:
     """The section `features`. The constructor checks the values."""
 
     scale: str  # of SCALES, or AUTO: chosen by the columns
+    fill: str  # of FILLS: what takes the place of empty cells
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
+        one_of("features.fill", self.fill, FILLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,10 +517,11 @@ def _input_rows(inputs: str, rows: object) -> str:
 def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
     features = FeaturesSettings(**section)
-    if features.scale != "auto" and inputs != "features":
-        raise UserError(
-            f"features.scale={features.scale} must be auto: only inputs=features reads the key, and inputs={inputs}"
-        )
+    for key, usual in (("scale", AUTO), ("fill", "refuse")):
+        if (value := getattr(features, key)) != usual and inputs != "features":
+            raise UserError(
+                f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"
+            )
     return features
 
 

@@ -177,6 +177,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "inputs": ["feature", ""],
     "input_rows": ["csr", ""],
     "features.scale": ["minmax", "", None, 1],
+    "features.fill": ["median", "", None, 1],
     "embedding": [*COUNT, 2**70],
     "learned.scale": [0, -1, NAN, INF, 1e10],
     "learned.weight_decay": [-1, NAN, INF],
@@ -191,7 +192,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "runs": [3, "", ["a", ""]],
 }
 SWITCHES = ("report", "profile", "leader.rebalance")
-WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "resume", "symmetrize", "row_normalize",
+WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri")  # fmt: skip

@@ -16,8 +16,9 @@ from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph.features import without_gaps
 from gnnkit.graph.table import Table, as_ids, is_text, narrowed
-from gnnkit.ranges import local_path
+from gnnkit.ranges import local_path, shown
 from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
@@ -44,15 +45,17 @@ class EdgeFolder(Dataset):
     numbers to predict, empty for none. A name may join several with semicolons, as in
     `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
     val, test, none or nothing. Both are optional. Further columns must be numeric and
-    are features. Nodes are numbered in the order of this table, or by `sort_ids` in
-    ascending order of the ids. Without the table, ids are 0, 1, ... and there are no
-    labels.
+    are features, of which `features.fill` says what takes the place of empty cells and
+    of NaN, in `features.npy` too. Nodes are numbered in the order of this table, or by
+    `sort_ids` in ascending order of the ids. Without the table, ids are 0, 1, ... and
+    there are no labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of
     `Graph.labels`.
 
-    The arguments `src`, `dst`, `id` and `label` name columns of other names.
+    The arguments `src`, `dst`, `id` and `label` name columns of other names, and
+    `ignore` names columns of either table that are left out.
 
     CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
@@ -71,6 +74,7 @@ class EdgeFolder(Dataset):
         dst: str = "dst",
         id: str = "id",
         label: str = "label",
+        ignore: Sequence[str] = (),
     ) -> None:
         """Keeps the options.
 
@@ -91,6 +95,7 @@ class EdgeFolder(Dataset):
             dst: your name of the column `dst`.
             id: your name of the column `id`.
             label: your name of the column `label`.
+            ignore: columns of nodes or of edges that are no features.
         """
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
@@ -100,6 +105,7 @@ class EdgeFolder(Dataset):
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
         self.ends, self.id, self.label = (src, dst), id, label
+        self.ignore = _names("dataset.ignore", ignore)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
@@ -121,12 +127,13 @@ class EdgeFolder(Dataset):
         edges = _edges(self.root, dict.fromkeys(self.ends, pa.string()) if text else {})
         for table in edges.values():
             self._asked("dst", self._asked("src", table))
+        nodes, edges = self._without_ignored(nodes, edges)
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
-        features, names = self._features(nodes)
+        features, names, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others((*self.ends, "weight", "type"))
         types, type_names = first.types("type") if len(edges) == 1 and _ONE in edges else _by_file(edges)
@@ -146,6 +153,7 @@ class EdgeFolder(Dataset):
             coordinates=self._array("coordinates"),
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
+            missing=missing,
         )
 
     def _asked(self, key: str, table: Table) -> Table:
@@ -154,15 +162,27 @@ class EdgeFolder(Dataset):
         table.require(column, f": dataset.{key}=COLUMN names yours")
         return table
 
-    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None]:
-        """Returns rows of features, and names of columns if a table has these."""
+    def _without_ignored(self, nodes: Table | None, edges: dict[str, Table]) -> tuple[Table | None, dict[str, Table]]:
+        """Leaves columns out of all tables. Raises `UserError` where none has one."""
+        tables = [*([] if nodes is None else [nodes]), *edges.values()]
+        for name in self.ignore:
+            if not any(name in table.names for table in tables):
+                held = " or ".join(table.name for table in tables[:2])
+                raise UserError(f"dataset.ignore={shown(list(self.ignore))}: no column {name!r} in {held}")
+        left = {relation: table.without(self.ignore) for relation, table in edges.items()}
+        return None if nodes is None else nodes.without(self.ignore), left
+
+    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, Array | None]:
+        """Returns rows of features, names of a table's columns, and empty cells."""
         array = self._array("features")
         columns = nodes.others((self.id, self.label, "split")) if nodes else []
         if nodes is None or not columns:
-            return array, None
+            rows, missing = (None, None) if array is None else without_gaps(array)
+            return rows, None, missing
         if array is not None:
             raise UserError(f"features.npy and {nodes.name} both hold features")
-        return nodes.rows(columns), nodes.column_names(columns)
+        rows, missing = nodes.cells(columns)
+        return rows, nodes.column_names(columns), missing
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         array = self._array("labels")
@@ -176,6 +196,14 @@ class EdgeFolder(Dataset):
     def _array(self, name: str) -> Array | None:
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    """Reads a list of names of columns."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{key}={shown(value)} must be a list of names of columns")
+    return tuple(names)
 
 
 def _edges(root: Path, types: _Types) -> dict[str, Table]:
@@ -228,7 +256,7 @@ def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
         table = _READERS[path.suffix](path, types)
         if path.suffix == ".csv" and ids is not None and table.column_names.count(ids) == 1:
             table = table.set_column(table.column_names.index(ids), ids, narrowed(table.column(ids)))
-        return Table(path.name, table)
+        return Table(path.name, table, ": dataset.ignore=[{}] leaves the column out")
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 
