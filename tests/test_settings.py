@@ -103,6 +103,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
     "task.loss": ["cubed"],
+    "task.class_weights": ["even", [], [0], [1, -1], [NAN], [INF], 3, True],
     "strategy.halo": ["two_hop"],
     "strategy.clusters": COUNT,
     "strategy.clusters_per_batch": COUNT,
