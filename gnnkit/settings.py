@@ -51,6 +51,8 @@ MAX_RUNS = 64  # that one report compares
 MAX_SCALE = 1e6  # of first learned rows
 WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
 MAX_SEEDS = 100  # of job=compare
+USUAL_MINUTES = 2
+MAX_MINUTES = 1e5  # of trials
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
@@ -75,6 +77,7 @@ _KEYS = (
     "leader",
     "plan",
     "compare",
+    "init",
     "report",
     "profile",
     "runs",
@@ -322,6 +325,16 @@ class CompareSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class InitSettings:
+    """The section `init`. The constructor checks the range."""
+
+    minutes: float  # of trials, 0 for none
+
+    def __post_init__(self) -> None:
+        real("init.minutes", self.minutes, 0, MAX_MINUTES)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One job's configuration.
 
@@ -363,6 +376,7 @@ class Settings:
     leader: LeaderSettings
     plan: PlanSettings
     compare: CompareSettings
+    init: InitSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     report: bool = True  # whether a training run leaves report.html
     profile: bool = False  # whether a training run leaves trace.json
@@ -497,6 +511,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
         compare=_compare(job, config["compare"]),
+        init=_init(job, config["init"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
         runs=_runs(job, config["runs"]),
@@ -610,6 +625,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         "features": "features.scale",
         "learned": "learned.scale",
         "compare": "compare.ways",
+        "init": "init.minutes",
     }
     for key, example in examples.items():
         if not isinstance(config[key], dict):
@@ -622,6 +638,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     _expect_keys("learned", config["learned"], [field.name for field in fields(LearnedSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
     _expect_keys("compare", config["compare"], [field.name for field in fields(CompareSettings)])
+    _expect_keys("init", config["init"], [field.name for field in fields(InitSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
@@ -780,6 +797,14 @@ def _compare(job: JobFacts, section: Mapping[str, Any]) -> CompareSettings:
     ways = [ways] if isinstance(ways, str) else ways
     link = _link("compare.link", section["link"])
     return CompareSettings(tuple(ways) if isinstance(ways, list) else ways, section["seeds"], link)
+
+
+def _init(job: JobFacts, section: Mapping[str, Any]) -> InitSettings:
+    """Reads the section `init`. Raises `UserError` for a value that nothing reads."""
+    found = InitSettings(**section)
+    if not job.reads_data_only and found.minutes != USUAL_MINUTES:
+        raise UserError(f"init.minutes={found.minutes:g} is read by job=init: leave it out, or add job=init")
+    return found
 
 
 def _link(key: str, value: object) -> LinkSettings | None:

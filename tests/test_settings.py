@@ -57,6 +57,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "compare.link": [3, "fast", {"gigabits": 1}],
     "comm.link": [3, "fast", {"gigabits": 1}, {"gigabits": 1, "milliseconds": -1}],
     "compare.seeds": [0, -1, 101, 1.5, None],
+    "init.minutes": [-1, NAN, INF, 1e6, None, "two"],
     "plan.flops": [0, -1, NAN, INF, 1e10],
     "plan.bandwidth": [0, -1, NAN, INF, 1e10],
     "plan.latency": [-1, NAN, INF, 1e10],
