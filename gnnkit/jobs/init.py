@@ -28,7 +28,7 @@ from gnnkit.leader.result import Result
 from gnnkit.leader.scale import uneven
 from gnnkit.plugins import CONF
 from gnnkit.ranges import num_cores, one_line
-from gnnkit.settings import Settings
+from gnnkit.settings import FEW_EDGES, Settings
 
 NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]
@@ -139,7 +139,9 @@ def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
         graph = graph.draw_split(known["dataset.split"], int(settings.dataset.arguments.get("seed", 0)))
     one_way = known.get("dataset.symmetrize") is True and settings.dataset.arguments.get("symmetrize") is None
     graphs = {True: graph.symmetrize, False: lambda: graph} if one_way else {False: lambda: graph}
-    fixed = {key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known}
+    fixed: dict[str, Any] = {
+        key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
+    }
     planned = trials.candidates(graph, known.get("inputs", "features"))
     return trials.run(settings, graphs, fixed, planned, one_way)
 
@@ -159,7 +161,10 @@ def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
     yield from _task(graph)
     yield from _strategy(graph)
     yield from _inputs(graph)
-    yield Choice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
+    if graph.num_edges <= FEW_EDGES:
+        yield Choice("workers", 1, "the graph is small: workers would wait for each other more than they save")
+    else:
+        yield Choice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
     yield from _trainer(graph)
     if graph.node_ids is not None or graph.class_names is not None:
         yield Choice("write_format", "parquet", "predictions name your ids and classes")

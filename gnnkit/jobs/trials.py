@@ -21,6 +21,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.launch.phases import say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
+from gnnkit.leader.inputs import filled
 from gnnkit.leader.scale import is_table
 from gnnkit.settings import Choice, Settings, settle, with_choice
 from gnnkit.storage import write_atomically
@@ -29,6 +30,7 @@ from gnnkit.task import NodeTask, Task
 FILE = "trials.csv"
 MAX_EPOCHS, PATIENCE = 300, 50  # of a trial, and of the configuration that is written
 MONITOR = "val_loss"
+_MOST, _LEAST = 1 / 3, 0.5  # of the time, that a trial takes; of the last trial's seconds, to begin another
 Keys = Mapping[str, Any]  # values by key, as on the command line
 
 # What won somewhere among 20 configurations, on public graphs and on made-up tables.
@@ -57,6 +59,18 @@ _WORDS: tuple[Keys, ...] = (
     {**_GAT, **_ROW},
     _SAGE,
     _GAT,
+)
+
+
+_FEW = 0.2  # share of numbers that are not 0, of rows that a unit sum suits
+_COUNTS: tuple[Keys, ...] = (  # of words that most nodes have
+    _GCN,
+    {**_GCN, "trainer.weight_decay": 0},
+    {**_SAGE, **_ROW},
+    _GAT,
+    {**_GCN, "model.dropout": 0.8},
+    _SAGE,
+    {**_GCN, **_ROW},
 )
 
 
@@ -137,7 +151,7 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
     if inputs != "features" or is_table(graph.features):
         found: tuple[Keys, ...] = _TABLE
     else:
-        found = _WORDS
+        found = _WORDS if filled(graph.features) < _FEW else _COUNTS
     if graph.num_relations > 1:
         found = ({"model": "rgcn", "trainer.weight_decay": 5e-4}, *found)
     return found
@@ -152,8 +166,9 @@ def run(
 ) -> Trials:
     """Trains each configuration in a process of its own, while the time allows it.
 
-    A trial begins where the seconds of the last one are left. An interrupt ends the
-    trials. What was tried until then counts.
+    A trial takes a third of the time at most, and begins where half the seconds of the
+    last one are left. Whatever the clock ends has the best model until then. An
+    interrupt ends the trials, and what was tried until then counts.
 
     Args:
         settings: The configuration of job=init, with the minutes.
@@ -181,12 +196,12 @@ def run(
     try:
         for each, both in others():
             left = allowed - (time.monotonic() - begun)
-            if tried and tried[-1].seconds > left:
+            if tried and tried[-1].seconds * _LEAST > left:
                 ended = f"init.minutes={settings.init.minutes:g} allows no more"
                 break
             if both not in made:
                 made[both] = graphs[both]()
-            tried.append(_try(settings, made[both], task, fixed, each, max(left, 1.0)))
+            tried.append(_try(settings, made[both], task, fixed, each, max(min(left, allowed * _MOST), 1.0)))
             last = tried[-1]
             score = last.remark if last.score is None else f"{task.progress} {last.score:.4f}"
             say(f"[{len(tried)} of {count}] {last.title}: {score} in {last.seconds:.1f} s")
