@@ -164,6 +164,7 @@ class Table:
         """Reads columns of numbers, or of lists of equal length, side by side."""
         if not names:
             return None
+        self._refuse_text(names)
         return np.concatenate([self._wide(name) for name in names], axis=1)
 
     def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
@@ -175,6 +176,7 @@ class Table:
         """
         if not names:
             return None, None
+        self._refuse_text(names)
         return without_gaps(np.concatenate([self._wide(name, gaps=True) for name in names], axis=1))
 
     def column_names(self, names: Sequence[str]) -> list[str] | None:
@@ -204,6 +206,12 @@ class Table:
             numbers = exact.astype(np.float32)
         self._refuse(name, np.isinf(numbers), exact, "is too large for float32")
         return numbers
+
+    def _refuse_text(self, names: Sequence[str]) -> None:
+        """Raises `UserError` for columns of text, with all of them in the cure."""
+        if text := [name for name in names if self.is_text(name)]:
+            cure = self._cure.format(",".join(text))
+            raise UserError(f"{self._place(text[0])} holds {self._column(text[0]).type}, expected numbers{cure}")
 
     def require(self, name: str, cure: str = "") -> None:
         """Raises `UserError` for a missing column, with `cure` behind the message."""

@@ -35,11 +35,11 @@ def from_tables(
         features: columns of numbers, rows, or None for all other columns.
         edge_features: columns of numbers, or None for all other columns.
     """
-    links = table_of("edges", edges, ": edge_features=[NAME, ...] names the columns to read, without {!r}")
+    links = table_of("edges", edges, ": edge_features=[NAME, ...] names the columns to read, without {}")
     named = (
         None
         if nodes is None
-        else table_of("nodes", nodes, ": features=[NAME, ...] names the columns to read, without {!r}")
+        else table_of("nodes", nodes, ": features=[NAME, ...] names the columns to read, without {}")
     )
     if weight is None:
         weight = "weight" if "weight" in links.names else None

@@ -528,6 +528,9 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
     graph = load(folder(tmp_path, nodes_csv=nodes), ignore=["town", "kind", "weight"])
     assert graph.feature_names == ("f1",)
     assert graph.edge_features is graph.csc.weight is None
+    (tmp_path / "nodes.csv").write_text("id,town,label,x,kin\n10,York,a,1,p\n20,Bath,b,2,q\n30,Hull,a,3,r\n")
+    with pytest.raises(UserError, match=r"'town' holds string, .*: dataset.ignore=\[town,kin\] leaves the column out"):
+        load(tmp_path)
     with pytest.raises(UserError, match=r"dataset.ignore=\['twon'\]: no column 'twon' in nodes.csv or edges.csv"):
         load(tmp_path, ignore=["twon"])
     with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of names of columns"):
