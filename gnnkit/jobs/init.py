@@ -34,6 +34,7 @@ NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
+_UNEVEN_CLASSES = 5  # times as many nodes as another class
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
 
@@ -199,7 +200,17 @@ def _task(graph: Graph) -> Iterator[Choice]:
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
         yield Choice("task", "multilabel", "labels are sets of classes")
     else:
-        yield Choice("task", "node_classification", f"labels are {graph.num_classes} classes")
+        yield Choice("task", "node_classification", f"labels are {graph.num_classes} classes{_uneven_classes(graph)}")
+
+
+def _uneven_classes(graph: Graph) -> str:
+    """Says what to do where one class is much larger than another, else nothing."""
+    counts = np.bincount(graph.labels[graph.labelled])
+    some = counts[counts > 0]
+    if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
+        return ""
+    share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
+    return f", {share}: task.class_weights=balanced lets each count alike"
 
 
 def _strategy(graph: Graph) -> Iterator[Choice]:

@@ -134,6 +134,13 @@ def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the graph is large" in why(many)
 
 
+def test_uneven_classes_are_told_with_their_key() -> None:
+    graph = random_graph()
+    for labels, uneven in ((np.arange(40) % 2, False), (np.arange(40) % 8 == 0, True)):
+        found = {each.key: each.why for each in init.choose(asked(), replace(graph, labels=labels.astype(int)))}
+        assert ("12 % of nodes in the smallest: task.class_weights=balanced" in found["task"]) == uneven
+
+
 def test_columns_with_empty_cells_are_filled_or_left_out() -> None:
     graph = random_graph()
     few, most = np.array([[0, 0], [3, 1]]), np.stack([np.arange(30), np.zeros(30, int)], 1)
