@@ -182,7 +182,7 @@ def test_auto_takes_what_the_job_can_do(
 @pytest.mark.parametrize("given", ["+strategy=joint_sample", "strategy=joint_sample", "+experiment=cora_gcn"])
 def test_a_strategy_that_overrides_choose_is_taken(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(gnnkit, "_start", lambda overrides, *_: seen.extend(overrides))
+    monkeypatch.setattr(gnnkit, "_start", lambda overrides, *_, **__: seen.extend(overrides))
     gnnkit.train(overrides=[given])
     assert "strategy=auto" not in seen
     gnnkit.train(overrides=["trainer.lr=0.1"])
