@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gnnkit.leader.result import Result as Result
     from gnnkit.model.program import Program
 
+# Keys of a caller who thinks of several workers.
+_OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
 __all__ = ["Result", "UserError", "export", "load", "predict", "train"]
 
 if not TYPE_CHECKING:
@@ -47,7 +49,8 @@ def train(
     Args:
         graph: A `Graph`, or PyG's `Data`, to train on instead of a data set.
         strategy: Name of the strategy, or a mapping with name and keys. Default: auto,
-            which takes the full graph where its predicted memory fits.
+            which takes the full graph where its predicted memory fits, and one worker
+            for a small graph where the call names none.
         model: Name of a model, or a module, a program, or a function of (in_features,
             num_classes) that returns a module.
         callbacks: Callbacks of Lightning, of which each rank gets a copy. A name or a
@@ -74,9 +77,11 @@ def train(
         if names or given[kind]:
             chosen[kind] = names
     spelt = [*config.as_overrides(chosen), *overrides]
-    if not {config.key_of(text) for text in spelt} & {"strategy", config.EXPERIMENT}:
+    known = {config.key_of(text) for text in spelt}
+    if not known & {"strategy", config.EXPERIMENT}:
         spelt.insert(0, "strategy=auto")
-    return _start(spelt, graph, None if named else model, folder, given)
+    alone = not known & _OF_WORKERS
+    return _start(spelt, graph, None if named else model, folder, given, alone=alone)
 
 
 def predict(
@@ -179,6 +184,8 @@ def _start(
     folder: str | Path | None,
     given: Mapping[str, Sequence[Any]] | None = None,
     own: Sequence[str] | None = None,
+    *,
+    alone: bool = False,
 ) -> Result:
     """Runs one job.
 
@@ -189,6 +196,7 @@ def _start(
         folder: The run folder, or None.
         given: Loggers and callbacks that are not named by the overrides, by kind.
         own: Overrides that the caller has named. Default: all.
+        alone: Whether one worker may train a small graph. Default: as configured.
     """
     from gnnkit import config, jobs, settings
 
@@ -208,4 +216,8 @@ def _start(
         from gnnkit.graph import Graph
 
         graph = Graph.of(graph)
+        if alone and graph.num_edges <= settings.FEW_EDGES and settled.on_cpus:
+            overrides = ["workers=1", *overrides]
+            settled = settle(overrides)
+            print(f"workers=1: {graph.num_edges:,} edges are few, and workers would wait for each other", flush=True)
     return jobs.start(jobs.Order(settled, graph, model, folder, overrides, "gnnkit from Python:", settle))

@@ -42,7 +42,9 @@ ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
+FILLS = ("refuse", "mean", "zero", "drop")
 DEFAULT_WORKERS = 4
+FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
 DEFAULT_TASK = "node_classification"
 DEFAULT_TIMEOUT = 120.0  # seconds
@@ -53,6 +55,8 @@ MAX_RUNS = 64  # that one report compares
 MAX_SCALE = 1e6  # of first learned rows
 WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
 MAX_SEEDS = 100  # of job=compare
+USUAL_MINUTES = 2
+MAX_MINUTES = 1e5  # of trials
 MAX_RATE = 1e9  # of numbers of a machine
 MAX_TIMEOUT = 1e9  # seconds. More would not fit torch's milliseconds
 OnNan = Literal["stop", "skip", "rollback"]
@@ -80,6 +84,7 @@ _KEYS = (
     "leader",
     "plan",
     "compare",
+    "init",
     "report",
     "profile",
     "restarts",
@@ -258,9 +263,11 @@ class FeaturesSettings:
     """The section `features`. The constructor checks the values."""
 
     scale: str  # of SCALES, or AUTO: chosen by the columns
+    fill: str  # of FILLS: what takes the place of empty cells
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
+        one_of("features.fill", self.fill, FILLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +336,16 @@ class CompareSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class InitSettings:
+    """The section `init`. The constructor checks the range."""
+
+    minutes: float  # of trials, 0 for none
+
+    def __post_init__(self) -> None:
+        real("init.minutes", self.minutes, 0, MAX_MINUTES)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One job's configuration.
 
@@ -371,6 +388,7 @@ class Settings:
     leader: LeaderSettings
     plan: PlanSettings
     compare: CompareSettings
+    init: InitSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
     report: bool = True  # whether a training run leaves report.html
     profile: bool = False  # whether a training run leaves trace.json
@@ -443,6 +461,11 @@ class Settings:
         return launcher
 
     @property
+    def on_cpus(self) -> bool:
+        """Whether ranks are still to be started, and compute on CPUs."""
+        return self.started is None and self.comm.name != "nccl"
+
+    @property
     def servers(self) -> int:
         """Number of ranks beyond the workers, which serve the synchronisation."""
         return _servers(self.sync.arguments)
@@ -508,6 +531,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         leader=LeaderSettings(**config["leader"]),
         plan=plan,
         compare=_compare(job, config["compare"]),
+        init=_init(job, config["init"]),
         report=switch("report", config["report"]),
         profile=switch("profile", config["profile"]),
         restarts=whole("restarts", config["restarts"], 0, MAX_RESTARTS),
@@ -529,10 +553,11 @@ def _input_rows(inputs: str, rows: object) -> str:
 def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
     features = FeaturesSettings(**section)
-    if features.scale != "auto" and inputs != "features":
-        raise UserError(
-            f"features.scale={features.scale} must be auto: only inputs=features reads the key, and inputs={inputs}"
-        )
+    for key, usual in (("scale", AUTO), ("fill", "refuse")):
+        if (value := getattr(features, key)) != usual and inputs != "features":
+            raise UserError(
+                f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"
+            )
     return features
 
 
@@ -621,6 +646,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
         "features": "features.scale",
         "learned": "learned.scale",
         "compare": "compare.ways",
+        "init": "init.minutes",
     }
     for key, example in examples.items():
         if not isinstance(config[key], dict):
@@ -633,6 +659,7 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     _expect_keys("learned", config["learned"], [field.name for field in fields(LearnedSettings)])
     _expect_keys("leader", config["leader"], [field.name for field in fields(LeaderSettings)])
     _expect_keys("compare", config["compare"], [field.name for field in fields(CompareSettings)])
+    _expect_keys("init", config["init"], [field.name for field in fields(InitSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
 
@@ -791,6 +818,14 @@ def _compare(job: JobFacts, section: Mapping[str, Any]) -> CompareSettings:
     ways = [ways] if isinstance(ways, str) else ways
     link = _link("compare.link", section["link"])
     return CompareSettings(tuple(ways) if isinstance(ways, list) else ways, section["seeds"], link)
+
+
+def _init(job: JobFacts, section: Mapping[str, Any]) -> InitSettings:
+    """Reads the section `init`. Raises `UserError` for a value that nothing reads."""
+    found = InitSettings(**section)
+    if not job.reads_data_only and found.minutes != USUAL_MINUTES:
+        raise UserError(f"init.minutes={found.minutes:g} is read by job=init: leave it out, or add job=init")
+    return found
 
 
 def _link(key: str, value: object) -> LinkSettings | None:

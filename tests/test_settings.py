@@ -58,6 +58,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "compare.link": [3, "fast", {"gigabits": 1}],
     "comm.link": [3, "fast", {"gigabits": 1}, {"gigabits": 1, "milliseconds": -1}],
     "compare.seeds": [0, -1, 101, 1.5, None],
+    "init.minutes": [-1, NAN, INF, 1e6, None, "two"],
     "plan.flops": [0, -1, NAN, INF, 1e10],
     "plan.bandwidth": [0, -1, NAN, INF, 1e10],
     "plan.latency": [-1, NAN, INF, 1e10],
@@ -104,6 +105,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "task.filtered": [1, "yes"],
     "task.seed": [-1, 2**63, 1.5],
     "task.loss": ["cubed"],
+    "task.class_weights": ["even", [], [0], [1, -1], [NAN], [INF], 3, True],
     "strategy.halo": ["two_hop"],
     "strategy.clusters": COUNT,
     "strategy.clusters_per_batch": COUNT,
@@ -180,6 +182,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "inputs": ["feature", ""],
     "input_rows": ["csr", ""],
     "features.scale": ["minmax", "", None, 1],
+    "features.fill": ["median", "", None, 1],
     "embedding": [*COUNT, 2**70],
     "learned.scale": [0, -1, NAN, INF, 1e10],
     "learned.weight_decay": [-1, NAN, INF],
@@ -195,7 +198,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "runs": [3, "", ["a", ""]],
 }
 SWITCHES = ("report", "profile", "leader.rebalance")
-WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "resume", "symmetrize", "row_normalize",
+WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri")  # fmt: skip

@@ -151,7 +151,7 @@ def _job(named: Mapping[str, str]) -> JobFacts:
 
 def _of_data(key: str) -> bool:
     """Says whether a job reads a key that reads nothing but data."""
-    return key.partition(".")[0] in ("dataset", "job", "output")
+    return key.partition(".")[0] in ("dataset", "job", "output", "init", "cache", "seed")
 
 
 def _named(composed: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
+from gnnkit.graph.features import without_gaps
 from gnnkit.graph.table import Table, as_ids, is_text, narrowed, require
-from gnnkit.ranges import local_path
+from gnnkit.ranges import local_path, shown
 from gnnkit.storage import Array, check_regular, read_npy
 
 _MAX_COLUMNS = 16_384  # of a table. Wider features belong into features.npy
 _MAX_HEADER = 1 << 24  # bytes of a CSV's line of names that are looked at
 TABLES = ("csv", "parquet", "npy")  # of a table of edges
+LEFT_OUT = ": dataset.ignore=[{}] leaves the column out"  # the cure for a column
 _ONE = ""  # name of a table of all relations
 _PART = re.compile(r"(part[-._]|data_)\d.*\.parquet")  # names of parts that Spark, Dask and DuckDB give
 _DONE = "_SUCCESS"  # file that Spark leaves in a folder of parts
@@ -52,15 +54,17 @@ class EdgeFolder(Dataset):
     numbers to predict, empty for none. A name may join several with semicolons, as in
     `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
     val, test, none or nothing. Both are optional. Further columns must be numeric and
-    are features. Nodes are numbered in the order of this table, or by `sort_ids` in
-    ascending order of the ids. Without the table, ids are 0, 1, ... and there are no
-    labels.
+    are features, of which `features.fill` says what takes the place of empty cells and
+    of NaN, in `features.npy` too. Nodes are numbered in the order of this table, or by
+    `sort_ids` in ascending order of the ids. Without the table, ids are 0, 1, ... and
+    there are no labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of
     `Graph.labels`.
 
-    The arguments `src`, `dst`, `id` and `label` name columns of other names.
+    The arguments `src`, `dst`, `id` and `label` name columns of other names, and
+    `ignore` names columns of either table that are left out.
 
     CSV files start with a line of names. Errors count rows from 0, after this line.
     Tables have at most 16,384 columns.
@@ -81,6 +85,7 @@ class EdgeFolder(Dataset):
         dst: str = "dst",
         id: str = "id",
         label: str = "label",
+        ignore: Sequence[str] = (),
     ) -> None:
         """Keeps the options.
 
@@ -101,6 +106,7 @@ class EdgeFolder(Dataset):
             dst: your name of the column `dst`.
             id: your name of the column `id`.
             label: your name of the column `label`.
+            ignore: columns of nodes or of edges that are no features.
         """
         self.root = local_path("dataset.root", root)
         self.num_nodes = None if num_nodes is None else whole("dataset.num_nodes", num_nodes, 1)
@@ -110,6 +116,7 @@ class EdgeFolder(Dataset):
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
         self.ends, self.id, self.label = (src, dst), id, label
+        self.ignore = _names("dataset.ignore", ignore)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
@@ -134,12 +141,13 @@ class EdgeFolder(Dataset):
         for table in edges.values():
             for end in ("src", "dst"):
                 self.asked(end, table.names, table.name)
+        nodes, edges = self._without_ignored(nodes, edges)
         graph = self._graph(edges, nodes, ids)
         return graph.renumber(pc.sort_indices(ids).to_numpy()) if self.sort_ids else graph
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
-        features, names = self._features(nodes)
+        features, names, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others((*self.ends, "weight", "type"))
         types, type_names = first.types("type") if len(edges) == 1 and _ONE in edges else _by_file(edges)
@@ -159,6 +167,7 @@ class EdgeFolder(Dataset):
             coordinates=self.array("coordinates"),
             class_names=class_names,
             node_ids=None if ids is None else as_ids(ids),
+            missing=missing,
         )
 
     def asked(self, key: str, names: Sequence[str], table: str) -> None:
@@ -172,15 +181,35 @@ class EdgeFolder(Dataset):
         column = {"src": self.ends[0], "dst": self.ends[1], "id": self.id, "label": self.label}[key]
         require(table, names, column, f": dataset.{key}=COLUMN names yours")
 
-    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None]:
-        """Returns rows of features, and names of columns if a table has these."""
+    def check_ignored(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Raises `UserError` for a column to ignore that no table has.
+
+        Args:
+            names: columns by table.
+        """
+        for name in self.ignore:
+            if not any(name in of_table for of_table in names.values()):
+                held = " or ".join(list(names)[:2])
+                raise UserError(f"dataset.ignore={shown(list(self.ignore))}: no column {name!r} in {held}")
+
+    def _without_ignored(self, nodes: Table | None, edges: dict[str, Table]) -> tuple[Table | None, dict[str, Table]]:
+        """Leaves columns out of all tables. Raises `UserError` where none has one."""
+        tables = [*([] if nodes is None else [nodes]), *edges.values()]
+        self.check_ignored({table.name: table.names for table in tables})
+        left = {relation: table.without(self.ignore) for relation, table in edges.items()}
+        return None if nodes is None else nodes.without(self.ignore), left
+
+    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, Array | None]:
+        """Returns rows of features, names of a table's columns, and empty cells."""
         array = self.array("features")
         columns = nodes.others((self.id, self.label, "split")) if nodes else []
         if nodes is None or not columns:
-            return array, None
+            rows, missing = (None, None) if array is None else without_gaps(array)
+            return rows, None, missing
         if array is not None:
             raise UserError(f"features.npy and {nodes.name} both hold features")
-        return nodes.rows(columns), nodes.column_names(columns)
+        rows, missing = nodes.cells(columns)
+        return rows, nodes.column_names(columns), missing
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         array = self.array("labels")
@@ -195,6 +224,14 @@ class EdgeFolder(Dataset):
         """Maps an .npy of the folder, if there is one of this name."""
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    """Reads a list of names of columns."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{key}={shown(value)} must be a list of names of columns")
+    return tuple(names)
 
 
 def _edges(root: Path, types: _Types) -> dict[str, Table]:
@@ -245,12 +282,12 @@ def _table(path: Path, types: _Types, ids: str | None = None) -> Table:
     try:
         if parts_of(path):
             parts = [_read_parquet(part, types) for part in parts_of(path)]
-            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"))
+            return Table(path.name, pa.concat_tables(parts, promote_options="permissive"), cure=LEFT_OUT)
         check_regular(path)
         table = _READERS[path.suffix](path, types)
         if path.suffix == ".csv" and ids is not None and table.column_names.count(ids) == 1:
             table = table.set_column(table.column_names.index(ids), ids, narrowed(table.column(ids)))
-        return Table(path.name, table)
+        return Table(path.name, table, cure=LEFT_OUT)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path.name}: {one_line(error)}") from error
 

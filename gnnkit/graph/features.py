@@ -14,7 +14,7 @@ from gnnkit import checks
 from gnnkit.checks import Array, whole
 from gnnkit.errors import UserError
 from gnnkit.graph.csc import CSC
-from gnnkit.graph.types import Floats, set_fields, take
+from gnnkit.graph.types import Floats, Ids, set_fields, take
 
 _ELEMENTS = 1 << 22  # numbers of dense rows that are looked at together
 _MAX_COLUMNS = 2**31 - 1  # of sparse features
@@ -143,6 +143,44 @@ def read_features(arrays: Mapping[str, Array]) -> Features:
     width = whole("feature_width", arrays["feature_width"].item(), 0)
     indptr, columns, values = (arrays[f"feature_{name}"] for name in ("indptr", "columns", "values"))
     return SparseFeatures(CSC(indptr, columns, values, width))
+
+
+def without_gaps(rows: Floats) -> tuple[Floats, Ids | None]:
+    """Puts 0 in place of NaN.
+
+    Args:
+        rows: [n, width] numbers, or NaN for none.
+
+    Returns:
+        The rows, and row and column of each NaN [k, 2], None where there is none.
+    """
+    if rows.ndim != 2 or rows.dtype.kind != "f":
+        return rows, None
+    step = max(_ELEMENTS // max(rows.shape[1], 1), 1)
+    found = [np.argwhere(np.isnan(rows[start : start + step])) for start in range(0, len(rows), step)]
+    for number, cells in enumerate(found):
+        cells[:, 0] += number * step
+    missing = np.concatenate([np.empty((0, 2), np.int64), *found])
+    if not len(missing):
+        return rows, None
+    filled = rows.copy()
+    filled[missing[:, 0], missing[:, 1]] = 0
+    return filled, missing
+
+
+def cells_of(values: object | None, shape: tuple[int, int]) -> Ids | None:
+    """Reads row and column of cells [k, 2] of features. Returns None for no cell.
+
+    Raises `UserError` for cells beyond the shape.
+    """
+    if values is None:
+        return None
+    cells = checks.array("missing", values)
+    if cells.ndim != 2 or cells.shape[1] != 2 or (cells.dtype.kind not in "iu" and cells.size):
+        raise UserError(f"missing has shape {list(cells.shape)} and dtype {cells.dtype}, expected [any, 2] integers")
+    for axis in (0, 1):
+        checks.check_range(f"missing[:, {axis}]", cells[:, axis], 0, shape[axis])
+    return np.ascontiguousarray(cells, np.int64) if len(cells) else None
 
 
 def features_of(name: str, values: object, num_rows: int) -> Floats:

@@ -16,6 +16,7 @@ from gnnkit.graph.csc import CSC, read_weights, sort_edges
 from gnnkit.graph.features import (
     Features,
     SparseFeatures,
+    cells_of,
     feature_arrays,
     node_features,
     normalized,
@@ -84,6 +85,9 @@ class Graph:
 
     `node_types` are the types of nodes, as ranges of ids in the order of the types:
     (name, number of nodes) each. `schema` finds the range of a type.
+
+    `missing` are cells of a table that were empty, as rows of (node, column). There
+    `features` are 0, until a run fills the cells as `features.fill` says. None: none.
     """
 
     csc: CSC
@@ -102,6 +106,7 @@ class Graph:
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
     node_types: NodeTypes | None = field(default=None, kw_only=True)  # name and number of nodes of each type
+    missing: Ids | None = field(default=None, kw_only=True)  # [num_missing, 2] int64 node and column
 
     def __post_init__(self) -> None:
         n = self.csc.num_nodes
@@ -127,6 +132,7 @@ class Graph:
             node_ids=node_ids_of(self.node_ids, n),
             node_types=node_types_of(self.node_types, n),
         )
+        set_fields(self, missing=cells_of(self.missing, self.features.shape))
         self._check_columns()
         self._check_relations()
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
@@ -208,6 +214,7 @@ class Graph:
         edge_types: npt.ArrayLike | None = None,  # [num_edges]
         edge_type_names: Sequence[str] | None = None,  # [num_relations]
         node_types: NodeTypes | None = None,
+        missing: npt.ArrayLike | None = None,  # [num_missing, 2]
         threads: int | None = None,
     ) -> Graph:
         """Makes the graph of the edges `src[i] -> dst[i]`. `edge_positions` keep i.
@@ -232,6 +239,7 @@ class Graph:
             edge_types: [num_edges] relation of each edge, from 0. None: one relation.
             edge_type_names: [num_relations] names of the relations, or None.
             node_types: name and number of nodes of each type, in the order of ids.
+            missing: [num_missing, 2] node and column of features that are not known.
             threads: threads that sort. Default: the cores at hand.
         """
         src, dst = checks.ids("src", src), checks.ids("dst", dst)
@@ -254,6 +262,7 @@ class Graph:
             edge_types=take(types, positions),
             edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
             node_types=node_types,
+            missing=None if missing is None else checks.array("missing", missing),
         )
 
     @classmethod
@@ -442,6 +451,7 @@ class Graph:
                 node_ids=arrays.get("node_ids"),
                 edge_types=arrays.get("edge_types"),
                 node_types=meta.get("node_types"),
+                missing=arrays.get("missing"),
                 **_names(meta),
             )
         except KeyError as error:
@@ -481,6 +491,7 @@ class Graph:
             "test_edges": self.test_edges,
             "node_ids": self.node_ids,
             "edge_types": self.edge_types,
+            "missing": self.missing,
         }
         save_arrays(Path(folder), arrays, {name: getattr(self, name) for name in (*_NAMES, "node_types")})
 
@@ -503,6 +514,13 @@ class Graph:
         if self.labels.dtype.kind == "f":
             return 1
         return int(self.labels.max(initial=-1)) + 1 if self.class_names is None else len(self.class_names)
+
+    @property
+    def whole_features(self) -> Features:
+        """The features, for who fills no cells. Raises `UserError` for empty ones."""
+        if self.missing is not None:
+            raise UserError(f"features have {len(self.missing):,} empty cells (Graph.missing): fill these first")
+        return self.features
 
     @property
     def schema(self) -> Schema:
@@ -562,6 +580,7 @@ class Graph:
             node_ids=take(self.node_ids, order),
             edge_types=take(self.edge_types, edges),
             node_types=None,
+            missing=None if self.missing is None else np.stack([number[self.missing[:, 0]], self.missing[:, 1]], 1),
         )
 
     def draw_split(self, shares: Sequence[float], seed: int = 0) -> Graph:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from gnnkit.checks import FLOAT32_MAX, Array, one_line
 from gnnkit.errors import UserError
+from gnnkit.graph.features import without_gaps
 from gnnkit.graph.ids import IdTable
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
@@ -23,16 +24,17 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
 class Table:
     """The columns of a table. Errors name table, column and row."""
 
-    def __init__(self, name: str, table: pa.Table, first: int = 0) -> None:
+    def __init__(self, name: str, table: pa.Table, first: int = 0, cure: str = "") -> None:
         """Keeps the table. Raises `UserError` for two columns of one name.
 
         Args:
             name: of the file or the argument, for messages.
             table: the columns.
             first: the number of the first row in the file, for messages. Default: 0.
+            cure: says how a column is left out, with `{}` for the name, or nothing.
         """
         self.name = name
-        self._first = first
+        self._first, self._cure = first, cure
         self._table = table
         self.names: list[str] = table.column_names
         seen: set[str] = set()
@@ -44,6 +46,11 @@ class Table:
     @property
     def num_rows(self) -> int:
         return int(self._table.num_rows)
+
+    def without(self, names: Collection[str]) -> Table:
+        """Returns the table without some columns."""
+        left = [name for name in self.names if name not in names]
+        return Table(self.name, self._table.select(left), self._first, self._cure)
 
     def is_text(self, name: str) -> bool:
         """Says whether the column holds text."""
@@ -134,17 +141,25 @@ class Table:
         names = pc.unique(column).sort()
         return np.asarray(pc.index_in(column, value_set=names).to_numpy()), names.to_pylist()
 
-    def numbers(self, name: str) -> Floats:  # [rows] finite
+    def numbers(self, name: str, *, gaps: bool = False) -> Floats:  # [rows] finite
+        """Reads a column of numbers.
+
+        Args:
+            name: of the column.
+            gaps: whether cells may be empty or NaN, and are NaN then. Default: refused.
+        """
         column = self.plain(name)
         kind = column.type
-        if not (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not len(column)
-        ):
-            raise UserError(f"{self._place(name)} holds {kind}, expected numbers")
-        self._refuse_nulls(name, column)
+        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        if not (plain or pa.types.is_null(kind) or not len(column)):
+            raise UserError(f"{self._place(name)} holds {kind}, expected numbers{self._cure.format(name)}")
+        if not gaps:
+            self._refuse(
+                name, column.is_null().to_numpy(zero_copy_only=False), None, f"is empty{self._cure.format(name)}"
+            )
         values = column if pa.types.is_floating(kind) else column.cast(pa.float64(), safe=False)
         numbers = values.to_numpy(zero_copy_only=False)
-        self._refuse(name, ~np.isfinite(numbers), values, "is not finite")
+        self._refuse(name, np.isinf(numbers) if gaps else ~np.isfinite(numbers), values, "is not finite")
         return np.asarray(numbers)
 
     def others(self, known: Collection[str]) -> list[str]:
@@ -155,7 +170,20 @@ class Table:
         """Reads columns of numbers, or of lists of equal length, side by side."""
         if not names:
             return None
+        self._refuse_text(names)
         return np.concatenate([self._wide(name) for name in names], axis=1)
+
+    def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
+        """Reads columns like `rows`, of which cells may be empty or NaN.
+
+        Returns:
+            The rows [rows, columns], 0 in empty cells, and row and column of each empty
+            cell [k, 2], None where there is none.
+        """
+        if not names:
+            return None, None
+        self._refuse_text(names)
+        return without_gaps(np.concatenate([self._wide(name, gaps=True) for name in names], axis=1))
 
     def column_names(self, names: Sequence[str]) -> list[str] | None:
         """Names the columns of `rows`, such as `x` or `x[0]` where `x` holds lists."""
@@ -167,28 +195,34 @@ class Table:
             return [name]
         return [f"{name}[{number}]" for number in range(len(column[0]) if len(column) else 0)]
 
-    def _wide(self, name: str) -> Floats:  # [rows, 1 or more] float32
+    def _wide(self, name: str, *, gaps: bool = False) -> Floats:  # [rows, 1 or more] float32
         column = self.plain(name)
         if not _is_listed(column.type):
-            return self._narrow(name, self.numbers(name))[:, None]
+            return self._narrow(name, self.numbers(name, gaps=gaps))[:, None]
         self._refuse_nulls(name, column)
         length = pc.list_value_length(column).to_numpy()
         width = int(length[0]) if len(length) else 0
         self._refuse(name, length != width, length, f"numbers, expected {width} as in row {self._first}")
         inner = Table(self.name, pa.table({name: pc.list_flatten(column)}))
-        numbers: Floats = inner._narrow(name, inner.numbers(name)).reshape(-1, max(width, 1))
+        numbers: Floats = inner._narrow(name, inner.numbers(name, gaps=gaps)).reshape(-1, max(width, 1))
         return numbers[:, :width]
 
     def _narrow(self, name: str, exact: Floats) -> Floats:  # [rows] float32
         with np.errstate(over="ignore"):  # found below
             numbers = exact.astype(np.float32)
-        self._refuse(name, ~np.isfinite(numbers), exact, "is too large for float32")
+        self._refuse(name, np.isinf(numbers), exact, "is too large for float32")
         return numbers
 
     def check_range(self, name: str, ids: Ids, num_nodes: int) -> None:
         """Refuses numbers [rows] of nodes that are not within 0..num_nodes-1."""
         if len(ids) and not (ids.min() >= 0 and ids.max() < num_nodes):
             self._refuse(name, (ids < 0) | (ids >= num_nodes), ids, f"is out of range for {num_nodes} nodes")
+
+    def _refuse_text(self, names: Sequence[str]) -> None:
+        """Raises `UserError` for columns of text, with all of them in the cure."""
+        if text := [name for name in names if self.is_text(name)]:
+            cure = self._cure.format(",".join(text))
+            raise UserError(f"{self._place(text[0])} holds {self.plain(text[0]).type}, expected numbers{cure}")
 
     def check_bound(self, name: str, numbers: Floats) -> None:
         """Refuses numbers [rows] that float32 cannot hold."""
@@ -251,13 +285,14 @@ def require(table: str, names: Sequence[str], column: str, cure: str = "") -> No
         raise UserError(f"{table} has no column {column!r}, only {', '.join(shown)}{cure}")
 
 
-def table_of(name: str, frame: Any) -> Table:
+def table_of(name: str, frame: Any, cure: str = "") -> Table:
     """Reads a table of pyarrow, or a data frame of pandas or polars.
 
-    Raises `UserError` for anything else, and for columns that mix types.
+    Raises `UserError` for anything else, and for columns that mix types. `cure` is that
+    of `Table`.
     """
     if isinstance(frame, pa.Table):
-        return Table(name, frame)
+        return Table(name, frame, cure=cure)
     if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         raise UserError(f"{name} is a {type(frame).__name__}, expected a table of pandas, polars or pyarrow")
     columns = list(frame.columns)
@@ -265,7 +300,7 @@ def table_of(name: str, frame: Any) -> Table:
         if not isinstance(column, str):
             raise UserError(f"{name} has a column {column!r}, names of columns must be text")
     arrays = [_array(f"{name}, column {column!r}", frame[column]) for column in _once(name, columns)]
-    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))))
+    return Table(name, pa.table(dict(zip(columns, arrays, strict=True))), cure=cure)
 
 
 def _once(name: str, columns: list[str]) -> list[str]:

@@ -35,15 +35,19 @@ def from_tables(
         features: columns of numbers, rows, or None for all other columns.
         edge_features: columns of numbers, or None for all other columns.
     """
-    links = table_of("edges", edges)
-    named = None if nodes is None else table_of("nodes", nodes)
+    links = table_of("edges", edges, ": edge_features=[NAME, ...] names the columns to read, without {}")
+    named = (
+        None
+        if nodes is None
+        else table_of("nodes", nodes, ": features=[NAME, ...] names the columns to read, without {}")
+    )
     if weight is None:
         weight = "weight" if "weight" in links.names else None
     if edge_features is None:
         edge_features = [name for name in links.others((*ends, edge_type)) if name != weight]
     ids = node_ids(links, named, ends, columns[0])
     labels, class_names = named.labels(columns[1]) if named else (None, None)
-    given, names = _features(named, columns, features)
+    given, names, missing = _features(named, columns, features)
     types, type_names = links.types(edge_type)
     return Graph.from_edges(
         links.positions(ends[0], ids),
@@ -60,6 +64,7 @@ def from_tables(
         edge_feature_names=links.column_names(edge_features),
         class_names=class_names,
         node_ids=None if ids is None else as_ids(ids),
+        missing=missing,
     )
 
 
@@ -75,14 +80,17 @@ def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str
 
 def _features(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
-) -> tuple[Array | None, list[str] | None]:
-    """Returns rows of features, and the names of their columns where there are any."""
+) -> tuple[Array | None, list[str] | None, Array | None]:
+    """Returns rows of features, names of a table's columns, and empty cells."""
     if features is None:
         names: Any = [] if nodes is None else nodes.others(columns)
     else:
         names = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return array("features", features), None
+        return array("features", features), None, None
     if nodes is None and names:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
-    return (None, None) if nodes is None else (nodes.rows(names), nodes.column_names(names))
+    if nodes is None:
+        return None, None, None
+    rows, missing = nodes.cells(names)
+    return rows, nodes.column_names(names), missing

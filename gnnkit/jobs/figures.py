@@ -52,8 +52,12 @@ def circumstances(job: RankJob) -> dict[str, Any]:
 
 
 def by_name(task: Task, measured: dict[str, float]) -> dict[str, float | None]:
-    """Returns all figures of a task. None for a split that has nothing to measure."""
-    return {name: measured.get(name) for name in task.names}
+    """Returns all figures of a task. None for a split that has nothing to measure.
+
+    Leaves out metrics of other data.
+    """
+    others = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some} - measured.keys()
+    return {name: measured.get(name) for name in task.names if name not in others}
 
 
 def by_class(details: dict[str, Any], names: Sequence[str] | None) -> dict[str, Any]:

@@ -18,21 +18,23 @@ import yaml
 from gnnkit import keys
 from gnnkit.dataset.base import ONE_WAY, both_ways, told_share
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph, Split
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.jobs import trials
 from gnnkit.jobs.order import Order
+from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
-from gnnkit.leader.inputs import load
+from gnnkit.leader.inputs import with_names
 from gnnkit.leader.result import Result
 from gnnkit.leader.scale import uneven
 from gnnkit.plugins import CONF
 from gnnkit.ranges import num_cores, one_line
-from gnnkit.settings import Settings
+from gnnkit.settings import FEW_EDGES, Settings
 
 NAME = "mine"  # of the experiment
 SPLIT = [0.6, 0.2, 0.2]
 # Beyond either, a step over all nodes takes long and mini-batches get on sooner.
 _MAX_NODES, _MAX_EDGES = 200_000, 5_000_000
-_PATIENCE = 20  # evaluations
+_UNEVEN_CLASSES = 5  # times as many nodes as another class
 _GROUPS = ("dataset", "strategy", "model", "task")  # sections that choose a YAML file
 
 
@@ -55,22 +57,35 @@ def init(order: Order) -> Result:
         raise UserError("job=init needs output=FOLDER, a new folder for a configuration and a script")
     if order.graph is not None:
         raise UserError("job=init writes files that name the data: give dataset=NAME in place of a graph")
-    made, choices = Path(named).absolute(), list(choose(settings, load(settings)))
+    made = Path(named).absolute()
+    _check_new(made)
+    choices, found = by_evidence(settings, with_names(settings))
     command = one_line(f"gnnkit --config-dir {shlex.quote(str(made))} +experiment={NAME}")
-    script = _write(made, choices, command)
+    script = _write(made, choices, found, command)
     lines = [f"{each.key}={keys.plain(each.value)}  # {each.why}" for each in choices if each.why]
     ways = [f"train by the command   {command}", f"train your own model   python {shlex.quote(str(script))}"]
-    result = Result("init", {each.key: each.value for each in choices}, "\n".join([*lines, *ways]), made)
+    figures: dict[str, Any] = {each.key: each.value for each in choices}
+    if found is not None and (best := found.best) is not None:
+        figures |= {found.task.progress: best.score, found.held_back: best.test, "trials": len(found.tried)}
+    told = [] if found is None else found.lines()
+    result = Result("init", figures, "\n".join([*told, *lines, *ways]), made)
     say(result.table())
     return result
 
 
-def _write(folder: Path, choices: list[Choice], command: str) -> Path:
-    """Writes both files, and returns the path of the script.
+def _check_new(folder: Path) -> None:
+    """Raises `UserError`, before any trial, for a folder that is there."""
+    if folder.exists():
+        raise UserError(f"output={folder}: cannot make the folder: File exists: name a new one")
+
+
+def _write(folder: Path, choices: list[Choice], found: Trials | None, command: str) -> Path:
+    """Writes all files, and returns the path of the script.
 
     Args:
         folder: The new folder.
         choices: What the files say.
+        found: What was tried, if anything was.
         command: Trains by the first file.
     """
     try:
@@ -78,19 +93,79 @@ def _write(folder: Path, choices: list[Choice], command: str) -> Path:
         (folder / "experiment").mkdir()
     except OSError as error:
         raise UserError(f"output={folder}: cannot make the folder: {error.strerror}") from error
-    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, command), encoding="utf-8")
+    (folder / "experiment" / f"{NAME}.yaml").write_text(_as_yaml(choices, found, command), encoding="utf-8")
+    if found is not None:
+        found.save(folder)
     script = folder / "train.py"
     script.write_text(_as_script(choices), encoding="utf-8")
     return script
 
 
+def by_evidence(settings: Settings, graph: Graph) -> tuple[list[Choice], Trials | None]:
+    """Returns what fits the graph, and the trials that chose the model, if any."""
+    choices = list(choose(settings, graph))
+    if why := _not_tried(settings, graph, choices):
+        say(f"no trials: {why}")
+        return choices, None
+    found = _try(settings, graph, choices)
+    best = found.best
+    if best is None:
+        return choices, found
+    why = f"best of {len(found.tried)} trials: {found.task.progress} {best.score:.4g}, {_held_back(found, best)}"
+    return _replaced(choices, best.keys, why), found
+
+
+def _held_back(found: Trials, best: Trial) -> str:
+    return "none held back" if best.test is None else f"{found.held_back} {best.test:.4g}"
+
+
+def _not_tried(settings: Settings, graph: Graph, choices: list[Choice]) -> str:
+    """Says why no configuration is tried, in no words where some are."""
+    known = {each.key: each.value for each in choices}
+    if not settings.init.minutes:
+        return "init.minutes=0"
+    if known["strategy"] != "vertex_centric":
+        return "the graph is large, and a trial would take longer than minutes: the usual keys are written"
+    if known["task"] == "link_prediction":
+        return "edges are predicted, and trials are of classes and numbers of nodes: the usual keys are written"
+    if not ((graph.split == Split.VAL).any() or "dataset.split" in known):
+        return "no node validates: the usual keys are written"
+    return ""
+
+
+def _try(settings: Settings, graph: Graph, choices: list[Choice]) -> Trials:
+    """Tries configurations on the graph as the choices read it."""
+    known = {each.key: each.value for each in choices}
+    if "dataset.split" in known:
+        graph = graph.draw_split(known["dataset.split"], int(settings.dataset.arguments.get("seed", 0)))
+    one_way = known.get("dataset.symmetrize") is True and settings.dataset.arguments.get("symmetrize") is None
+    graphs = {True: graph.symmetrize, False: lambda: graph} if one_way else {False: lambda: graph}
+    fixed: dict[str, Any] = {
+        key: known[key] for key in ("task", "inputs", "features.scale", "features.fill") if key in known
+    }
+    planned = trials.candidates(graph, known.get("inputs", "features"))
+    return trials.run(settings, graphs, fixed, planned, one_way)
+
+
+def _replaced(choices: list[Choice], best: Mapping[str, Any], why: str) -> list[Choice]:
+    """Puts the keys of the best trial in the place of those that were chosen before."""
+    kept = {each.key: each for each in choices if not each.key.startswith("model")}
+    for key, value in best.items():
+        told = why if key == "model" else kept[key].why if key in kept and kept[key].value == value else "by trials"
+        kept[key] = Choice(key, value, told)
+    return list(kept.values())
+
+
 def choose(settings: Settings, graph: Graph) -> Iterator[Choice]:
-    """Yields what fits the graph."""
+    """Yields what fits the graph by a look at it."""
     yield from _dataset(settings, graph)
     yield from _task(graph)
     yield from _strategy(graph)
     yield from _inputs(graph)
-    yield Choice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
+    if graph.num_edges <= FEW_EDGES:
+        yield Choice("workers", 1, "the graph is small: workers would wait for each other more than they save")
+    else:
+        yield Choice("workers", min(num_cores(), 4), "cores of this machine, at most 4")
     yield from _trainer(graph)
     if graph.node_ids is not None or graph.class_names is not None:
         yield Choice("write_format", "parquet", "predictions name your ids and classes")
@@ -125,7 +200,17 @@ def _task(graph: Graph) -> Iterator[Choice]:
     elif graph.labels.ndim == 2 or any(";" in name for name in names):
         yield Choice("task", "multilabel", "labels are sets of classes")
     else:
-        yield Choice("task", "node_classification", f"labels are {graph.num_classes} classes")
+        yield Choice("task", "node_classification", f"labels are {graph.num_classes} classes{_uneven_classes(graph)}")
+
+
+def _uneven_classes(graph: Graph) -> str:
+    """Says what to do where one class is much larger than another, else nothing."""
+    counts = np.bincount(graph.labels[graph.labelled])
+    some = counts[counts > 0]
+    if len(some) < 2 or some.max() < _UNEVEN_CLASSES * some.min():
+        return ""
+    share = f"{100 * some.min() / some.sum():.2g} % of nodes in the smallest"
+    return f", {share}: task.class_weights=balanced lets each count alike"
 
 
 def _strategy(graph: Graph) -> Iterator[Choice]:
@@ -142,17 +227,31 @@ def _strategy(graph: Graph) -> Iterator[Choice]:
 def _inputs(graph: Graph) -> Iterator[Choice]:
     if not graph.features.shape[1]:
         yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
-    elif why := uneven(graph.features, np.arange(graph.num_nodes)):
+        return
+    if why := uneven(graph.features, np.arange(graph.num_nodes)):
         yield Choice("features.scale", "standard", f"{why}. none: as they are")
+    if graph.missing is not None:
+        yield Choice("features.fill", *_fill(graph, graph.missing))
+
+
+def _fill(graph: Graph, missing: Ids) -> tuple[str, str]:
+    """Returns what takes the place of empty cells, and why."""
+    columns, counts = np.unique(missing[:, 1], return_counts=True)
+    what = f"{len(missing):,} cells of {len(columns):,} columns are empty"
+    if (counts < graph.num_nodes / 2).all():
+        return "mean", f"{what}: the mean of the nodes that train. zero, drop: leave the columns out"
+    if len(columns) < graph.features.shape[1]:
+        return "drop", f"{what}, of some most: their columns are left out. mean: of the nodes that train"
+    return "zero", f"{what}, in all columns, of some most"
 
 
 def _trainer(graph: Graph) -> Iterator[Choice]:
     """Yields how long to train."""
-    yield Choice("trainer.max_epochs", 200, "at most")
+    yield Choice("trainer.max_epochs", trials.MAX_EPOCHS, "at most")
     validates = (graph.split == Split.VAL).any() or not graph.split.any()
     if validates and graph.labelled.any():
-        yield Choice("trainer.monitor", "val_loss", "keep the best model")
-        yield Choice("trainer.patience", _PATIENCE, "evaluations without a better one end the training")
+        yield Choice("trainer.monitor", trials.MONITOR, "keep the best model")
+        yield Choice("trainer.patience", trials.PATIENCE, "evaluations without a better one end the training")
         yield Choice("trainer.check_val_every_n_epoch", 1, "evaluate after each epoch")
 
 
@@ -165,9 +264,11 @@ def _absolute(value: Any) -> Any:
     return str(Path(value).absolute()) if found else value
 
 
-def _as_yaml(choices: list[Choice], command: str) -> str:
+def _as_yaml(choices: list[Choice], found: Trials | None, command: str) -> str:
     """Spells the choices as an experiment, which composes with the other options."""
-    lines = ["# @package _global_", f"# Written by job=init. Train with {command}", "defaults:"]
+    lines = ["# @package _global_", f"# Written by job=init. Train with {command}"]
+    lines += [f"# {line}" for line in ([] if found is None else found.lines())]
+    lines += ["defaults:"]
     named, known = [each for each in choices if each.key in _GROUPS], _with_default()
     for each in sorted(named, key=lambda each: each.key in known):  # Hydra wants overrides last
         override = "override " if each.key in known else ""
@@ -212,18 +313,18 @@ from torch import nn
 class Model(nn.Module):
     """Means over the in-neighbours, as GraphSAGE. Put your own model here."""
 
-    num_layers = 2  # one adjacency for each
+    num_layers = {num_layers}  # one adjacency for each
 
     def __init__(self, in_features: int, num_classes: int) -> None:
         super().__init__()
-        widths = [in_features, 64, num_classes]
+        widths = [in_features, *[{hidden}] * (self.num_layers - 1), num_classes]
         self.own = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
         self.near = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
 
     def forward(self, x, adjacencies):
         for i, adjacency in enumerate(adjacencies):
             if i:
-                x = adjacency.dropout(x.relu(), 0.5, training=self.training)
+                x = adjacency.dropout(x.relu(), {dropout}, training=self.training)
             near = adjacency.aggregate(x, reduce="mean")
             x = self.own[i](x[: adjacency.num_dst]) + self.near[i](near)
         return x
@@ -248,10 +349,16 @@ def _as_script(choices: list[Choice]) -> str:
             nested.setdefault(section, {})[key] = each.value
         else:
             plain[each.key] = each.value
-    nested.pop("model", None)
+    model: dict[str, Any] = {"hidden": 64, "num_layers": 2, "dropout": 0.5, **nested.pop("model", {})}
+    hidden = 64 if model["name"] == "gat" else model["hidden"]
     arguments = {**{name: _argument(values) for name, values in nested.items()}, **plain}
     spelt = [f"{name}={value!r}," for name, value in arguments.items()]
-    return _SCRIPT.format(arguments=textwrap.indent("\n".join([*spelt, "model=Model,"]), "    "))
+    return _SCRIPT.format(
+        arguments=textwrap.indent("\n".join([*spelt, "model=Model,"]), "    "),
+        num_layers=model["num_layers"],
+        hidden=hidden,
+        dropout=min(model["dropout"], 0.5),
+    )
 
 
 def _argument(values: Mapping[str, Any]) -> Any:

@@ -43,6 +43,8 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     learned = _learned(job, worker, folder)
     make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
     tests = settings.job.needs_labels
+    if tests:
+        task.begin(worker)
     names = names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)

@@ -156,6 +156,7 @@ def make_module(
         scratch: Folder for files between two layers of an evaluation. Default: none.
     """
     settings, task = job.settings, job.task()
+    task.begin(worker)
     exchanges = worker.fetches or strategy.exchanges
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -85,8 +86,9 @@ def read(folder: Path) -> tuple[dict[str, Tensor], Widths]:
 def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     """Returns the model of a run with trained parameters, in evaluation mode.
 
-    Says where the model reads scaled rows. Raises `UserError` for a folder without a
-    trained model, and for another model.
+    Says where the model reads scaled rows. Called on a graph, the model reads columns
+    as those that trained: by name, filled and scaled. Raises `UserError` for a folder
+    without a trained model, and for another model.
 
     Args:
         folder: The run folder.
@@ -98,11 +100,11 @@ def load(folder: Path, model: nn.Module | None = None) -> nn.Module:
     if inputs is not None and inputs.scale.kind != "none":
         print(
             f"gnnkit: warning: the model of {folder} reads scaled features (features.scale={inputs.scale.kind}): "
-            f"gnnkit.predict scales rows, and rows that you hand to the model are yours to scale as {INPUTS} says",
+            f"gnnkit.predict and a call on a Graph scale rows, and rows of a tensor are yours to scale as {INPUTS} says",
             file=sys.stderr,
         )
     if hasattr(model, "num_layers") and not reads_edges(model):
-        takes_edges(model)
+        takes_edges(model, None if inputs is None else functools.partial(inputs.read, folder=folder))
     return model
 
 

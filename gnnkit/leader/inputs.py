@@ -64,9 +64,9 @@ def with_inputs(graph: Graph, inputs: str) -> Graph:
             "learned": no features, as learned rows take their place.
     """
     if inputs == "learned":
-        return replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
+        return replace(graph, features=np.empty((graph.num_nodes, 0), np.float32), missing=None)
     if inputs == "degree":
-        return replace(graph, features=degree_features(graph))
+        return replace(graph, features=degree_features(graph), missing=None)
     check_width(graph.features.shape[1])
     return graph
 

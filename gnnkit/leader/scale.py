@@ -97,6 +97,16 @@ def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
     return Scale.standard(dense, rows), f"features: standardised by {len(rows):,} nodes that train ({why})"
 
 
+def is_table(features: Features) -> bool:
+    """Says whether columns are those of a table, or have numbers below 0.
+
+    Other columns count words or the like. Rows of these may be divided by their sum.
+    """
+    if isinstance(features, SparseFeatures):
+        return bool((features.values < 0).any())
+    return features.shape[1] <= _TABLE or bool((features[:: max(len(features) // _LOOKED_AT, 1)] < 0).any())
+
+
 def uneven(features: Features, rows: npt.NDArray[np.int64]) -> str:
     """Says how columns differ in scale, in no words where these are even.
 

@@ -14,6 +14,7 @@ import numpy as np
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, SparseFeatures
+from gnnkit.leader.fill import Fill, told
 from gnnkit.leader.folder import INPUTS
 from gnnkit.leader.rebalanced import resumed_folder
 from gnnkit.leader.scale import Scale, choose
@@ -35,6 +36,7 @@ class Inputs:
     unit_rows: bool  # whether each row of features adds up to 1
     edge_types: list[str] | None = None  # names of relations in order. None: there is one
     scale: Scale = field(default_factory=lambda: Scale("none"))  # of the rows that the model reads
+    fill: Fill = field(default_factory=Fill)  # of empty cells, before the scale
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
@@ -63,10 +65,38 @@ class Inputs:
             raise UserError(f"{path} holds no names of columns")
         return found
 
+    def read(self, graph: Graph, folder: Path) -> Graph:
+        """Returns a graph as the model reads it: columns in order, filled and scaled.
+
+        Raises `UserError` for other columns, and for empty cells that nothing fills.
+
+        Args:
+            graph: The graph.
+            folder: The folder of the run that has trained, for errors.
+        """
+        return self.scale.apply(self.fill.apply(self.ordered(graph, folder), folder))
+
+    def ordered(self, graph: Graph, folder: Path) -> Graph:
+        """Puts columns and relations in the order of the trained model."""
+        own, own_edge = (
+            None if names is None else list(names) for names in (graph.feature_names, graph.edge_feature_names)
+        )
+        order = _order("features", self.features, own, folder)
+        edge_order = _order("edge features", self.edge_features, own_edge, folder)
+        if order is not None:
+            names, place = tuple(self.features or ()), np.argsort(order)
+            cells = None if graph.missing is None else np.stack([graph.missing[:, 0], place[graph.missing[:, 1]]], 1)
+            features = _ordered(graph.features, order)
+            graph = replace(graph, features=features, feature_names=names, missing=cells)
+        if edge_order is not None and graph.edge_features is not None:
+            names = tuple(self.edge_features or ())
+            graph = replace(graph, edge_features=graph.edge_features[:, edge_order], edge_feature_names=names)
+        return _with_relations(graph, self.edge_types)
+
     @classmethod
     def _of(cls, plain: Mapping[str, Any]) -> Inputs:
-        rest = {key: value for key, value in plain.items() if key != "scale"}
-        return cls(**rest, scale=Scale(**plain.get("scale", {"kind": "none"})))
+        rest = {key: value for key, value in plain.items() if key not in ("scale", "fill")}
+        return cls(**rest, scale=Scale(**plain.get("scale", {"kind": "none"})), fill=Fill(**plain.get("fill", {})))
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / INPUTS, json.dumps(asdict(self)).encode())
@@ -75,17 +105,24 @@ class Inputs:
 def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, list[str]]:
     """Returns the graph as the model reads it, and lines for people.
 
-    Columns have the order and the scale of the trained model. A run that begins anew
-    chooses the scale. A run that trains, and a store, keep the facts in `kept_in`.
+    Columns have the order and the scale of the trained model, and empty cells take what
+    it takes. A run that begins anew chooses these. A run that trains, and a store, keep
+    the facts in `kept_in`.
     """
-    relied_on, scale, why = _relied_on(settings), Scale("none"), ""
+    relied_on, scale, fill, why = _relied_on(settings), Scale("none"), Fill(), ""
+    if settings.inputs != "features":
+        graph = replace(graph, missing=None)  # nobody reads these columns
     if relied_on is not None:
-        graph, scale = _as_trained(settings, graph, *relied_on), relied_on[0].scale
-    elif settings.inputs == "features":
-        scale, why = choose(graph, settings.features.scale)
+        known, folder = relied_on
+        graph, scale, fill = _as_trained(settings, graph, known, folder), known.scale, known.fill
+        whole = fill.apply(graph, folder)
+    else:
+        fill = Fill.of(graph, settings.features.fill)
+        whole = fill.apply(graph)
+        scale, why = choose(whole, settings.features.scale) if settings.inputs == "features" else (scale, "")
     if settings.job.keeps_inputs:
-        replace(Inputs.of(graph, settings.inputs), scale=scale).save(kept_in)
-    return scale.apply(graph), [why] if why else []
+        replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill).save(kept_in)
+    return scale.apply(whole), [*told(graph, fill), *([why] if why else [])]
 
 
 def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:
@@ -116,7 +153,7 @@ def take_stored(settings: Settings, plain: Mapping[str, Any], kept_in: Path, roo
             print(f"gnnkit: warning: {line}", file=sys.stderr)
         _order("features", known.features, own.features, folder)
         _order("edge features", known.edge_features, own.edge_features, folder)
-        for what in ("features", "edge_features", "edge_types", "scale"):
+        for what in ("features", "edge_features", "edge_types", "scale", "fill"):
             here, there = getattr(own, what), getattr(known, what)
             if here != there and here is not None and there is not None:
                 raise UserError(
@@ -142,14 +179,7 @@ def _as_trained(settings: Settings, graph: Graph, known: Inputs, folder: Path) -
     named = settings.read_otherwise if settings.dataset.origin != "Python" else ()
     for line in [*(named or _differences(known, own, folder)), *_unnamed(known, own, folder)]:
         print(f"gnnkit: warning: {line}", file=sys.stderr)
-    order = _order("features", known.features, own.features, folder)
-    edge_order = _order("edge features", known.edge_features, own.edge_features, folder)
-    if order is not None:
-        graph = replace(graph, features=_ordered(graph.features, order), feature_names=tuple(known.features or ()))
-    if edge_order is not None and graph.edge_features is not None:
-        names = tuple(known.edge_features or ())
-        graph = replace(graph, edge_features=graph.edge_features[:, edge_order], edge_feature_names=names)
-    return _with_relations(graph, known.edge_types)
+    return known.ordered(graph, folder)
 
 
 def _with_relations(graph: Graph, known: Sequence[str] | None) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,39 @@ from gnnkit.partition.shard import uncut
 _KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # of PyG, and ours
 
 
-def takes_edges(model: nn.Module) -> None:
-    """Lets a module of (x, adjacencies) take (x, edge_index) and (graph) too."""
-    if _converted not in model._forward_pre_hooks.values():
-        model.register_forward_pre_hook(_converted, with_kwargs=True)
+Reads = Callable[[Graph], Graph]  # makes the rows of a graph as the model reads them
 
 
-def _converted(
-    model: nn.Module, given: tuple[Any, ...], keys: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    second = given[1] if len(given) > 1 else keys.get("edge_index")
-    if given and (isinstance(given[0], Graph) or isinstance(second, Tensor | Graph)):
+def takes_edges(model: nn.Module, reads: Reads | None = None) -> None:
+    """Lets a module of (x, adjacencies) take (x, edge_index) and (graph) too.
+
+    Args:
+        model: The module.
+        reads: Makes a graph as the model reads it. Default: as it is.
+    """
+    for key, hook in list(model._forward_pre_hooks.items()):
+        if isinstance(hook, _Converter):
+            if reads is None:
+                return
+            del model._forward_pre_hooks[key]
+    model.register_forward_pre_hook(_Converter(reads), with_kwargs=True)
+
+
+class _Converter:
+    """Makes rows and adjacencies of what a call was given."""
+
+    def __init__(self, reads: Reads | None) -> None:
+        self._reads = reads
+
+    def __call__(
+        self, model: nn.Module, given: tuple[Any, ...], keys: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        second = given[1] if len(given) > 1 else keys.get("edge_index")
+        if not given or not (isinstance(given[0], Graph) or isinstance(second, Tensor | Graph)):
+            return given, keys
         named = {name: value for name, value in keys.items() if name != "edge_index"}
-        return on_plain(model, given[0], second, **named), {}
-    return given, keys
+        x = given[0] if self._reads is None or not isinstance(given[0], Graph) else self._reads(given[0])
+        return on_plain(model, x, second, **named), {}
 
 
 def on_plain(
@@ -84,4 +104,4 @@ def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) 
 def _rows(model: nn.Module, graph: Graph) -> Tensor:
     """Returns the features of a graph in the type of the parameters."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return torch.from_numpy(np.array(graph.features)).to(dtype)
+    return torch.from_numpy(np.array(graph.whole_features)).to(dtype)

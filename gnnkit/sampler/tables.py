@@ -46,7 +46,9 @@ class Tables:
 
 
 def _tables(graph: Graph) -> Tables:
-    return Tables(np.asarray(graph.features), graph.labels, graph.edge_features, graph.csc.weight, graph.edge_positions)
+    return Tables(
+        np.asarray(graph.whole_features), graph.labels, graph.edge_features, graph.csc.weight, graph.edge_positions
+    )
 
 
 def _table(name: str, values: object, num_nodes: int) -> npt.NDArray[Any]:

@@ -26,13 +26,15 @@ class Task(ABC):
     """
 
     metrics: ClassVar[tuple[str, ...]]  # names. The first one says how training gets on
+    metrics_of_some: ClassVar[tuple[str, ...]] = ()  # names of further metrics, which some data have
     splits: ClassVar[tuple[str, ...]] = tuple(SPLITS)  # that are measured
     lower_is_better: ClassVar[bool] = False  # of the metrics. Of a loss it always is
 
     @property
     def names(self) -> list[str]:
         """The names of all measured figures, such as `val_accuracy`."""
-        return [f"{split}_{metric}" for split in self.splits for metric in self.metrics]
+        metrics = (*self.metrics, *self.metrics_of_some)
+        return [f"{split}_{metric}" for split in self.splits for metric in metrics]
 
     def is_lower_better(self, name: str) -> bool:
         """Says whether the least value of one of `names` is best."""
@@ -65,6 +67,12 @@ class Task(ABC):
         checkpoints cover its parameters. Default: None, no parameters.
         """
         return None
+
+    def begin(self, worker: Worker) -> None:  # noqa: B027 - most need to know nothing
+        """Learns about the labels of all ranks what losses need. Collective.
+
+        Called once on each rank that trains or tests. Default: does nothing.
+        """
 
     @abstractmethod
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [k]

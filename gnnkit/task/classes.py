@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gnnkit.strategy import Worker
 from gnnkit.task.base import NodeTask, f1, rows_of
+from gnnkit.task.ranking import mean_areas
 
 MAX_CLASSES = 100  # with figures of each class, and a matrix of confusion
 
@@ -41,6 +42,22 @@ class ClassTask(NodeTask):
             if matrix is not None and worker.comm.all_reduce(matrix).any():
                 found["confusion"][split] = matrix.tolist()
         return found | ({} if found["confusion"] else {"confusion": None})
+
+
+def areas_of_all(scores: Tensor, wanted: Tensor, worker: Worker) -> dict[str, float]:
+    """Returns ROC AUC and average precision over the rows of all ranks. Collective.
+
+    Computed at the leader from all scores, so both are exact. Empty where no class has
+    rows with and rows without it.
+
+    Args:
+        scores: [k, num_classes] of this rank.
+        wanted: [k, num_classes] 1 for the classes of a row, else 0.
+        worker: This rank.
+    """
+    parts = worker.comm.gather(torch.cat([scores.to(torch.float64), wanted.to(torch.float64)], 1))
+    found: dict[str, float] = worker.comm.share(mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {})
+    return found
 
 
 def _of_classes(counts: Tensor) -> list[dict[str, float]]:

@@ -17,8 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.strategy import Worker
 from gnnkit.task.base import f1, macro, rows_of
-from gnnkit.task.classes import ClassTask
-from gnnkit.task.ranking import mean_areas
+from gnnkit.task.classes import ClassTask, areas_of_all
 
 _BETWEEN = ";"  # names of one node
 
@@ -54,10 +53,8 @@ class Multilabel(ClassTask):
     def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
         found = super().measure(outputs, worker)
         for split in self.splits:
-            own, labels = rows_of(split, outputs, worker)
-            parts = worker.comm.gather(torch.cat([own.to(torch.float64), labels.to(torch.float64)], 1))
-            areas = mean_areas(*torch.cat(parts).chunk(2, 1)) if parts else {}
-            found |= {f"{split}_{name}": value for name, value in worker.comm.share(areas).items()}
+            areas = areas_of_all(*rows_of(split, outputs, worker), worker)
+            found |= {f"{split}_{name}": value for name, value in areas.items()}
         return found
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]

@@ -13,15 +13,36 @@ from torch.nn import functional as F
 
 from gnnkit.checks import Array
 from gnnkit.errors import UserError
-from gnnkit.graph import Graph
-from gnnkit.task.base import f1, macro
-from gnnkit.task.classes import ClassTask
+from gnnkit.graph import Graph, Split
+from gnnkit.ranges import real, shown
+from gnnkit.strategy import Worker
+from gnnkit.task.base import f1, macro, rows_of
+from gnnkit.task.classes import ClassTask, areas_of_all
+
+BALANCED = "balanced"
+MAX_WEIGHT = 1e6
 
 
 class NodeClassification(ClassTask):
-    """Choose this task where each node has one class. The loss is the cross-entropy."""
+    """Choose this task where each node has one class. The loss is the cross-entropy.
+
+    Of two classes, ROC AUC and average precision of the second one are measured too,
+    exactly, from the scores of all nodes at the leader.
+    """
 
     metrics = ("accuracy", "macro_f1")
+    metrics_of_some = ("roc_auc", "average_precision")
+
+    def __init__(self, class_weights: str | Sequence[float] | None = None) -> None:
+        """Keeps the key.
+
+        Args:
+            class_weights: Factor of the loss of each class, in the order of classes.
+                "balanced": n / (classes x nodes of the class) over the n nodes that
+                train, so that each class counts alike. Default: no factors.
+        """
+        self.class_weights = _weights(class_weights)
+        self._factors: Tensor | None = None  # [num_classes], once known
 
     def read(self, graph: Graph) -> Graph:
         if graph.labels.ndim == 2 and graph.labels.dtype.kind == "b":
@@ -34,6 +55,8 @@ class NodeClassification(ClassTask):
                 "task=node_classification needs classes 0, 1, ..., labels are floating-point numbers: "
                 "choose task=regression, or give whole numbers"
             )
+        if isinstance(self.class_weights, tuple) and len(self.class_weights) < graph.num_classes:
+            raise UserError(self._wrong_length(graph.num_classes, graph.class_names or ()))
         joined = None if graph.class_names is None else _joined(graph.class_names)
         if joined is not None:
             raise UserError(
@@ -42,8 +65,41 @@ class NodeClassification(ClassTask):
             )
         return graph
 
+    def begin(self, worker: Worker) -> None:
+        if self.class_weights == BALANCED:
+            shard, width = worker.shard, worker.shard.num_classes
+            own = shard.labels[shard.labelled & (shard.split == Split.TRAIN)]
+            counts = torch.from_numpy(np.bincount(own, minlength=width)).to(worker.device, torch.float64)
+            counts = worker.comm.all_reduce(counts)
+            present = counts > 0
+            # a class that does not train counts as usual in other splits
+            self._factors = torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 1.0)
+        elif isinstance(self.class_weights, tuple):
+            self._factors = torch.tensor(self.class_weights, dtype=torch.float64, device=worker.device)
+
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, labels, reduction="none")
+        factors = self._factors
+        if factors is not None:  # new data may lack the last classes of the model
+            if len(factors) > outputs.shape[1]:
+                raise UserError(self._wrong_length(outputs.shape[1]))
+            factors = F.pad(factors.to(outputs.dtype), (0, outputs.shape[1] - len(factors)), value=1.0)
+        return F.cross_entropy(outputs, labels, weight=factors, reduction="none")
+
+    def _wrong_length(self, num_classes: int, names: Sequence[str] = ()) -> str:
+        assert isinstance(self.class_weights, tuple)
+        told = f" ({shown(', '.join(names))})" if names else ""
+        return (
+            f"task.class_weights={shown(list(self.class_weights))} has {len(self.class_weights)} numbers, expected one "
+            f"for each of {num_classes} classes{told}"
+        )
+
+    def measure(self, outputs: Tensor, worker: Worker) -> dict[str, float]:
+        found = super().measure(outputs, worker)
+        for split in self.splits if outputs.shape[1] == 2 else ():
+            own, labels = rows_of(split, outputs, worker)
+            areas = areas_of_all(own[:, 1:] - own[:, :1], labels[:, None], worker)
+            found |= {f"{split}_{name}": value for name, value in areas.items()}
+        return found
 
     def counts(self, outputs: Tensor, labels: Tensor) -> Tensor:  # [3 num_classes]
         found, width = outputs.argmax(1), outputs.shape[1]
@@ -69,6 +125,15 @@ class NodeClassification(ClassTask):
 
     def predict(self, outputs: Tensor) -> Tensor:  # [k] int64
         return outputs.argmax(1)
+
+
+def _weights(value: object) -> str | tuple[float, ...] | None:
+    """Reads the key `task.class_weights`."""
+    if value is None or value == BALANCED:
+        return BALANCED if value else None
+    if not isinstance(value, list | tuple) or not value:
+        raise UserError(f"task.class_weights={shown(value)} must be null, {BALANCED} or a list of numbers")
+    return tuple(real("task.class_weights", each, above=0, high=MAX_WEIGHT) for each in value)
 
 
 def _joined(names: Sequence[str]) -> str | None:

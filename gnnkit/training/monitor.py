@@ -71,6 +71,11 @@ class Monitor(Callback):
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
         if self.name != LOSS:
+            if self.name not in trainer.callback_metrics:
+                raise UserError(
+                    f"trainer.monitor={self.name}: not measured on these data, only "
+                    f"{', '.join(name for name in module.task.names if name in trainer.callback_metrics)}"
+                )
             self._look(float(trainer.callback_metrics[self.name]), trainer, module)
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:

@@ -240,17 +240,23 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": NODES.replace("30,1", "30,1000000000")}, r"labels\[1\] = 1000000000 is out of range"),
         ({"nodes_csv": "id,label\n10,2020-01-01\n20,2020-01-02\n30,2020-01-03\n"}, "column 'label' holds date32"),
         ({"nodes_csv": NODES.replace("-1,none", "-1,test")}, r"split\[2\] = 3 \(TEST\), but labels\[2\] = -1"),
-        ({"nodes_csv": NODES.replace("2,0\n", "2,\n")}, r"nodes.csv, column 'f1', row 1: is empty"),
         ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
-        ({"nodes_csv": NODES.replace("2,0\n", "2,red\n")}, r"nodes.csv, column 'f1' holds string, expected numbers"),
+        (
+            {"nodes_csv": NODES.replace("2,0\n", "2,red\n")},
+            r"nodes.csv, column 'f1' holds string, expected numbers: dataset.ignore=\[f1\] leaves the column out",
+        ),
+        (
+            {"edges_csv": EDGES.replace("2,8", "2,")},
+            r"edges.csv, column 'kind', row 1: is empty: dataset.ignore=\[kind\] leaves the column out",
+        ),
         ({"features_npy": np.zeros((4, 1))}, "features.npy and nodes.csv both hold features"),
         (
             {"nodes_csv": "id\n10\n20\n30\n", "features_npy": np.zeros((2, 1))},
             r"features has shape \[2, 1\], expected \[3, any\]",
         ),
         (
-            {"nodes_csv": "id\n10\n20\n30\n", "features_npy": np.array([[0, 1], [0, np.nan], [0, 0]])},
-            r"features\[1, 1\] = nan is not finite",
+            {"nodes_csv": "id\n10\n20\n30\n", "features_npy": np.array([[0, 1], [0, np.inf], [0, 0]])},
+            r"features\[1, 1\] = inf is not finite",
         ),
         ({"nodes_csv": "id\n10\n20\n30\n", "features_npy": b"\x93NUMPY"}, "features.npy is not a .npy array"),
         ({"nodes_csv": None, "nodes_parquet": b"PAR1 not really PAR1"}, r"nodes.parquet: "),
@@ -486,3 +492,46 @@ def test_a_file_and_a_folder_of_edges_are_one_too_many(tmp_path: Path) -> None:
     (tmp_path / "edges").mkdir()
     with pytest.raises(UserError, match=r"holds both edges\.csv and a folder edges"):
         load(folder(tmp_path))
+
+
+@pytest.mark.parametrize("empty", ["", "nan", "NA"])
+def test_empty_cells_of_features_are_kept_as_such(tmp_path: Path, empty: str) -> None:
+    nodes = NODES.replace("2,0\n", f"2,{empty}\n").replace("3,0\n", f"{empty},0\n")
+    graph = load(folder(tmp_path, nodes_csv=nodes))
+    np.testing.assert_array_equal(graph.missing, [[1, 1], [2, 0]])
+    np.testing.assert_array_equal(graph.features, [[1, 0.5], [2, 0], [0, 0], [4, 0]])
+    by_id = load(folder(tmp_path, nodes_csv=nodes), sort_ids=True)  # 10, 20, 30, 40
+    np.testing.assert_array_equal(by_id.missing, [[2, 1], [1, 0]])
+    graph.save(tmp_path / "graph")
+    np.testing.assert_array_equal(Graph.load(tmp_path / "graph").missing, graph.missing)
+
+
+def test_a_column_without_any_number_is_empty_throughout(tmp_path: Path) -> None:
+    missing = load(folder(tmp_path, nodes_csv="id,a,b\n10,,1\n20,,2\n30,,3\n")).missing
+    np.testing.assert_array_equal(missing, [[0, 0], [1, 0], [2, 0]])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"features_npy": np.array([[0, 1], [0, np.nan], [0, 0], [np.nan, 0]]), "nodes_csv": "id\n10\n20\n30\n40\n"},
+        {"nodes_csv": None, "nodes_parquet": {"id": [10, 20, 30, 40], "x": [[0.0, 1.0], [0.0, None], [0.0, 0.0], [np.nan, 0]]}},
+    ],
+    ids=["npy", "lists"],
+)  # fmt: skip
+def test_empty_cells_of_every_form_are_found(tmp_path: Path, files: dict[str, Any]) -> None:
+    np.testing.assert_array_equal(load(folder(tmp_path, **files)).missing, [[1, 1], [3, 0]])
+
+
+def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
+    nodes = NODES.replace("f0", "town").replace(",1,0.5", ",York,0.5")
+    graph = load(folder(tmp_path, nodes_csv=nodes), ignore=["town", "kind", "weight"])
+    assert graph.feature_names == ("f1",)
+    assert graph.edge_features is graph.csc.weight is None
+    (tmp_path / "nodes.csv").write_text("id,town,label,x,kin\n10,York,a,1,p\n20,Bath,b,2,q\n30,Hull,a,3,r\n")
+    with pytest.raises(UserError, match=r"'town' holds string, .*: dataset.ignore=\[town,kin\] leaves the column out"):
+        load(tmp_path)
+    with pytest.raises(UserError, match=r"dataset.ignore=\['twon'\]: no column 'twon' in nodes.csv or edges.csv"):
+        load(tmp_path, ignore=["twon"])
+    with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of names of columns"):
+        load(tmp_path, ignore=3)

@@ -54,7 +54,7 @@ def test_columns_may_have_any_name_and_be_chosen(frame: Frame) -> None:
     assert graph.edge_features is None
     rows = Graph.from_polars(edges, nodes, **named, features=np.eye(2), edge_features=[])
     np.testing.assert_array_equal(rows.features, np.eye(2))
-    with pytest.raises(UserError, match=r"nodes, column 'note' holds .*string.*, expected numbers"):
+    with pytest.raises(UserError, match=r"column 'note' holds .*string.*, expected numbers: features=\[NAME"):
         Graph.from_tables(edges, nodes, **named)
 
 

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import gnnkit
+from gnnkit import jobs, settings
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
 from gnnkit.jobs import decide
@@ -32,6 +33,28 @@ def outside() -> Iterator[Outside]:
     launcher = Outside()
     yield launcher
     launcher.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "workers"),
+    [({}, 1), ({"trainer": {"max_epochs": 2}}, 1), ({"workers": 2}, 2), ({"strategy": "vertex_centric"}, 4),
+     ({"partition": "2d"}, 4), ({"sync": "leader"}, 4)], ids=str,
+)  # fmt: skip
+def test_a_call_with_a_small_graph_alone_takes_one_worker_and_says_so(
+    keys: dict[str, Any],
+    workers: int,
+    graph: Graph,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    orders: list[Any] = []
+    monkeypatch.setattr(jobs, "start", orders.append)
+    gnnkit.train(graph, **keys)
+    assert orders[0].settings.workers == workers
+    assert ("workers=1" in orders[0].overrides) == ("edges are few" in capsys.readouterr().out) == (workers == 1)
+    monkeypatch.setattr(settings, "FEW_EDGES", 10)
+    gnnkit.train(graph, **keys)
+    assert orders[1].settings.workers == (workers if "workers" in keys else 4)
 
 
 def stored(folder: Path) -> dict[str, Any]:
@@ -159,7 +182,7 @@ def test_auto_takes_what_the_job_can_do(
 @pytest.mark.parametrize("given", ["+strategy=joint_sample", "strategy=joint_sample", "+experiment=cora_gcn"])
 def test_a_strategy_that_overrides_choose_is_taken(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(gnnkit, "_start", lambda overrides, *_: seen.extend(overrides))
+    monkeypatch.setattr(gnnkit, "_start", lambda overrides, *_, **__: seen.extend(overrides))
     gnnkit.train(overrides=[given])
     assert "strategy=auto" not in seen
     gnnkit.train(overrides=["trainer.lr=0.1"])

@@ -127,7 +127,7 @@ def test_a_file_computes_on_graphs_of_any_size(tmp_path: Path, name: str, suffix
 
 
 def called(path: Path, **given: Tensor) -> Tensor:
-    """Calls a file in a process of its own, since one that has loaded it cannot fork."""
+    """Calls a file in a process of its own: one that has loaded it cannot fork."""
     return torch.tensor(run_in_child(numbers, path, given))
 
 

@@ -136,6 +136,7 @@ REFUSED = [
     ["partition=2d"],
     ["partition.border=min_words"],
     ["input_rows=sparse"],
+    ["features.fill=mean"],
     ["task=link_prediction"],
 ]
 

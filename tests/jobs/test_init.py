@@ -48,7 +48,7 @@ def test_two_tables_become_a_configuration_and_a_script_that_run(
 ) -> None:
     data, new = tables(tmp_path), tmp_path / "new one"
     monkeypatch.chdir(tmp_path)
-    assert main(["job=init", "dataset=edges", "dataset.root='my data'", f"output='{new}'"]) == 0
+    assert main(["job=init", "dataset=edges", "dataset.root='my data'", f"output='{new}'", "init.minutes=0"]) == 0
     told = capsys.readouterr().out
     assert f"gnnkit --config-dir '{new}' +experiment=mine" in told
     assert sorted(path.name for path in new.rglob("*")) == ["experiment", "mine.yaml", "train.py"]
@@ -59,7 +59,7 @@ def test_two_tables_become_a_configuration_and_a_script_that_run(
     table = pyarrow.parquet.read_table(tmp_path / "run/predictions.parquet")
     assert table["id"].to_pylist() == [f"n{i}" for i in range(60)]
     assert set(table["class"].to_pylist()) <= {"cat", "dog"}
-    script = (new / "train.py").read_text().replace("'max_epochs': 200", "'max_epochs': 2")
+    script = (new / "train.py").read_text().replace("'max_epochs': 300", "'max_epochs': 2")
     (new / "train.py").write_text(script)
     capsys.readouterr()
     runpy.run_path(str(new / "train.py"), run_name="__main__")
@@ -118,7 +118,12 @@ def test_every_form_of_labels_runs_as_it_is(tmp_path: Path, form: str) -> None:
         "bare": {"features": np.empty((40, 0), np.float32), "split": np.zeros(40, np.int8)},
     }
     replace(graph, **changes[form]).save(tmp_path / "graph")
-    assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]) == 0
+    assert (
+        main(
+            ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new", "init.minutes=0"]
+        )
+        == 0
+    )
     quick = [*QUICK, f"output={tmp_path}/run"]
     assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
 
@@ -134,6 +139,6 @@ def test_what_init_cannot_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "new").exists()
     random_graph().save(tmp_path / "graph")
     assert main(["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}"]) == 2
-    assert "cannot make the folder: File exists" in capsys.readouterr().err
+    assert "cannot make the folder: File exists: name a new one" in capsys.readouterr().err
     with pytest.raises(UserError, match="give dataset=NAME in place of a graph"):
         gnnkit.train(random_graph(), strategy="auto", job="init", folder=tmp_path / "new")

@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_average_precision,
     multiclass_accuracy,
     multiclass_f1_score,
     multilabel_auroc,
@@ -42,6 +44,7 @@ from gnnkit.task.ranking import mean_areas
 from gnnkit.task.regression import Regression
 from gnnkit.testing.graphs import WIDTH, check_graph
 from gnnkit.training.observer import Observer
+from tests.runs import BARE, within_process
 from tests.task.steps import make_workers, run_steps
 
 RNG = np.random.default_rng(0)
@@ -51,6 +54,7 @@ SEVERAL = RNG.normal(size=(48, 2))
 SEVERAL[::3, 1] = np.nan  # one number of a node is not known
 TASKS: dict[str, tuple[NodeTask, Graph]] = {
     "node_classification": (NodeClassification(), PLAIN),
+    "two classes": (NodeClassification(), dataclasses.replace(PLAIN, labels=RNG.integers(0, 2, 48))),
     "multilabel": (Multilabel(), dataclasses.replace(PLAIN, labels=RNG.random((48, 4)) < 0.3)),
     "regression": (Regression(), dataclasses.replace(PLAIN, labels=NUMBERS)),
     "several numbers": (Regression("absolute"), dataclasses.replace(PLAIN, labels=SEVERAL.astype(np.float32))),
@@ -117,7 +121,7 @@ def test_the_loss_of_full_graph_training_is_the_mean_over_all_training_nodes() -
 
 
 def by_hand(name: str, out: Tensor, labels: Tensor) -> Tensor:
-    if name == "node_classification":
+    if name in ("node_classification", "two classes"):
         return nn.functional.cross_entropy(out, labels)
     if name == "multilabel":
         return nn.functional.binary_cross_entropy_with_logits(out, labels.double())
@@ -135,7 +139,8 @@ def test_figures_of_three_ranks_are_those_of_all_nodes_by_hand(name: str) -> Non
     workers = make_workers(graph, Grid(3, 1, 1), whole=False)
     found = Threads.run(lambda comm: task.measure(out[workers(comm).owned], workers(comm)), 3)
     assert found[0] == found[1] == found[2]
-    assert set(found[0]) == set(task.names)
+    others = {f"{split}_{metric}" for split in task.splits for metric in task.metrics_of_some}
+    assert set(found[0]) == set(task.names) - (others if task.num_outputs(graph.num_classes) != 2 else set())
     for split, value in (("train", Split.TRAIN), ("val", Split.VAL), ("test", Split.TEST)):
         rows = graph.split == value
         for metric, expected in figures_by_hand(name, out[rows], torch.from_numpy(graph.labels[rows]), width).items():
@@ -143,9 +148,14 @@ def test_figures_of_three_ranks_are_those_of_all_nodes_by_hand(name: str) -> Non
 
 
 def figures_by_hand(name: str, out: Tensor, labels: Tensor, width: int) -> dict[str, float]:
-    if name == "node_classification":
+    if name in ("node_classification", "two classes"):
         accuracy = multiclass_accuracy(out, labels, width, average="micro")
-        return {"accuracy": float(accuracy), "macro_f1": float(multiclass_f1_score(out, labels, width))}
+        figures = {"accuracy": float(accuracy), "macro_f1": float(multiclass_f1_score(out, labels, width))}
+        if width == 2:
+            scores = out.softmax(1)[:, 1]  # keeps the order of differences
+            figures |= {"roc_auc": float(binary_auroc(scores, labels))}
+            figures |= {"average_precision": float(binary_average_precision(scores, labels))}
+        return figures
     if name == "multilabel":
         averages = {kind: multilabel_f1_score(out, labels.long(), width, average=kind) for kind in ("micro", "macro")}
         areas = {"roc_auc": multilabel_auroc, "average_precision": multilabel_average_precision}
@@ -167,6 +177,74 @@ def test_classes_that_all_nodes_or_none_have_are_left_out_of_areas() -> None:
     assert mean_areas(scores[:0], wanted[:0]) == {}
     worst = mean_areas(-scores, wanted)
     assert worst == {"roc_auc": 0.0, "average_precision": pytest.approx(1 / 3)}
+
+
+@pytest.mark.parametrize("weights", ["balanced", [0.5, 3.0, 1.0]])
+def test_class_weights_are_those_of_the_nodes_of_all_ranks_that_train(weights: Any) -> None:
+    labels = np.where(RNG.random(48) < 0.7, 0, PLAIN.labels)
+    graph, task = dataclasses.replace(PLAIN, labels=labels), NodeClassification(weights)
+    trains = torch.from_numpy(labels[graph.split == Split.TRAIN])
+    counts = torch.bincount(trains, minlength=3).double()
+    factors = counts.sum() / (3 * counts) if weights == "balanced" else torch.tensor(weights, dtype=torch.float64)
+    out = torch.randn(48, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    workers = make_workers(graph, Grid(3, 1, 1), whole=False)
+
+    def work(comm: Threads) -> float:
+        own = NodeClassification(weights)
+        own.begin(workers(comm))
+        return own.measure(out[workers(comm).owned], workers(comm))["val_loss"]
+
+    found, rows = Threads.run(work, 3), torch.from_numpy(graph.split == Split.VAL)
+    each = nn.functional.cross_entropy(out[rows], torch.from_numpy(labels)[rows], weight=factors, reduction="none")
+    assert found == pytest.approx([float(each.mean())] * 3)
+    task.begin(
+        make_workers(graph, Grid(1, 1, 1), whole=False)(Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0))
+    )
+    in_training = task.losses(torch.zeros(len(trains), 3, dtype=torch.float64), trains)
+    if weights == "balanced":  # classes count alike, and the mean factor is 1
+        sums = torch.zeros(3, dtype=torch.float64).index_add(0, trains, in_training)
+        torch.testing.assert_close(sums, sums.mean().expand(3))
+        assert float(in_training.mean()) == pytest.approx(np.log(3))
+
+
+def test_new_data_may_lack_classes_and_a_list_may_not() -> None:
+    task = NodeClassification("balanced")
+    lacking = dataclasses.replace(PLAIN, labels=np.minimum(PLAIN.labels, 1))
+    task.begin(
+        make_workers(lacking, Grid(1, 1, 1), whole=False)(
+            Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0)
+        )
+    )
+    assert task.losses(torch.zeros(2, 3), torch.tensor([0, 1])).shape == (2,)
+    named = dataclasses.replace(PLAIN, class_names=("cat", "cow", "dog"))
+    with pytest.raises(UserError, match=r"has 2 numbers, expected one for each of 3 classes \(cat, cow, dog\)"):
+        NodeClassification([1, 2]).prepare(named)
+    task = NodeClassification([1, 2, 3, 4])
+    task.begin(
+        make_workers(PLAIN, Grid(1, 1, 1), whole=False)(Threads.connect(0, 1, device=torch.device("cpu"), timeout=1.0))
+    )
+    with pytest.raises(UserError, match=r"has 4 numbers, expected one for each of 3 classes"):
+        task.losses(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_best_roc_auc_of_two_classes_is_kept_and_of_three_refused(tmp_path: Path, classes: int) -> None:
+    graph = dataclasses.replace(PLAIN, labels=PLAIN.labels % classes)
+    trainer = {"max_epochs": 4, "monitor": "val_roc_auc", "check_val_every_n_epoch": 1}
+    keys = {"strategy": "vertex_centric", "workers": 2, "comm": "threads", **BARE}
+    with within_process():
+        if classes == 3:
+            with pytest.raises(
+                UserError, match=r"trainer.monitor=val_roc_auc: not measured on these data, only .*val_acc"
+            ):
+                gnnkit.train(graph, trainer=trainer, folder=tmp_path / "run", **keys)
+            return
+        result = gnnkit.train(
+            graph, trainer=trainer, folder=tmp_path / "run", task={"class_weights": "balanced"}, **keys
+        )
+    assert result["best_value"] == pytest.approx(result["val_roc_auc"])
+    assert 0 <= result["test_average_precision"] <= 1
 
 
 def test_accuracies_count_labelled_nodes_of_all_ranks() -> None:

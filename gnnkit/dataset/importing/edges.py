@@ -84,13 +84,13 @@ class Ends:
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Yields all edges in the order of the table, without edges one empty piece."""
-        others = [name for name in self.source.names if name not in (*self.ends, "weight")]
+        others = [name for name in self.source.kept if name not in (*self.ends, "weight")]
         types: dict[str, pa.DataType] = dict.fromkeys(self.ends, pa.int64() if self.ids is None else self.ids.type)
         types |= dict.fromkeys([*others, "weight"], pa.float64())
         first, tables = 0, self.source.pieces(rows, None, types)
         for table in itertools.chain([next(tables, None) or self.source.empty()], tables):
             src, dst = (table.positions(name, self.ids) for name in self.ends)
-            piece = Piece(first, src, dst, table, "weight" in table.names, others)
+            piece = Piece(first, src, dst, table, "weight" in self.source.kept, others)
             self._check(piece)
             first += len(src)
             yield piece

@@ -72,7 +72,10 @@ def sources_of(folder: EdgeFolder) -> tuple[Source, Source | None]:
     edges = _opened(path, root, {})
     for end in ("src", "dst"):
         folder.asked(end, edges.names, edges.title)
-    if "type" in edges.names:
+    for source in [edges] if nodes is None else [edges, nodes]:
+        source.ignored = folder.ignore
+    folder.check_ignored({source.title: source.names for source in ([edges] if nodes is None else [nodes, edges])})
+    if "type" in edges.kept:
         raise UserError(f"{edges.title} has types of edges: job=partition dataset=edges reads these")
     return edges, nodes
 

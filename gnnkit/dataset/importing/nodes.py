@@ -112,7 +112,7 @@ def _labels(folder: EdgeFolder, source: Source) -> tuple[Labels | None, list[str
     """Reads the column of labels, of which text is read twice."""
     if folder.label != "label":
         folder.asked("label", source.names, source.title)
-    if folder.label not in source.names:
+    if folder.label not in source.kept:
         return None, None
     kind = source.types()[folder.label]
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -131,7 +131,7 @@ def _labels(folder: EdgeFolder, source: Source) -> tuple[Labels | None, list[str
 
 
 def _split(source: Source) -> Array | None:
-    if "split" not in source.names:
+    if "split" not in source.kept:
         return None
     types = {"split": pa.string()} if isinstance(source, CsvSource) else None
     found = [split for piece in source.pieces(_PIECE, ["split"], types) if (split := piece.splits("split")) is not None]
@@ -145,7 +145,7 @@ def write_features(
 
     Returns the width, and the names of columns from a table.
     """
-    columns = [] if source is None else [n for n in source.names if n not in (folder.id, folder.label, "split")]
+    columns = [] if source is None else [n for n in source.kept if n not in (folder.id, folder.label, "split")]
     path = folder.root / "features.npy"
     if source is not None and columns and path.exists():
         raise UserError(f"features.npy and {source.title} both hold features")

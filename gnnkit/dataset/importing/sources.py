@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from gnnkit.checks import Array, one_line
-from gnnkit.dataset.edges import check_header, check_shape, check_width
+from gnnkit.dataset.edges import LEFT_OUT, check_header, check_shape, check_width
 from gnnkit.errors import UserError
 from gnnkit.graph.table import Table, is_text
 from gnnkit.storage import check_regular, npy_header
@@ -31,6 +31,12 @@ class Source(ABC):
         self.files = list(files)
         self.title = files[0].relative_to(root).parts[0]  # of all files, for messages
         self._names = {path: path.relative_to(root).as_posix() for path in self.files}
+        self.ignored: tuple[str, ...] = ()  # columns that nobody reads
+
+    @property
+    def kept(self) -> list[str]:
+        """The names of the columns that are read."""
+        return [name for name in self.names if name not in self.ignored]
 
     @property
     @abstractmethod
@@ -101,7 +107,7 @@ class ArraySource(Source):
             for first in range(0, self.num_rows, rows):
                 count = min(rows, self.num_rows - first)
                 found = self._read(file, first, count)
-                yield Table(self._names[path], pa.table({name: found[name] for name in names}), first)
+                yield Table(self._names[path], pa.table({name: found[name] for name in names}), first, LEFT_OUT)
 
     def _read(self, file: Any, first: int, count: int) -> dict[str, Array]:
         if self._dtype.names:
@@ -156,7 +162,7 @@ class ParquetSource(Source):
             for group in range(opened.num_row_groups):
                 try:
                     for batch in opened.iter_batches(rows, [group], names):
-                        yield Table(self._names[path], pa.Table.from_batches([batch]), first)
+                        yield Table(self._names[path], pa.Table.from_batches([batch]), first, LEFT_OUT)
                         first += batch.num_rows
                 except (pa.ArrowException, OSError) as error:
                     raise UserError(f"{self._names[path]}, row group {group}: {one_line(error)}") from error
@@ -229,7 +235,7 @@ class CsvSource(Source):
         (path,), first = self.files, 0
         for batch in self._batches(rows, {**self._given, **(types or {})}):
             table = pa.Table.from_batches([batch])
-            yield Table(self._names[path], table if columns is None else table.select(list(columns)), first)
+            yield Table(self._names[path], table if columns is None else table.select(list(columns)), first, LEFT_OUT)
             first += batch.num_rows
 
     def _batches(self, rows: int | None, types: Mapping[str, pa.DataType]) -> Iterator[Any]:

@@ -1,0 +1,178 @@
+"""Trials run in order while the time allows it, and the best one counts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gnnkit import config
+from gnnkit.__main__ import main
+from gnnkit.graph import Graph
+from gnnkit.jobs import init, trials
+from gnnkit.jobs.trials import Trial, Trials
+from gnnkit.settings import Settings, settle
+from gnnkit.task.node_classification import NodeClassification
+from gnnkit.task.regression import Regression
+from tests.graphs import random_graph
+
+PLANNED = tuple({"model": name} for name in ("gcn", "sage", "gat", "gin"))
+
+
+def asked(*overrides: str) -> Settings:
+    return settle(config.compose(["dataset=saved", "dataset.root=x", "strategy=auto", "job=init", *overrides]))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Puts scores in the place of training. A trial takes 30 s of a made-up clock."""
+
+    def make(*scores: Any) -> list[Any]:
+        clock, seen = [0.0], []
+        left = iter(scores)
+
+        def tried(settings: Settings, graph: Any, task: Any, fixed: Any, keys: Any, seconds: float) -> Trial:
+            score = next(left)
+            if isinstance(score, BaseException):
+                raise score
+            clock[0] += 30
+            seen.append((graph, dict(keys), seconds))
+            return Trial(keys, score, 1 - (score or 0), 0.5, 10, 30.0, "" if score is not None else "refused: no")
+
+        monkeypatch.setattr(trials, "_try", tried)
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        return seen
+
+    return make
+
+
+def run(*overrides: str, graphs: Any = None, usual: bool = False) -> Trials:
+    return trials.run(
+        asked(*overrides), graphs or {False: lambda: "graph"}, {"task": "node_classification"}, PLANNED, usual
+    )
+
+
+def test_trials_end_where_the_next_one_would_not_fit(fake: Callable[..., list[Any]]) -> None:
+    seen = fake(0.5, 0.7, 0.6, 0.9)
+    found = run("init.minutes=1.2")  # 72 s
+    assert [keys["model"] for _, keys, _ in seen] == ["gcn", "sage"]
+    assert [seconds for *_, seconds in seen] == [24, 24]  # a third at most
+    assert found.best is not None
+    assert found.best.keys == {"model": "sage"}
+    assert found.lines()[-1] == "2 of 4 trials: init.minutes=1.2 allows no more"
+
+
+def test_an_interrupt_keeps_the_best_until_then(fake: Callable[..., list[Any]]) -> None:
+    fake(0.5, 0.7, KeyboardInterrupt())
+    found = run("init.minutes=60")
+    assert (len(found.tried), found.best and found.best.score) == (2, 0.7)
+    assert "interrupted" in found.lines()[-1]
+
+
+def test_a_refused_trial_is_told_and_never_best(fake: Callable[..., list[Any]], tmp_path: Path) -> None:
+    fake(None, 0.2, 0.1, None)
+    found = run("init.minutes=60")
+    assert found.best is not None
+    assert found.best.keys == {"model": "sage"}
+    found.save(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "trials.csv").open()))
+    assert [row["val_accuracy"] for row in rows] == ["", "0.2", "0.1", ""]
+    assert rows[0]["remark"] == "refused: no"
+
+
+def test_the_best_is_tried_without_the_reverse_edges_that_were_added(fake: Callable[..., list[Any]]) -> None:
+    seen = fake(0.5, 0.7, 0.6, 0.3, 0.8)
+    found = run("init.minutes=60", graphs={True: lambda: "both", False: lambda: "one"}, usual=True)
+    assert [graph for graph, *_ in seen] == ["both"] * 4 + ["one"]
+    assert found.best is not None
+    assert found.best.keys == {"model": "sage", "dataset.symmetrize": False}
+
+
+def test_equal_scores_are_judged_by_the_loss_and_errors_by_the_least() -> None:
+    one, two = (Trial({"model": name}, 0.8, loss, None, 1, 1.0) for name, loss in (("gcn", 0.5), ("sage", 0.4)))
+    best = Trials(NodeClassification(), (one, two), 2).best
+    assert best is two
+    worse = replace(two, score=0.9)
+    assert Trials(NodeClassification(), (one, worse), 2).best is worse
+    assert Trials(Regression(), (one, worse), 2).best is one
+
+
+def test_words_are_scaled_by_rows_and_tables_never() -> None:
+    wide = replace(random_graph(), features=np.ones((40, 100), np.float32))
+    narrow, signed = random_graph(), replace(wide, features=-np.ones((40, 100), np.float32))
+    scaled = [
+        any("features.scale" in each for each in trials.candidates(g, "features")) for g in (wide, narrow, signed)
+    ]
+    assert scaled == [True, False, False]
+    few = replace(wide, features=np.eye(40, 100, dtype=np.float32))
+    assert "features.scale" not in trials.candidates(wide, "features")[0]
+    assert trials.candidates(few, "features")[0]["features.scale"] == "row"
+    assert not any("features.scale" in each for each in trials.candidates(wide, "learned"))
+    typed = replace(narrow, edge_types=np.arange(narrow.num_edges) % 2, edge_type_names=("a", "b"))
+    assert trials.candidates(typed, "features")[0]["model"] == "rgcn"
+
+
+def test_what_is_not_tried_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def why(graph: Graph, *overrides: str) -> str:
+        _, found = init.by_evidence(asked(*overrides), graph)
+        assert found is None
+        return capsys.readouterr().out
+
+    graph = random_graph()
+    assert why(graph, "init.minutes=0") == "no trials: init.minutes=0\n"
+    assert "no node validates" in why(replace(graph, split=np.where(graph.split == 2, 0, graph.split)))
+    assert "edges are predicted" in why(replace(graph, labels=np.full(40, -1), split=np.zeros(40, np.int8)))
+    many = Graph.from_edges([0], [1], 200_001, features=np.zeros((200_001, 1), np.float32))
+    assert "the graph is large" in why(many)
+
+
+def test_uneven_classes_are_told_with_their_key() -> None:
+    graph = random_graph()
+    for labels, uneven in ((np.arange(40) % 2, False), (np.arange(40) % 8 == 0, True)):
+        found = {each.key: each.why for each in init.choose(asked(), replace(graph, labels=labels.astype(int)))}
+        assert ("12 % of nodes in the smallest: task.class_weights=balanced" in found["task"]) == uneven
+
+
+def test_columns_with_empty_cells_are_filled_or_left_out() -> None:
+    graph = random_graph()
+    few, most = np.array([[0, 0], [3, 1]]), np.stack([np.arange(30), np.zeros(30, int)], 1)
+
+    def chosen(missing: Any) -> Any:
+        found = {each.key: each.value for each in init.choose(asked(), replace(graph, missing=missing))}
+        return found.get("features.fill")
+
+    assert [chosen(None), chosen(few), chosen(most)] == [None, "mean", "drop"]
+
+
+@pytest.mark.slow
+def test_what_the_best_trial_had_is_what_the_files_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trials, "_TABLE", ({"model": "sage", "model.hidden": 8}, {"model": "gcn", "model.hidden": 7}))
+    monkeypatch.setattr(trials, "MAX_EPOCHS", 5)
+    random_graph().save(tmp_path / "graph")
+    command = ["job=init", "dataset=saved", f"dataset.root={tmp_path}/graph", f"output={tmp_path}/new"]
+    assert main([*command, "cache=false"]) == 0
+    told = capsys.readouterr().out
+    assert "2 of 2 trials" in told
+    rows = list(csv.DictReader((tmp_path / "new/trials.csv").open()))
+    best = min(rows, key=lambda row: (-float(row["val_accuracy"]), float(row["val_loss"])))
+    text = (tmp_path / "new/experiment/mine.yaml").read_text()
+    written = yaml.safe_load(text)
+    assert written["model"]["hidden"] == int(best["model.hidden"])
+    assert f"/model: {best['model']}  # best of 2 trials: val_accuracy" in text
+    assert f"[{best['model.hidden']}] * (self.num_layers - 1)" in (tmp_path / "new/train.py").read_text()
+    quick = ["comm=threads", "cache=false", "report=false", "logger=none", f"output={tmp_path}/run"]
+    assert main(["--config-dir", f"{tmp_path}/new", "+experiment=mine", *quick]) == 0
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["val_accuracy"] == pytest.approx(float(best["val_accuracy"]))  # the trial again
+    assert main(["strategy=vertex_centric", "init.minutes=1"]) == 2
+    assert "init.minutes=1 is read by job=init" in capsys.readouterr().err
