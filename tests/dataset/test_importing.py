@@ -395,3 +395,19 @@ def own(field: str, pid: int | str = "self") -> int:
     """Returns bytes of memory of a process."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines[field].split()[0]) * 1024
+
+
+def test_ignored_columns_are_read_by_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    edges = {"src": [0, 1, 2], "dst": [1, 2, 0], "weight": [1.0, 2.0, 3.0], "kind": ["a", "b", "c"]}
+    pa.parquet.write_table(pa.table(edges), folder / "edges.parquet")
+    nodes = {"id": [0, 1, 2], "label": [0, 1, 0], "town": ["x", "y", None], "age": [1.0, 2.0, 3.0]}
+    pa.csv.write_csv(pa.table(nodes), folder / "nodes.csv")
+    options: dict[str, Any] = {"ignore": ["town", "kind", "weight"]}
+    graph = digests_of(imported(folder, tmp_path / "work", **options))
+    assert graph == digests_of(saved(folder, tmp_path / "saved", **options))
+    with pytest.raises(UserError, match=r"column 'town' holds string, expected numbers: dataset.ignore=\[town\] leaves"):
+        imported(folder, tmp_path / "other", ignore=["kind"])
+    with pytest.raises(UserError, match=r"dataset.ignore=\['age', 'x'\]: no column 'x' in nodes.csv or edges.parquet"):
+        imported(folder, tmp_path / "third", ignore=["age", "x"])
