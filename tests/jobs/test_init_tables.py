@@ -18,26 +18,26 @@ from gnnkit.jobs import trials
 QUICK = ["comm=threads", "workers=1", "cache=false", "report=false", "logger=none"]
 
 
-def write(folder: Path, flaw: str) -> None:
+def write(folder: Path, flaws: str) -> None:
     """Writes a folder of 300 nodes. Half of the edges join nodes of one class."""
     rng = np.random.default_rng(7)
-    n, num_classes = 300, 2 if flaw == "uneven" else 3
-    labels = rng.choice(num_classes, n, p=[0.9, 0.1] if flaw == "uneven" else None)
+    n, num_classes = 300, 2 if "uneven" in flaws else 3
+    labels = rng.choice(num_classes, n, p=[0.9, 0.1] if "uneven" in flaws else None)
     same = rng.random(3 * n) < 0.7
     src = rng.integers(0, n, 3 * n)
     dst = np.array([rng.choice(np.flatnonzero(labels == labels[u])) if s else rng.integers(n) for u, s in zip(src, same, strict=True)])  # fmt: skip
     features = rng.normal(size=(n, 6)) + 1.2 * rng.normal(size=(num_classes, 6))[labels]
-    scales = np.array([3e-3, 5e6, 1, 40, 0.1, 1e4]) if flaw != "oneway" else np.ones(6)
+    scales = np.array([3e-3, 5e6, 1, 40, 0.1, 1e4]) if "scales" in flaws else np.ones(6)
     cells = np.array([[f"{x:.6g}" for x in row] for row in features * scales + 3 * scales], dtype=object)
-    if flaw == "missing":
+    if "missing" in flaws:
         cells[rng.random((n, 6)) < 0.15] = ""
-    ids = [str(uuid.UUID(int=i + 10**20)) if flaw == "uuid" else str(i) for i in range(n)]
-    names = ["ash", "birch", "cedar"] if flaw in ("text", "missing") else ["0", "1", "2"]
+    ids = [str(uuid.UUID(int=i + 10**20)) if "uuid" in flaws else str(i) for i in range(n)]
+    names = ["ash", "birch", "cedar"] if "text" in flaws else ["0", "1", "2"]
     known = [names[label] for label in labels]
     folder.mkdir()
     with (folder / "nodes.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["id", "label", *"abcdef"], *([i, y, *row] for i, y, row in zip(ids, known, cells, strict=True))])  # fmt: skip
-    both = flaw not in ("oneway", "uuid")
+    both = "oneway" not in flaws
     pairs = [(ids[u], ids[v]) for u, v in zip(src, dst, strict=True) if u != v]
     with (folder / "edges.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["src", "dst"], *pairs, *([v, u] for u, v in pairs if both)])
@@ -48,23 +48,24 @@ def accuracy(folder: Path) -> float:
     return float(figures["test_macro_f1"])
 
 
-# With model=sage, columns and edges as they are: 0.18, 0.917, 0.28, 0.18, 0.46, 0.30.
-BARS = {"scales": 0.9, "oneway": 0.95, "missing": 0.9, "text": 0.9, "uneven": 0.9, "uuid": 0.9}
+# Each flaw alone, with model=sage, columns and edges as they are: scales 0.18,
+# oneway 0.92, missing 0.28, text 0.18, uneven 0.46, uuid 0.30.
+BARS = {"scales missing text": 0.9, "scales uneven": 0.9, "oneway uuid": 0.95}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flaw", BARS)
+@pytest.mark.parametrize("flaws", BARS)
 def test_two_commands_make_a_good_model_of_a_table_with_flaws(
-    flaw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flaws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, new = tmp_path / "data", tmp_path / "new"
-    write(data, flaw)
+    write(data, flaws)
     monkeypatch.setattr(trials, "_TABLE", trials._TABLE[:3])
     assert main(["job=init", "dataset=edges", f"dataset.root={data}", f"output={new}", "init.minutes=9"]) == 0
-    assert len((new / "trials.csv").read_text().splitlines()) == 1 + (4 if flaw in ("oneway", "uuid") else 3)
+    assert len((new / "trials.csv").read_text().splitlines()) == 1 + (4 if "oneway" in flaws else 3)
     assert main(["--config-dir", str(new), "+experiment=mine", *QUICK, f"output={tmp_path}/run"]) == 0
-    assert accuracy(tmp_path / "run") > BARS[flaw]
-    if flaw == "missing":  # by the script, whose model is another one
+    assert accuracy(tmp_path / "run") > BARS[flaws]
+    if "missing" in flaws:  # by the script, whose model is another one
         monkeypatch.chdir(tmp_path)
         result = runpy.run_path(str(new / "train.py"), run_name="__main__")["result"]
-        assert result["test_macro_f1"] > BARS[flaw]
+        assert result["test_macro_f1"] > BARS[flaws]

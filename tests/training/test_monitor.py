@@ -202,7 +202,7 @@ def test_the_task_names_the_figure_that_may_end_training() -> None:
         check("task=regression", "trainer.monitor=val_accuracy")
     with pytest.raises(
         UserError,
-        match=r"^trainer.monitor=val_mae is not known.* there are: train_loss, val_accuracy, val_loss, val_macro_f1$",
+        match=r"^trainer.monitor=val_mae is not known.* there are: train_loss, val_accuracy, val_average_precision, val_loss, val_macro_f1, val_roc_auc$",
     ):
         check("trainer.monitor=val_mae")
 
