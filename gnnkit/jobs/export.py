@@ -19,6 +19,7 @@ from gnnkit.jobs import weights
 from gnnkit.launch.processes import run_in_child
 from gnnkit.leader.trained import Inputs
 from gnnkit.model.exported import Plain, PlainLayers
+from gnnkit.model.parameters import dtype_of
 from gnnkit.model.unchanged import reads_edges
 from gnnkit.ranges import one_line
 from gnnkit.storage import write_atomically
@@ -61,7 +62,7 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
     plain = _plain(weights.trained(folder, model), _scale(folder))
     options = {"edge_weight": 0} if edge_weight else {}
     options |= {"edge_attr": widths.edge_width} if widths.edge_width else {}
-    name, given = type(plain.model).__name__, _inputs(widths.in_features, options, _dtype(plain))
+    name, given = type(plain.model).__name__, _inputs(widths.in_features, options, dtype_of(plain))
     with _quiet():
         try:
             found = torch.export.export(plain, (), given, dynamic_shapes=_shapes(given))
@@ -72,7 +73,7 @@ def _export(folder: Path, path: Path, model: nn.Module | None, edge_weight: bool
             raise UserError(
                 f"export: model={name}: torch cannot look into this model: {one_line(error)}: gnnkit.load(run) can be called"
             ) from error
-    other = _inputs(widths.in_features, options, _dtype(plain), num_nodes=2 * _NODES, num_edges=3 * _EDGES)
+    other = _inputs(widths.in_features, options, dtype_of(plain), num_nodes=2 * _NODES, num_edges=3 * _EDGES)
     _compare(name, call(other), plain(**other))
     write_atomically(path, content)
 
@@ -88,15 +89,17 @@ def _scale(folder: Path) -> Callable[[Tensor], Tensor]:
     if inputs is None or kind == "none":
         return lambda x: x
     if kind == "row":
-        return lambda x: x / torch.where(x.sum(1, keepdim=True) == 0, 1, x.sum(1, keepdim=True))
+        return _unit_rows
     mean, deviation = (
         torch.tensor(values, dtype=torch.float64) for values in (inputs.scale.mean, inputs.scale.deviation)
     )
     return lambda x: ((x - mean) / deviation).to(x.dtype)
 
 
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+def _unit_rows(x: Tensor) -> Tensor:
+    """Does what `graph.features.normalized` does, so that torch can look into it."""
+    sums = x.abs().sum(1, keepdim=True)
+    return x / torch.where(sums == 0, 1, sums)
 
 
 def _inputs(

@@ -17,6 +17,11 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")  # attributes of every mod
 _DEPTH = 3  # of lists within lists that are looked through
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Returns the type of a model's rows, that of its first floating-point one."""
+    return next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+
+
 def check(model: nn.Module) -> None:
     """Raises `UserError` for what ranks cannot train, save or bring to one model."""
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):

@@ -13,6 +13,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, Engine, ShardAdjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.model.parameters import dtype_of
 from gnnkit.partition.shard import uncut
 
 _KEYS = {"edge_weight": "weight", "edge_attr": "edge_features", "edge_type": "edge_types"}  # of PyG, and ours
@@ -103,5 +104,5 @@ def _graph(x: Tensor, edges: Tensor | None, of_edges: dict[str, Tensor | None]) 
 
 def _rows(model: nn.Module, graph: Graph) -> Tensor:
     """Returns the features of a graph in the type of the parameters."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    dtype = dtype_of(model)
     return torch.from_numpy(np.array(graph.whole_features)).to(dtype)

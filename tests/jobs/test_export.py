@@ -19,9 +19,11 @@ import gnnkit
 from gnnkit.engine import Adjacency
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.jobs import weights
+from gnnkit.jobs import export, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.launch.processes import run_in_child
+from gnnkit.leader.scale import Scale
+from gnnkit.leader.trained import Inputs
 from gnnkit.model.exported import PlainLayers
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
@@ -162,6 +164,15 @@ def test_a_file_of_a_run_takes_raw_rows_where_torch_is_alone(tmp_path: Path) -> 
     )
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), np.load(run / "logits.npy"), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["none", "row", "standard"])
+def test_rows_are_scaled_as_by_the_run(tmp_path: Path, kind: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(6, WIDTH))  # also below 0
+    rows[2] = 0
+    scale = Scale.standard(rows, np.arange(6)) if kind == "standard" else Scale(kind)
+    Inputs(None, None, 1.0, False, scale=scale).save(tmp_path)
+    np.testing.assert_allclose(export._scale(tmp_path)(torch.from_numpy(rows)), scale.rows(rows), rtol=1e-12)
 
 
 def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
