@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import mmap
@@ -254,12 +253,3 @@ def _move(temporary: Path, folder: Path) -> None:
         with suppress(FileNotFoundError):  # moved by another writer
             os.rename(folder, aside)
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def digests_of(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each file of a folder, by the path in the folder."""
-    found = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found

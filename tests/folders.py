@@ -13,10 +13,16 @@ import scipy.sparse as sp
 from gnnkit.config import compose
 from gnnkit.leader.storing import write
 from gnnkit.settings import settle
+from gnnkit.store.manifest import digest_of
 from gnnkit.testing.graphs import check_graph
 
 EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 2]])
 FEATURES = np.arange(6, dtype=np.float32).reshape(3, 2) / 2
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a folder, by the path in the folder."""
+    return {path.relative_to(folder).as_posix(): digest_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def table(path: Path, rows: Any, header: str = "") -> None:

@@ -12,18 +12,15 @@ from torch import nn
 from gnnkit import callback
 from gnnkit.errors import UserError
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.jobs.record import Record, marks_in
+from gnnkit.jobs.record import marks_in
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress, stepping, training
-from gnnkit.leader.channel import StateChannel
 from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
-from gnnkit.training.module import TrainingModule
 from gnnkit.training.monitor import Monitor
-from gnnkit.training.observer import Observer
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
 from gnnkit.training.timely import TimelyCheckpoint
@@ -122,22 +119,6 @@ def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
 def shows_display(job: RankJob) -> bool:
     """Says whether the leader draws a display. A notebook gets lines."""
     return job.settings.trainer.progress_bar and not in_notebook()
-
-
-def records(
-    job: RankJob,
-    module: TrainingModule,
-    observer: Observer,
-    watch: Watch | None,
-    guard: Guard,
-    channel: StateChannel,
-    writers: Writers,
-) -> list[Record]:
-    """Makes the callback that keeps figures for ranks that are started again.
-
-    Arguments as those of `Record`.
-    """
-    return [] if job.start is None else [Record(job, module, observer, watch, guard, channel, writers.mark)]
 
 
 def signs() -> Callback:

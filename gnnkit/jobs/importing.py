@@ -13,6 +13,7 @@ from typing import Any
 from gnnkit.dataset.importing.graph import files_of
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
+from gnnkit.jobs.partition import held
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.folder import WORK
@@ -20,7 +21,7 @@ from gnnkit.leader.importing import imported, told_disk
 from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
 from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.store.manifest import KEYS, Manifest
+from gnnkit.store.manifest import KEYS
 
 _CUT = "job=partition dataset={s.dataset.name} does so in memory"
 # What job=import refuses, by message.
@@ -79,16 +80,10 @@ def unchanged(order: Order) -> Result | None:
 
     The same job has the same keys, and files of the same sizes and times.
     """
-    folder = order.run_folder
-    try:
-        manifest = Manifest.load(folder)
-    except UserError:  # no store, or none that could be read
-        return None
-    if manifest.asked != asked_of(order):
-        return None
-    shutil.rmtree(folder / WORK, ignore_errors=True)  # of a process that was ended with the store written
-    told = f"{folder} holds this store already, and its data are unchanged"
-    return Result(order.settings.job.name, manifest.quality, told, folder)
+    found = held(order, asked_of)
+    if found is not None:  # a process may have ended with the store written
+        shutil.rmtree(order.run_folder / WORK, ignore_errors=True)
+    return found
 
 
 def asked_of(order: Order) -> str:

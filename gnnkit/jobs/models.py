@@ -91,7 +91,7 @@ class ModelSource:
             self.choice.check(extra=("in_features", "num_classes", "edge_width", "num_relations"))
         widths = Widths(in_features=16, num_classes=16, edge_width=16, num_relations=2)
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), torch.random.fork_rng(devices=[]):
                 return self.make_model(widths, 0) if self.trains else self.make_program()
         except UserError as error:
             if str(error).startswith(tuple(f"model.{key}=" for key in self.choice.arguments)):

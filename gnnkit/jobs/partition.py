@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,16 +35,20 @@ def unchanged(order: Order) -> Result | None:
     The same job has the same keys that shape parts, and the same data. Files are the
     same by size and time.
     """
+    return held(order, _asked)
+
+
+def held(order: Order, asked: Callable[[Order], str]) -> Result | None:
+    """Returns the result of the store in a folder, if `asked` hashes as it did."""
     folder = order.run_folder
     try:
         manifest = Manifest.load(folder)
     except UserError:  # no store, or none that could be read
         return None
-    if manifest.asked != _asked(order):
+    if manifest.asked != asked(order):
         return None
-    return Result(
-        "partition", manifest.quality, f"{folder} holds this store already, and its data are unchanged", folder
-    )
+    told = f"{folder} holds this store already, and its data are unchanged"
+    return Result(order.settings.job.name, manifest.quality, told, folder)
 
 
 def _cut(order: Order, decided: Settings) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.rank_job import RankJob, with_servers
+from gnnkit.jobs.record import Record
 from gnnkit.jobs.relief import Relief, relief, relieved
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.phases import phase
@@ -215,7 +216,7 @@ def _fit(
         channel = StateChannel(mailbox, comm.rank, comm.world_size, watch, goes_on=sync.on_lost == "continue")
         observer = Observer(module.worker, meter, channel, job.settings.timeout)
         relieving = relief(job, mailbox, watch, observer)
-        records = callbacks.records(job, module, observer, watch, guard, channel, writers)
+        records = [Record(job, module, observer, watch, guard, channel, writers.mark)] if job.start else []
         trainer = make_trainer(
             module,
             sync,

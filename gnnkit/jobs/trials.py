@@ -104,10 +104,14 @@ class Trials:
 
     @property
     def best(self) -> Trial | None:
-        """The best score. Equal ones are judged by the loss, then by the order."""
+        """The best score, if any trial has one."""
+        return next((each for each in self._ordered if each.score is not None), None)
+
+    @property
+    def _ordered(self) -> list[Trial]:
+        """Best first. Equal scores are judged by the loss, then by the order."""
         sign = 1 if self.task.is_lower_better(self.task.progress) else -1
-        scored = [each for each in self.tried if each.score is not None]
-        return min(scored, key=lambda each: (sign * each.score, each.loss or 0.0), default=None)  # type: ignore[operator]
+        return sorted(self.tried, key=lambda each: (each.score is None, sign * (each.score or 0), each.loss or 0.0))
 
     @property
     def held_back(self) -> str:
@@ -116,11 +120,9 @@ class Trials:
 
     def lines(self) -> list[str]:
         """Says for people what was tried, best first."""
-        sign = 1 if self.task.is_lower_better(self.task.progress) else -1
-        order = sorted(self.tried, key=lambda each: (each.score is None, sign * (each.score or 0), each.loss or 0.0))
         figure = self.task.progress.removeprefix("val_")
         told = [f"{'val':>7} {'test':>7} {'epochs':>6} {'s':>6}  {figure} of each trial"]
-        for each in order:
+        for each in self._ordered:
             numbers = " ".join("-".rjust(7) if value is None else f"{value:7.4f}" for value in (each.score, each.test))
             told.append(
                 f"{numbers} {each.epochs:6d} {each.seconds:6.1f}  {' '.join([each.title, each.remark]).strip()}"

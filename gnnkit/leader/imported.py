@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from gnnkit.leader.choose import describe
 from gnnkit.leader.folder import PARTITION
 from gnnkit.leader.importing import room_of
 from gnnkit.leader.inputs import IDS, check_width, degree_features
+from gnnkit.leader.kept import link_file
 from gnnkit.leader.scale import Scale, choose
 from gnnkit.leader.storing import manifest
 from gnnkit.leader.trained import Inputs
@@ -99,11 +99,12 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
     with whole_folder(folder / PARTS / GRAPH, names) as target:
         for path in sorted(found.glob("*.npy")):
             if path.stem not in ("features", "labels", "node_ids"):
-                _link(path, target / path.name)
+                link_file(path, target / path.name)
         np.save(target / "labels.npy", read.labels, allow_pickle=False)
         _write_inputs(settings, scale, raw, found, target)
     if (found / IDS).exists():
-        _link(found / IDS, folder / IDS)
+        (folder / IDS).unlink(missing_ok=True)
+        link_file(found / IDS, folder / IDS)
     return Graph.trusted(folder / PARTS / GRAPH), [why] if why else []
 
 
@@ -115,7 +116,7 @@ def _write_inputs(settings: Settings, scale: Scale, raw: Graph, found: Path, tar
     if settings.inputs == "degree":
         return np.save(path, degree_features(raw), allow_pickle=False)
     if scale.kind == "none":
-        return _link(found / path.name, path)
+        return link_file(found / path.name, path)
     features = np.asarray(raw.features)
     rows = Rows(path, features.dtype, features.shape[1:])
     step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
@@ -124,12 +125,3 @@ def _write_inputs(settings: Settings, scale: Scale, raw: Graph, found: Path, tar
         forget_pages(features)
         progress("writing features")
     return rows.finish()
-
-
-def _link(source: Path, target: Path) -> None:
-    """Gives a file a second name, or copies it where the disk has no links."""
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -148,12 +148,17 @@ def link_files(source: Path, target: Path) -> None:
     """Gives the files of a folder a second name, or copies them to another disk."""
     for name in _files(source):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source / name, target / name)
-        except FileNotFoundError:
-            raise
-        except OSError:  # another disk, or a file system without links
-            shutil.copy2(source / name, target / name)
+        link_file(source / name, target / name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Gives a file a second name, or copies it to another disk."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another disk, or a file system without links
+        shutil.copy2(source, target)
 
 
 def fingerprint(graph: Graph) -> str:

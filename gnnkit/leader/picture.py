@@ -49,24 +49,24 @@ def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
         "cut": cut,
     }
     if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
-        numbers["edges"] = pairs.tolist()
+        numbers["edges"] = pairs.reshape(num_ranks, num_ranks).tolist()
     return numbers | {"sample": _sample(graph, owner)}
 
 
 def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int, int, Ids]:
     """Counts the in-edges of some nodes, and those between owners.
 
-    Also counts these by owners of source and destination [num_ranks, num_ranks], for up
-    to `MAX_RANKS` ranks.
+    Also counts these by owners of source and destination [num_ranks * num_ranks], for
+    up to `MAX_RANKS` ranks.
     """
-    size = num_ranks if num_ranks <= MAX_RANKS else 1
-    counted, cut, pairs = 0, 0, np.zeros(size**2, np.int64)
+    size = num_ranks**2 if num_ranks <= MAX_RANKS else 0
+    counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
     for some in np.array_split(nodes, max(_degrees(graph, nodes) // _AT_A_TIME, 1)):
         src, dst = (owner[ends] for ends in _edges(graph, some))
         counted, cut = counted + len(src), cut + int(np.count_nonzero(src != dst))
-        if size > 1:
-            pairs += np.bincount(src.astype(np.int64) * size + dst, minlength=size**2)
-    return counted, cut, pairs.reshape(size, size) if size > 1 else np.full((1, 1), counted)
+        if size:
+            pairs += np.bincount(src.astype(np.int64) * num_ranks + dst, minlength=size)
+    return counted, cut, pairs
 
 
 def _some_nodes(num_nodes: int, share: float) -> Ids:

@@ -26,7 +26,7 @@ from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import IdTable
-from gnnkit.storage import digests_of
+from tests.folders import digests_of
 from tests.forked import forked
 
 FORMS = ["two rows", "two columns", "fortran", "fields", "parquet", "parts", "directory", "csv"]

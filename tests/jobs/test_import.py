@@ -21,7 +21,7 @@ from gnnkit.config import compose
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, importing
 from gnnkit.settings import settle
-from gnnkit.storage import digests_of
+from tests.folders import digests_of
 from tests.runs import BARE
 
 N, M = 60, 500
