@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import operator
 import os
@@ -39,6 +40,12 @@ _ALSO_CALLED = {
 def num_cores() -> int:
     """Counts the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def even_ranges(count: int, parts: int) -> list[range]:
+    """Cuts 0, ..., count - 1 into `parts` ranges, whose lengths differ by one at most."""
+    bounds = [count * part // parts for part in range(parts + 1)]
+    return [range(first, last) for first, last in itertools.pairwise(bounds)]
 
 
 def one_line(text: object) -> str:

@@ -71,6 +71,7 @@ _KEYS = (
     "embedding",
     "learned",
     "workers",
+    "parts",
     "threads",
     "seed",
     "job",
@@ -360,7 +361,8 @@ class Settings:
     embedding: int | None  # numbers of a learned row. None: rows are not learned
     learned: LearnedSettings  # read where `inputs` is "learned"
     seed: int
-    workers: int
+    workers: int  # ranks that train, each with its part of the work
+    processes: int | None  # that hold the ranks, several in each. None: as the communicator does
     threads: int  # of each rank
     output: str | None  # the run folder
     on_exists: str  # of ON_EXISTS: where the run folder holds a run
@@ -445,18 +447,25 @@ class Settings:
         Args:
             beside: Whether the ranks measure on this machine, beside those of the run.
         """
-        in_one_process = self.comm.load().in_one_process
+        in_threads = self.comm.load().in_threads
+        if self.processes is not None and not in_threads:
+            raise UserError(
+                f"parts={self.workers}: comm={self.comm.name} has one rank in each process, and comm=threads several: "
+                "leave comm or parts out"
+            )
+        in_one_process = in_threads and self.processes in (None, 1)
         choice = self.launcher
         if choice.name == AUTO or (beside and self.started is not None):
             choice = _that_suits(choice, self.comm.name, in_one_process, beside)
         launcher = launcher_for(choice, "ranks")
-        if in_one_process and self.started is not None and not beside:
+        if in_threads and self.started is not None and not beside:
             raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
         if in_one_process != launcher.in_one_process:
             one, each = ("comm", "launcher") if in_one_process else ("launcher", "comm")
+            others = "each in its own" if self.processes is None else f"{self.processes} processes"
             raise UserError(
                 f"{one}={getattr(self, one).name} has all ranks in one process, and {each}={getattr(self, each).name} "
-                f"each in its own: leave {each} out"
+                f"{others}: leave {each} out"
             )
         return launcher
 
@@ -489,7 +498,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     launcher = _choice("launcher", config)
     started = _started(launcher)
     notes = _replace_auto(config, launcher, started)
-    workers = _count("workers", config, MAX_WORKERS)
+    processes = None if config["parts"] is None else config["workers"]
+    workers = _num_ranks(config)
     job = JOBS[one_of("job", config["job"], JOBS)]
     plan = _plan(job, config)
     comm = _choice("comm", config)
@@ -504,6 +514,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         learned=_learned(config["inputs"], config["learned"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
         workers=workers,
+        processes=processes,
         threads=_count("threads", config, MAX_THREADS),
         output=_path("output", config["output"]),
         on_exists=one_of("on_exists", config["on_exists"], ON_EXISTS),
@@ -727,7 +738,7 @@ def _that_suits(choice: Choice, comm: str, in_one_process: bool, beside: bool) -
     Args:
         choice: The section. Another launcher stands for the usual ones.
         comm: Name of the communicator.
-        in_one_process: Whether the communicator's ranks are threads.
+        in_one_process: Whether all ranks are threads of one process.
         beside: Whether to leave out launchers that have started the ranks before.
     """
     auto = choice if choice.name == AUTO else Choice("launcher", AUTO, {"ask": of_option("launcher", AUTO)["ask"]})
@@ -903,7 +914,9 @@ def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank
     """Replaces each `auto`. Returns notes for the user, one line each."""
     gpus, notes = num_gpus(), []
     servers = _servers(plugins.arguments_of("sync", config["sync"]))
-    if started is not None:
+    if config["parts"] is not None:
+        config["workers"] = _processes(config, started, servers)
+    elif started is not None:
         config["workers"] = _started_workers(config["workers"], started.world_size, servers)
     if config["workers"] == "auto":
         config["workers"] = max(gpus - servers, 1) if gpus > 1 else DEFAULT_WORKERS
@@ -912,12 +925,13 @@ def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank
                 f"workers=auto: {DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it"
             )
     # ranks of this host
-    here = started.local_world_size if started else _count("workers", config, MAX_WORKERS) + servers
+    here = started.local_world_size if started else _num_ranks(config) + servers
     if config["threads"] == "auto":
         config["threads"] = max(num_cores() // here, 1)
     if config["comm"].get("name") == "auto":
         usual = None if launcher.name == AUTO else launcher.load().comm
-        config["comm"]["name"] = usual or ("nccl" if gpus >= here else "gloo")
+        several = None if config["parts"] is None else "threads"
+        config["comm"]["name"] = several or usual or ("nccl" if gpus >= here else "gloo")
     if config["trainer"]["progress_bar"] == "auto":
         config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
@@ -927,6 +941,31 @@ def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank
 def _servers(arguments: Mapping[str, Any]) -> int:
     """Returns `sync.servers`, 0 for a synchronisation without this key."""
     return whole("sync.servers", arguments.get("servers", 0), 0, MAX_WORKERS)
+
+
+def _num_ranks(config: Mapping[str, Any]) -> int:
+    """Returns the number of ranks that train: `parts`, else `workers`."""
+    if config["parts"] is None:
+        return _count("workers", config, MAX_WORKERS)
+    return whole("parts", config["parts"], 1, MAX_WORKERS, what="null or a whole number")
+
+
+def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: int) -> int:
+    """Returns the number of processes that hold the ranks.
+
+    Args:
+        config: The configuration, with `parts`.
+        started: This process's rank, where ranks were started before.
+        servers: Number of ranks that serve.
+    """
+    ranks = _num_ranks(config) + servers
+    if started is not None:
+        raise UserError(
+            f"parts={config['parts']}: ranks were started from outside, and each holds one part: leave parts out"
+        )
+    if config["workers"] == "auto":
+        return min(ranks, num_cores())
+    return whole("workers", config["workers"], 1, ranks, what="auto or a whole number, of processes that hold parts,")
 
 
 def _started_workers(workers: object, started: int, servers: int) -> int:

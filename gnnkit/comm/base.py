@@ -32,7 +32,7 @@ class Communicator(ABC):
     """
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
-    in_one_process: bool = False  # True: ranks are threads. `run` starts the threads
+    in_threads: bool = False  # True: ranks are threads. `run` starts the threads
     is_process_group: bool = False  # True: the ranks are the default group of torch.distributed
     goes_on: ClassVar[bool] = False  # True: collectives leave out ranks that are gone
     rank: int  # within this group
@@ -59,15 +59,29 @@ class Communicator(ABC):
         """
 
     @classmethod
-    def run(cls, function: Callable[[Any], T], world_size: int, *, timeout: float) -> list[T]:
-        """Runs `function(communicator)` on ranks that are threads.
-
-        Only where `in_one_process`. Returns the results by rank.
+    def run(
+        cls,
+        function: Callable[[Any], T],
+        world_size: int,
+        *,
+        timeout: float,
+        process: int = 0,
+        processes: int = 1,
+        listener: socket.socket | None = None,
+    ) -> list[T]:
+        """Runs `function(communicator)` on ranks that are threads. Only where `in_threads`.
 
         Args:
             function: The work of each rank.
             world_size: Number of ranks.
             timeout: Deadline in seconds of everything that waits for peers.
+            process: This process. Default: the only one.
+            processes: Number of processes that call this method. Default: 1.
+            listener: As in `connect`, for the first process. Default: none.
+
+        Returns:
+            Results of the ranks of this process, which are
+            `even_ranges(world_size, processes)[process]`.
         """
         raise NotImplementedError(f"{cls.__name__} does not make its ranks itself")
 

@@ -1,4 +1,8 @@
-"""Ranks that are threads of one process."""
+"""Ranks that are threads, of one process or of several.
+
+What a rank receives does not depend on the number of processes, to the bit: sums go in
+the order of ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -17,101 +20,23 @@ from torch import Tensor
 
 from gnnkit.comm import frames
 from gnnkit.comm.base import Communicator
+from gnnkit.comm.letters import Letters
 from gnnkit.comm.mailbox import CLOSED, DeadlineExceeded, Inbox, Letter, Mailbox, PeerLost
+from gnnkit.comm.meeting import Group, Run, named
+from gnnkit.ranges import even_ranges
 
 T = TypeVar("T")
 Failure = tuple[int, BaseException]  # rank and error
-
-
-@dataclass(eq=False)
-class _Run:
-    """State that all threads of a run share."""
-
-    timeout: float  # seconds
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    gone: dict[int, str] = field(default_factory=dict)  # rank -> why
-    failed: int | None = None  # the first rank that failed
-    mailboxes: list[tuple[int, QueueMailbox]] = field(default_factory=list)  # rank of the run, mailbox
-
-    def end(self, rank: int, *, failed: bool) -> None:
-        """Tells the others that a rank is gone. A failure ends every wait."""
-        why = "failed" if failed else "has ended"
-        with self.changed:
-            self.gone[rank] = why
-            if failed and self.failed is None:
-                self.failed = rank
-            self.changed.notify_all()
-        for owner, mailbox in list(self.mailboxes):
-            if owner == rank:
-                mailbox.leave(why)
-
-
-@dataclass(eq=False)
-class _Group:
-    """State that the threads of a communicator share."""
-
-    run: _Run
-    ranks: tuple[int, ...]  # rank in the run of each rank here
-    posts: list[Any] = field(init=False)
-    arrived: set[int] = field(default_factory=set)  # ranks of the run
-    rounds: int = 0  # waits that have ended
-    gave_up: dict[int, str] = field(default_factory=dict)  # rank of the run -> why
-    groups: dict[tuple[int, tuple[int, ...]], _Group] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.posts = [None] * len(self.ranks)
-
-    def split(self, generation: int, members: tuple[int, ...]) -> _Group:
-        """Returns the group of some ranks, one object for all members.
-
-        Args:
-            generation: Number of times that these ranks were split off, with this time.
-            members: Ranks of this group.
-        """
-        with self.run.changed:
-            ranks = tuple(self.ranks[member] for member in members)
-            return self.groups.setdefault((generation, members), _Group(self.run, ranks))
-
-    def wait(self, rank: int) -> None:
-        """Returns when all ranks of the group have come.
-
-        Raises `PeerLost` if a rank is gone, and `DeadlineExceeded` at the deadline.
-        """
-        changed, number = self.run.changed, self.rounds
-        with changed:
-            self.arrived.add(rank)
-            if len(self.arrived) == len(self.ranks) and self._lost() is None:
-                self.rounds += 1
-                self.arrived.clear()
-                changed.notify_all()
-            changed.wait_for(lambda: self.rounds > number or self._lost() is not None, self.run.timeout)
-            if self.rounds == number:
-                raise self._error(rank)
-
-    def _lost(self) -> int | None:
-        """Returns a rank that is gone."""
-        if self.run.failed is not None:
-            return self.run.failed
-        return next((rank for rank in self.ranks if rank in self.run.gone or rank in self.gave_up), None)
-
-    def _error(self, rank: int) -> RuntimeError:
-        lost = self._lost()
-        if lost is not None:
-            why = self.run.gone.get(lost) or self.gave_up[lost]
-            return PeerLost(f"rank {rank}: lost its peer rank {lost}, which {why}", lost)
-        late = _names(other for other in self.ranks if other not in self.arrived)
-        self.gave_up[rank] = f"gave up waiting for {late}"
-        self.run.changed.notify_all()
-        return DeadlineExceeded(f"rank {rank}: timed out after {self.run.timeout:g} s waiting for {late}")
+FEW = 2**12  # numbers that each process adds up itself. Of more, each adds up a share
 
 
 class Threads(Communicator):
-    """Threads of one process on the CPU, for repeatable tests without copies."""
+    """Threads on the CPU. Rows between ranks of one process do not travel."""
 
     device = torch.device("cpu")
-    in_one_process = True
+    in_threads = True
 
-    def __init__(self, rank: int, group: _Group) -> None:
+    def __init__(self, rank: int, group: Group) -> None:
         self.rank, self.world_size, self._group = rank, len(group.ranks), group
         self.timeout = group.run.timeout
         self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
@@ -122,26 +47,52 @@ class Threads(Communicator):
     ) -> Threads:
         """Makes the only rank of one process. `run` makes more."""
         assert world_size == 1
-        return cls(rank, _Group(_Run(timeout), (0,)))
+        return cls(rank, Group.of_run(Run(timeout), 1, range(1)))
 
     @classmethod
-    def run(cls, function: Callable[[Threads], T], world_size: int, *, timeout: float = 120.0) -> list[T]:
-        """Calls `function(communicator)` on threads, and returns the results by rank.
+    def run(
+        cls,
+        function: Callable[[Threads], T],
+        world_size: int,
+        *,
+        timeout: float = 120.0,
+        process: int = 0,
+        processes: int = 1,
+        listener: socket.socket | None = None,
+    ) -> list[T]:
+        """Calls `function(communicator)` on the threads of this process.
 
         The first rank that fails ends the waits of the others. Raises the rank's error
         with a note that names the rank. A rank that lost a peer is not the first.
 
         A rank that is still running `timeout` after a failure, or after all other ranks
-        have ended, is stuck. The error names the rank. The thread is left behind.
+        of the process have ended, is stuck. The error names the rank. The thread is
+        left behind.
 
         Args:
             function: The work of each rank.
             world_size: Number of ranks.
             timeout: Deadline in seconds of all that waits for peers. Default: 120.
+            process: This process. Default: the only one.
+            processes: Number of processes, each with its share of the ranks. Default: 1.
+            listener: As in `connect`, for the first process. Default: none.
+
+        Returns:
+            Results of the ranks of this process, in the order of ranks.
         """
         _warm_up()
-        group = _Group(_Run(timeout), tuple(range(world_size)))
-        results: list[Any] = [None] * world_size
+        ranks = even_ranges(world_size, processes)
+        run = Run(timeout)
+        if processes > 1:
+            run.letters = Letters.open(process, ranks, timeout, listener)
+        try:
+            return cls._run(function, Group.of_run(run, world_size, ranks[process]))
+        finally:
+            run.close()
+
+    @classmethod
+    def _run(cls, function: Callable[[Threads], T], group: Group) -> list[T]:
+        results: dict[int, T] = {}
         failures: list[Failure] = []
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -155,21 +106,23 @@ class Threads(Communicator):
             group.run.end(rank, failed=failed)
             ended.put(rank)
 
-        for rank in range(world_size):
+        for rank in group.near:
             threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True).start()
-        stuck = _wait_for_end(ended, world_size, failures, timeout)
+        stuck = _wait_for_end(ended, group.near, failures, group.run.timeout)
         if stuck or failures:
-            raise _cause(failures, stuck, timeout)
-        return results
+            raise _cause(failures, stuck, group.run.timeout)
+        return [results[rank] for rank in group.near]
 
     def mailbox(self) -> Mailbox:
+        if self._group.far:
+            return super().mailbox()
         inboxes = self._meet(Inbox(self.rank, self.world_size), list)
         mailbox = QueueMailbox(self.rank, inboxes, self.timeout)
         self._group.run.mailboxes.append((self._group.ranks[self.rank], mailbox))
         return mailbox
 
     def _meet(self, post: Any, read: Callable[[list[Any]], T]) -> T:
-        """Shows `post` to the others and reads all posts.
+        """Shows `post` to the ranks of this process and reads their posts, by rank.
 
         No rank goes on, and changes a post, before all have read.
         """
@@ -180,26 +133,103 @@ class Threads(Communicator):
         self._group.wait(me)
         return value
 
+    def _learn(self, post: Tensor, find: Callable[[list[Any]], Tensor]) -> Tensor:
+        """Returns what `find` makes of the posts. One rank of this process calls `find`."""
+
+        def read(posts: list[Any]) -> None:
+            if self.rank == self._group.near[0]:
+                self._group.found = find(posts)
+
+        self._meet(post, read)
+        return self._group.found
+
     def split(self, ranks: Sequence[int]) -> Threads:
         members = tuple(ranks)
         self._splits[members] += 1
         return type(self)(members.index(self.rank), self._group.split(self._splits[members], members))
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:
-        def read(posts: list[tuple[Tensor, ...]]) -> Tensor:
-            parts = [post[self.rank] for post in posts]
-            assert [len(part) for part in parts] == list(recv_counts), "counts of sender and receiver differ"
-            return torch.cat(parts)
+        parts = torch.split(rows.detach(), list(send_counts))
+        for dst in self._group.far_ranks:
+            if send_counts[dst]:
+                self._send(dst, parts[dst])
 
-        return self._meet(torch.split(rows.detach(), list(send_counts)), read)
+        def read(posts: list[Any]) -> Tensor:
+            received = [
+                posts[src][self.rank] if posts[src] is not None else self._receive(src) if count else rows[:0]
+                for src, count in enumerate(recv_counts)
+            ]
+            assert [len(part) for part in received] == list(recv_counts), "counts of sender and receiver differ"
+            return torch.cat(received)
+
+        return self._meet(parts, read)
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        total = self._meet(x.detach(), lambda posts: torch.stack(posts).sum(0))
-        return x.copy_(total)
+        return x.copy_(self._learn(x.detach(), self._sum))
 
     def broadcast(self, x: Tensor, *, src: int) -> Tensor:
-        value = self._meet(x.detach(), lambda posts: posts[src].clone())
-        return x.copy_(value)
+        if self.rank == src:
+            for ranks in self._group.far.values():
+                self._send(ranks[0], x)
+
+        def find(posts: list[Any]) -> Tensor:
+            here: Tensor | None = posts[src]
+            return self._receive(src) if here is None else here.clone()
+
+        return x.copy_(self._learn(x.detach(), find))
+
+    def _sum(self, posts: list[Any]) -> Tensor:
+        """Adds up what the ranks of all processes have posted, in the order of ranks."""
+        rows = torch.stack([posts[rank].reshape(-1) for rank in self._group.near])
+        far = self._group.far
+        if not far:
+            total = _in_order([rows])
+        elif rows.shape[1] <= FEW:
+            for ranks in far.values():
+                self._send(ranks[0], rows)
+            total = _in_order(self._by_process(rows))
+        else:
+            total = self._sum_by_shares(rows)
+        return total.view(posts[self.rank].shape)
+
+    def _sum_by_shares(self, rows: Tensor) -> Tensor:
+        """Adds up rows [ranks here, n]. Each process adds up a share of the columns."""
+        far, place = self._group.far, self._group.process
+        processes = sorted([*far, place])
+        columns = dict(zip(processes, even_ranges(rows.shape[1], len(processes)), strict=True))
+        for process, ranks in far.items():
+            self._send(ranks[0], rows[:, columns[process].start : columns[process].stop])
+        own = _in_order(self._by_process(rows[:, columns[place].start : columns[place].stop]))
+        for ranks in far.values():
+            self._send(ranks[0], own)
+        return torch.cat(self._by_process(own))
+
+    def _by_process(self, own: Tensor) -> list[Tensor]:
+        """Lists what the first rank of each other process has sent, with `own` here."""
+        first = {process: ranks[0] for process, ranks in self._group.far.items()}
+        return [
+            own if process not in first else self._receive(first[process])
+            for process in sorted([*first, self._group.process])
+        ]
+
+    def _send(self, dst: int, rows: Tensor) -> None:
+        group = self._group
+        assert group.run.letters is not None
+        group.run.letters.send(group.ranks[self.rank], group.ranks[dst], group.name, rows)
+
+    def _receive(self, src: int) -> Tensor:
+        group = self._group
+        assert group.run.letters is not None
+        return group.run.letters.receive(group.ranks[src], group.ranks[self.rank], group.name)
+
+
+def _in_order(parts: Sequence[Tensor]) -> Tensor:  # [n]
+    """Adds up the rows [_, n] of all parts, one after another."""
+    rows = [row for part in parts for row in part]
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
 
 
 class QueueMailbox(Mailbox):
@@ -254,17 +284,17 @@ def _warm_up() -> None:
 
 
 def _wait_for_end(
-    ended: queue.SimpleQueue[int], world_size: int, failures: Sequence[Failure], timeout: float
+    ended: queue.SimpleQueue[int], ranks: Iterable[int], failures: Sequence[Failure], timeout: float
 ) -> list[int]:
     """Waits until all ranks have ended, and returns the ranks that are stuck.
 
     Args:
         ended: Receives each rank that ends.
-        world_size: Number of ranks.
+        ranks: The ranks of this process.
         failures: Errors of the ranks that have ended.
         timeout: Seconds that a rank may run after a failure, or after all other ranks.
     """
-    running, deadline = set(range(world_size)), math.inf
+    running, deadline = set(ranks), math.inf
     while running:
         try:
             running.remove(ended.get(timeout=None if deadline == math.inf else max(deadline - time.monotonic(), 0)))
@@ -286,20 +316,16 @@ def _cause(failures: list[Failure], stuck: list[int], timeout: float) -> BaseExc
     own = [each for each in failures if not isinstance(each[1], PeerLost | DeadlineExceeded)]
     if stuck and not own:
         since = _told(*failures[0]) if failures else "all other ranks had ended"
-        return DeadlineExceeded(f"{_names(stuck)} is stuck, still running {timeout:g} s after {since}")
+        return DeadlineExceeded(f"{named(stuck)} is stuck, still running {timeout:g} s after {since}")
     late = [each for each in failures if isinstance(each[1], DeadlineExceeded)]
     rank, error = (own or late or failures)[0]
     error.add_note(f"on rank {rank}")
     for other in own[1:]:
         error.add_note(_told(*other))
     if stuck:
-        error.add_note(f"{_names(stuck)} is stuck, still running {timeout:g} s later")
+        error.add_note(f"{named(stuck)} is stuck, still running {timeout:g} s later")
     return error
 
 
 def _told(rank: int, error: BaseException) -> str:
     return f"rank {rank} failed: {type(error).__name__}: {error}"
-
-
-def _names(ranks: Iterable[int]) -> str:
-    return ", ".join(f"rank {rank}" for rank in ranks)

@@ -187,7 +187,7 @@ _LOST_WORKERS = Topic(
         "sync.on_lost=continue: task={s.task.name} measures with rows of all workers, so each evaluation needs "
         "every worker: choose a task about nodes or sync.on_lost=stop": lambda s, p: not isinstance(p.task, NodeTask),
         "sync.on_lost=continue: with comm={s.comm.name} all workers are one process and end together: choose "
-        "comm=gloo": lambda s, p: s.comm.load().in_one_process,
+        "comm=gloo": lambda s, p: s.comm.load().in_threads,
         "sync.on_lost=continue: torchrun ends all workers when one is lost: start `gnnkit` without torchrun": lambda s, p: (
             s.started is not None and s.started.by_torchrun
         ),

@@ -140,7 +140,7 @@ def counts_cpu(settings: Settings) -> bool:
     are threads, they would count all threads.
     """
     comm = settings.comm.load()
-    return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_one_process
+    return settings.threads == 1 and comm.device_type == "cpu" and not comm.in_threads
 
 
 def _try_step(job: RankJob, shard: Shard, comm: Communicator, steps: int = _STEPS) -> tuple[float, float]:

@@ -74,9 +74,9 @@ def write_names(job: RankJob, names: Sequence[str] | None) -> None:
 
 def scratch(job: RankJob, comm: Communicator) -> Path | None:
     """Returns the run folder where all ranks are of one host and share its pages."""
-    world_size = job.settings.world_size
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    return job.folder if comm.in_one_process or local_world_size == world_size else None
+    processes = job.settings.processes or (1 if comm.in_threads else job.settings.world_size)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    return job.folder if here == processes else None
 
 
 def all_ranks(counts: Mapping[str, int], worker: Worker) -> dict[str, Any]:

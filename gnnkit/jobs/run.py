@@ -38,7 +38,8 @@ def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> 
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
         prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
         say(prepared.summary)
-        phase(f"starting {settings.world_size} ranks, comm={settings.comm.name}")
+        where = "" if settings.processes is None else f" in {settings.processes} processes"
+        phase(f"starting {settings.world_size} ranks{where}, comm={settings.comm.name}")
         work, launcher = find_work(), settings.create_launcher()
 
         def start(job: RankJob) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def start_ranks(
         launcher: Starts the ranks.
         meanwhile: Called a few times a second. Default: does nothing.
     """
-    ranks = Ranks(over_link(work, settings), num_ranks, settings.comm.load(), settings.timeout)
+    ranks = Ranks(over_link(work, settings), num_ranks, settings.comm.load(), settings.timeout, min(settings.processes or num_ranks, num_ranks))
     results = launcher.ranks(ranks, meanwhile)
     lost = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
     return (results[LEADER] or {}) | ({"lost_workers": lost} if lost else {})

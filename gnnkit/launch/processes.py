@@ -12,7 +12,7 @@ is the run of all processes. The `watchdog` notices a group that hangs.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gnnkit.launch.child import Child, StartMethod
@@ -29,7 +29,7 @@ def launch(
     *,
     start_method: StartMethod = "fork",
     patience: Patience | None = None,
-    name: str = "rank {rank}",
+    names: Sequence[str] | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[int, Any]:
     """Runs a function in processes, and returns what the function returned, by rank.
@@ -50,14 +50,14 @@ def launch(
         world_size: Number of processes.
         start_method: fork or spawn. Default: fork.
         patience: How long to wait for a sign of progress. Default: `Patience()`.
-        name: Name of a process in messages. Default: `rank` with the number.
+        names: Name of each process in messages. Default: `rank` with the number.
         meanwhile: Called a few times a second. Default: does nothing.
     """
     with socket.create_server((LOOPBACK, 0), backlog=max(world_size, 128)) as listener:
         port = listener.getsockname()[1]
         children = [
             Child(
-                name.format(rank=rank),
+                f"rank {rank}" if names is None else names[rank],
                 start_method,
                 StartedRank(rank, world_size, rank, world_size, LOOPBACK, port).variables(),
                 function,

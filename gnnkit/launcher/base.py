@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.progress import progress
+from gnnkit.ranges import even_ranges
 
 if TYPE_CHECKING:
     from gnnkit.comm import Communicator
@@ -20,26 +21,62 @@ RANKS, JOBS = "ranks", "jobs"  # what a launcher may start
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of one job. Can be pickled if the work can."""
+    """The ranks of one job, each in a process of its own or several in each.
+
+    Can be pickled if the work can.
+    """
 
     work: Callable[[Communicator], Any]  # of one rank, collective. Returns JSON
     world_size: int
     comm: type[Communicator]
     timeout: float  # seconds that a rank waits for another
+    processes: int = 0  # that hold the ranks. 0: as many as ranks
 
-    def run(self, rank: int, listener: socket.socket | None = None) -> Any:
-        """Is one rank, in this process. Returns what the work returns.
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "processes", self.processes or self.world_size)
 
-        The environment holds the variables of the rank (`StartedRank.variables`).
+    @property
+    def by_process(self) -> list[range]:
+        """The ranks of each process."""
+        return even_ranges(self.world_size, self.processes)
+
+    @property
+    def names(self) -> list[str]:
+        """What people call each process, by its ranks."""
+        return [
+            f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}" for ranks in self.by_process
+        ]
+
+    def run(self, process: int, listener: socket.socket | None = None) -> list[Any]:
+        """Is one process of ranks. Returns what the work of each of its ranks returns.
+
+        The environment holds the variables of the process (`StartedRank.variables`).
 
         Args:
-            rank: This rank.
-            listener: Listening socket at the meeting point, on rank 0. Default: rank 0
-                opens the meeting point.
+            process: This process. With one rank in each process, the rank.
+            listener: Listening socket at the meeting point, in the first process.
+                Default: the first process opens the meeting point.
         """
+        progress("the meeting of the ranks")
+        if not self.comm.in_threads:
+            return [self._run_alone(process, listener)]
+        several: dict[str, Any] = {}
+        if self.processes > 1:
+            several = {"process": process, "processes": self.processes, "listener": listener}
+        return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
+
+    def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
+        """Returns the results of ranks, from those of `run` by process."""
+        ranks = self.by_process
+        return {
+            rank: result
+            for process, several in results.items()
+            for rank, result in zip(ranks[process], several, strict=True)
+        }
+
+    def _run_alone(self, rank: int, listener: socket.socket | None) -> Any:
         import torch
 
-        progress("the meeting of the ranks")
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
@@ -69,7 +106,7 @@ class Launcher:
     """
 
     starts: ClassVar[Collection[str]] = (RANKS,)  # of RANKS and JOBS
-    in_one_process: ClassVar[bool] = False  # True: ranks are threads, of a communicator that says the same
+    in_one_process: ClassVar[bool] = False  # True: all ranks are threads of one process
     comm: ClassVar[str | None] = None  # the communicator of comm=auto. None: by the GPUs
 
     def check(self, what: str) -> None:
@@ -79,7 +116,7 @@ class Launcher:
         """Says whether launcher=auto takes this launcher here.
 
         Args:
-            in_one_process: Whether the communicator's ranks are threads.
+            in_one_process: Whether all ranks are threads of one process.
         """
         return in_one_process == self.in_one_process
 
@@ -93,7 +130,8 @@ class Launcher:
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         """Runs the ranks, and returns the results by rank when all have ended.
 
-        Each rank calls `ranks.run`. A rank that has called `progress.dispensable` and
+        Each of `ranks.processes` processes calls `ranks.run`, and `ranks.by_rank` puts
+        what they return together. A rank that has called `progress.dispensable` and
         fails is left out of the result. After any other failure, an error of
         `meanwhile` or a signal, all ranks are ended before the method raises: the
         `UserError` of a rank with its message, else `RankError`, which names the rank

@@ -38,7 +38,10 @@ class Processes(Launcher):
             _check_gpus(ranks.world_size)
         run = functools.partial(_run, ranks)
         patience = Patience.of(ranks.timeout)
-        return processes.launch(run, ranks.world_size, start_method=method, patience=patience, meanwhile=meanwhile)
+        results = processes.launch(
+            run, ranks.processes, start_method=method, patience=patience, names=ranks.names, meanwhile=meanwhile
+        )
+        return ranks.by_rank(results)
 
     def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
         jobs.preload()
@@ -46,8 +49,8 @@ class Processes(Launcher):
         return run_jobs(jobs.work, jobs.logs, at_once)
 
 
-def _run(ranks: Ranks, rank: int, world_size: int, listener: socket.socket | None) -> Any:
-    return ranks.run(rank, listener)
+def _run(ranks: Ranks, process: int, processes: int, listener: socket.socket | None) -> list[Any]:
+    return ranks.run(process, listener)
 
 
 def _check_gpus(num_ranks: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import socket
 from collections.abc import Callable, Mapping
@@ -19,12 +20,13 @@ class Threads(Launcher):
     comm = "threads"
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
-        run = functools.partial(_run, ranks)
+        ranks = dataclasses.replace(ranks, processes=1)
         patience = Patience.of(ranks.timeout)
-        (results,) = launch(run, 1, patience=patience, name="the process of all ranks", meanwhile=meanwhile).values()
-        return dict(enumerate(results))
+        results = launch(
+            functools.partial(_run, ranks), 1, patience=patience, names=["the process of all ranks"], meanwhile=meanwhile
+        )
+        return ranks.by_rank(results)
 
 
-def _run(ranks: Ranks, rank: int, world_size: int, listener: socket.socket | None) -> list[Any]:
-    """Runs all ranks in this process, the only one that was started."""
-    return ranks.comm.run(ranks.work, ranks.world_size, timeout=ranks.timeout)
+def _run(ranks: Ranks, process: int, processes: int, listener: socket.socket | None) -> list[Any]:
+    return ranks.run(process)

@@ -45,7 +45,7 @@ def make_trainer(
     """
     worker, guard = module.worker, guard or Guard()
     module.sync = sync
-    if worker.comm.in_one_process:
+    if worker.comm.in_threads:
         _leave_constructors_alone()
     plugins: list[Any] = []
     if module.embedding is None and module.accumulate == 1 and uses_ddp(sync, module.strategy, worker):

@@ -12,24 +12,27 @@ from gnnkit.jobs.rows import scratch
 
 
 @pytest.mark.parametrize(
-    ("local_world_size", "servers", "in_one_process", "shared"),
+    ("local_world_size", "servers", "processes", "shared"),
     [
-        ("4", 0, False, True),
-        ("6", 2, False, True),
-        ("4", 2, False, False),
-        ("2", 0, False, False),
-        ("1", 0, True, True),
+        ("4", 0, None, True),
+        ("6", 2, None, True),
+        ("4", 2, None, False),
+        ("2", 0, None, False),
+        ("1", 0, 1, True),
+        ("2", 0, 2, True),
+        ("1", 0, 2, False),
     ],
 )
 def test_ranks_of_several_hosts_share_no_file(
     local_world_size: str,
     servers: int,
-    in_one_process: bool,
+    processes: int | None,
     shared: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
-    comm: Any = SimpleNamespace(in_one_process=in_one_process, world_size=4)
-    job: Any = SimpleNamespace(folder=tmp_path, settings=SimpleNamespace(world_size=4 + servers))
+    comm: Any = SimpleNamespace(in_threads=processes is not None, world_size=4)
+    settings = SimpleNamespace(world_size=4 + servers, processes=processes)
+    job: Any = SimpleNamespace(folder=tmp_path, settings=settings)
     assert scratch(job, comm) == (tmp_path if shared else None)

@@ -1,0 +1,97 @@
+"""Rows between ranks that are threads of different processes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from torch import Tensor, device
+
+from gnnkit.comm.mailbox import DeadlineExceeded, Mailbox, PeerLost
+
+_ROWS = "rows"
+
+
+class Letters:
+    """The connections of one process with the others. Any thread may use them."""
+
+    def __init__(self, process: int, ranks: Sequence[range], mailbox: Mailbox, timeout: float) -> None:
+        """Keeps the parts.
+
+        Args:
+            process: This process.
+            ranks: The ranks of each process.
+            mailbox: Carries letters between processes.
+            timeout: Deadline in seconds of everything that waits for peers.
+        """
+        self.process, self._ranks, self._mailbox, self._timeout = process, ranks, mailbox, timeout
+        self._lost: int | None = None  # the first rank of this process that failed
+
+    @classmethod
+    def open(cls, process: int, ranks: Sequence[range], timeout: float, listener: socket.socket | None) -> Letters:
+        """Connects the processes. Every process calls this method.
+
+        MASTER_ADDR and MASTER_PORT hold address and port of the meeting point.
+
+        Args:
+            process: This process.
+            ranks: The ranks of each process.
+            timeout: Deadline in seconds of everything that waits for peers.
+            listener: As in `Communicator.connect`, for the first process.
+        """
+        from gnnkit.comm.process import Gloo
+
+        meeting = Gloo.connect(process, len(ranks), device=device("cpu"), timeout=timeout, listener=listener)
+        try:
+            return cls(process, ranks, meeting.mailbox(), timeout)
+        finally:
+            meeting.close()
+
+    def process_of(self, rank: int) -> int:
+        """Returns the process of a rank."""
+        return next(process for process, ranks in enumerate(self._ranks) if rank in ranks)
+
+    def send(self, src: int, dst: int, group: str, rows: Tensor) -> None:
+        """Sends rows from a rank of this process to one of another.
+
+        Rows of two ranks in one group arrive in the order in which they were sent.
+        """
+        try:
+            self._mailbox.put(self.process_of(dst), _tag(src, dst, group), tensors={_ROWS: rows})
+        except RuntimeError as error:
+            raise self._in_ranks(error, src, dst) from error
+
+    def receive(self, src: int, dst: int, group: str) -> Tensor:
+        """Returns rows that a rank of another process has sent to one of this process."""
+        try:
+            letter = self._mailbox.take(
+                _tag(src, dst, group), src=self.process_of(src), timeout=self._timeout
+            )
+        except RuntimeError as error:
+            raise self._in_ranks(error, dst, src) from error
+        return letter.tensors[_ROWS]
+
+    def lose(self, rank: int) -> None:
+        """Ends every wait, because a rank of this process has failed."""
+        if self._lost is None:
+            self._lost = rank
+        self._mailbox.close()
+
+    def close(self) -> None:
+        """Tells the other processes that nothing follows."""
+        self._mailbox.close()
+
+    def _in_ranks(self, error: RuntimeError, me: int, peer: int) -> RuntimeError:
+        """Returns an error about processes as one about ranks."""
+        if self._lost is not None:
+            return PeerLost(f"rank {me}: lost its peer rank {self._lost}, which failed", self._lost)
+        if isinstance(error, PeerLost):
+            why = str(error).partition(", which ")[2] or "is gone"
+            return PeerLost(f"rank {me}: lost its peer rank {peer}, whose process {why}", peer)
+        if isinstance(error, DeadlineExceeded):
+            return DeadlineExceeded(f"rank {me}: timed out after {self._timeout:g} s waiting for rank {peer}")
+        return error
+
+
+def _tag(src: int, dst: int, group: str) -> str:
+    return f"{src} {dst} {group}"
