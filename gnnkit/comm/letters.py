@@ -64,9 +64,7 @@ class Letters:
     def receive(self, src: int, dst: int, group: str) -> Tensor:
         """Returns rows that a rank of another process has sent to one of this process."""
         try:
-            letter = self._mailbox.take(
-                _tag(src, dst, group), src=self.process_of(src), timeout=self._timeout
-            )
+            letter = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
         except RuntimeError as error:
             raise self._in_ranks(error, dst, src) from error
         return letter.tensors[_ROWS]

@@ -82,7 +82,13 @@ def start_ranks(
         launcher: Starts the ranks.
         meanwhile: Called a few times a second. Default: does nothing.
     """
-    ranks = Ranks(over_link(work, settings), num_ranks, settings.comm.load(), settings.timeout, min(settings.processes or num_ranks, num_ranks))
+    ranks = Ranks(
+        over_link(work, settings),
+        num_ranks,
+        settings.comm.load(),
+        settings.timeout,
+        min(settings.processes or num_ranks, num_ranks),
+    )
     results = launcher.ranks(ranks, meanwhile)
     lost = [f"rank {rank}" for rank in range(num_ranks) if rank not in results]
     return (results[LEADER] or {}) | ({"lost_workers": lost} if lost else {})

@@ -23,7 +23,11 @@ class Threads(Launcher):
         ranks = dataclasses.replace(ranks, processes=1)
         patience = Patience.of(ranks.timeout)
         results = launch(
-            functools.partial(_run, ranks), 1, patience=patience, names=["the process of all ranks"], meanwhile=meanwhile
+            functools.partial(_run, ranks),
+            1,
+            patience=patience,
+            names=["the process of all ranks"],
+            meanwhile=meanwhile,
         )
         return ranks.by_rank(results)
 

@@ -319,7 +319,8 @@ def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
 ) -> None:
     monkeypatch.setattr(watchdog, "LEAST", 2.0)
     start = time.monotonic()
-    with pytest.raises(RankError, match=r"^no step for \d+ s, and no process does .* rank 1 in step 3") as caught:
+    silent = r"^no (step|progress) for \d+ s, and (no process does|nothing computes).* rank 1 in step 3"
+    with pytest.raises(RankError, match=silent) as caught:
         gnnkit.train(
             strategy="vertex_centric",
             dataset={"name": "synthetic", "num_nodes": 100},

@@ -164,9 +164,14 @@ pub enum Error {
         /// The value.
         value: f64,
     },
-    /// The weight of a node unlike the start of a walk is negative, NaN or infinite.
-    #[error("floor = {0} is not a finite number of at least 0")]
-    Floor(f64),
+    /// A number is negative, NaN or infinite.
+    #[error("{name} = {value} is not a finite number of at least 0")]
+    Amount {
+        /// Which argument.
+        name: &'static str,
+        /// The value.
+        value: f64,
+    },
     /// Weights that are finite one by one are not so together.
     #[error("the weights of the edges into node {node} sum to infinity")]
     WeightSum {

@@ -23,7 +23,10 @@ impl Preference {
     /// the power `sharpness`.
     pub fn new(floor: f64, sharpness: usize) -> Result<Self, Error> {
         if !(0.0..f64::INFINITY).contains(&floor) {
-            return Err(Error::Floor(floor));
+            return Err(Error::Amount {
+                name: "floor",
+                value: floor,
+            });
         }
         let high = Self::MAX_SHARPNESS as usize;
         if !(1..=high).contains(&sharpness) {

@@ -55,6 +55,14 @@ pub fn stream_edges<I: Id>(csc: &Csc<'_, I>, parts: Parts, rule: Rule) -> Result
         });
     }
     parts.check()?;
+    if let Rule::Hdrf { balance } = rule
+        && !(balance >= 0.0 && balance.is_finite())
+    {
+        return Err(Error::Amount {
+            name: "balance",
+            value: balance,
+        });
+    }
     let mut cells = Cells::new(csc, parts)?;
     match rule {
         Rule::Hdrf { balance } => cells.hdrf(csc, balance),
@@ -320,6 +328,18 @@ mod tests {
                 prop_assert!(largest(&cut.node_cell, number) <= most(n));
                 prop_assert!(cut.edge_cell.iter().all(|&cell| (0..number as i32).contains(&cell)));
             }
+        }
+    }
+
+    #[test]
+    fn a_weight_that_orders_nothing_is_refused() {
+        let csc = Csc::new(&[0, 1], &[0], 1).unwrap();
+        for balance in [f64::NAN, f64::INFINITY, -1.0] {
+            let refused = stream_edges(&csc, parts(1, 1.0), Rule::Hdrf { balance }).unwrap_err();
+            assert_eq!(
+                refused.to_string(),
+                format!("balance = {balance} is not a finite number of at least 0")
+            );
         }
     }
 
