@@ -43,7 +43,7 @@ def num_cores() -> int:
 
 
 def even_ranges(count: int, parts: int) -> list[range]:
-    """Cuts 0, ..., count - 1 into `parts` ranges, whose lengths differ by one at most."""
+    """Cuts 0, ..., count - 1 into ranges, whose lengths differ by one at most."""
     bounds = [count * part // parts for part in range(parts + 1)]
     return [range(first, last) for first, last in itertools.pairwise(bounds)]
 

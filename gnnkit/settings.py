@@ -470,6 +470,11 @@ class Settings:
         return launcher
 
     @property
+    def cut(self) -> Mapping[str, Any]:
+        """The composed configuration, in which `workers` is the number of parts."""
+        return {**self.composed, "workers": self.workers}
+
+    @property
     def on_cpus(self) -> bool:
         """Whether ranks are still to be started, and compute on CPUs."""
         return self.started is None and self.comm.name != "nccl"

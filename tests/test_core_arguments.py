@@ -459,7 +459,7 @@ def test_every_function_of_the_core_has_random_arguments() -> None:
 
 @pytest.mark.slow
 def test_random_arguments_are_answered_or_refused_by_name() -> None:
-    seconds = float(os.environ.get("GNNKIT_FUZZ_SECONDS", 0))  # 0: the same cases on every machine
+    seconds = float(os.environ.get("GNNKIT_FUZZ_SECONDS", "0"))  # 0: the same cases on every machine
     command = [sys.executable, __file__, os.environ.get("GNNKIT_FUZZ_FIRST", "0"), *([str(seconds)] if seconds else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 120)
     cases = done.stdout.split()

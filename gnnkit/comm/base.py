@@ -33,6 +33,7 @@ class Communicator(ABC):
 
     device_type: ClassVar[str] = "cpu"  # "cuda": every rank needs a GPU
     in_threads: bool = False  # True: ranks are threads. `run` starts the threads
+    beside: frozenset[int] = frozenset()  # ranks of this group in this process, where ranks are threads
     is_process_group: bool = False  # True: the ranks are the default group of torch.distributed
     goes_on: ClassVar[bool] = False  # True: collectives leave out ranks that are gone
     rank: int  # within this group
@@ -69,7 +70,9 @@ class Communicator(ABC):
         processes: int = 1,
         listener: socket.socket | None = None,
     ) -> list[T]:
-        """Runs `function(communicator)` on ranks that are threads. Only where `in_threads`.
+        """Runs `function(communicator)` on ranks that are threads.
+
+        Only where `in_threads`.
 
         Args:
             function: The work of each rank.

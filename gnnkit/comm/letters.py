@@ -62,7 +62,7 @@ class Letters:
             raise self._in_ranks(error, src, dst) from error
 
     def receive(self, src: int, dst: int, group: str) -> Tensor:
-        """Returns rows that a rank of another process has sent to one of this process."""
+        """Returns rows from a rank of another process to a rank of this one."""
         try:
             letter = self._mailbox.take(_tag(src, dst, group), src=self.process_of(src), timeout=self._timeout)
         except RuntimeError as error:

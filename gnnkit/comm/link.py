@@ -80,7 +80,7 @@ class Linked(Communicator):
         self._comm, self._card = comm, card
         self.rank, self.world_size = comm.rank, comm.world_size
         self.device, self.timeout = comm.device, comm.timeout
-        self.in_threads, self.is_process_group = comm.in_threads, comm.is_process_group
+        self.in_threads, self.beside, self.is_process_group = comm.in_threads, comm.beside, comm.is_process_group
 
     @classmethod
     def connect(

@@ -93,7 +93,7 @@ class Group:
             return self.groups[generation, members]
 
     def wait(self, rank: int) -> None:
-        """Returns when all ranks of the group that are threads of this process have come.
+        """Returns when all ranks of the group in this process have come.
 
         Raises `PeerLost` if a rank is gone, and `DeadlineExceeded` at the deadline.
         """

@@ -38,7 +38,7 @@ class Threads(Communicator):
 
     def __init__(self, rank: int, group: Group) -> None:
         self.rank, self.world_size, self._group = rank, len(group.ranks), group
-        self.timeout = group.run.timeout
+        self.timeout, self.beside = group.run.timeout, frozenset(group.near)
         self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
 
     @classmethod
@@ -74,7 +74,7 @@ class Threads(Communicator):
             world_size: Number of ranks.
             timeout: Deadline in seconds of all that waits for peers. Default: 120.
             process: This process. Default: the only one.
-            processes: Number of processes, each with its share of the ranks. Default: 1.
+            processes: Number of processes, each with a share of ranks. Default: 1.
             listener: As in `connect`, for the first process. Default: none.
 
         Returns:
@@ -134,7 +134,7 @@ class Threads(Communicator):
         return value
 
     def _learn(self, post: Tensor, find: Callable[[list[Any]], Tensor]) -> Tensor:
-        """Returns what `find` makes of the posts. One rank of this process calls `find`."""
+        """Returns what `find` makes of the posts, in one rank of each process."""
 
         def read(posts: list[Any]) -> None:
             if self.rank == self._group.near[0]:
@@ -179,7 +179,7 @@ class Threads(Communicator):
         return x.copy_(self._learn(x.detach(), find))
 
     def _sum(self, posts: list[Any]) -> Tensor:
-        """Adds up what the ranks of all processes have posted, in the order of ranks."""
+        """Adds up the posts of the ranks of all processes, in the order of ranks."""
         rows = torch.stack([posts[rank].reshape(-1) for rank in self._group.near])
         far = self._group.far
         if not far:

@@ -166,8 +166,9 @@ def _named(composed: Mapping[str, Any]) -> dict[str, Any]:
 def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
     """Puts the keys that data bring before overrides, unless the user has named these.
 
-    Data that were cut for a number of workers bring this number. A value `auto` of the
-    user gives way, and so do keys of a checkpoint that do not belong to its model.
+    Data that were cut for a number of workers bring this number, as `parts` where the
+    user has named another number of workers. A value `auto` of the user gives way, and
+    so do keys of a checkpoint that do not belong to its model.
 
     Args:
         overrides: As on the command line.
@@ -177,9 +178,12 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
     name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
     if name not in names("dataset") or not root:
         return list(overrides)
+    keys = dict(load("dataset", name).brought_keys(root))
+    if users.get("workers", "auto") not in ("auto", str(keys.get("workers"))):  # fewer, of several parts each
+        keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
     brought = {
         key: value
-        for key, value in load("dataset", name).brought_keys(root).items()
+        for key, value in keys.items()
         if users.get(key, "auto") == "auto"
         and not any(other.startswith(f"{key}.") for other in users)
         and not (key in _FIXED and any(other.partition(".")[0] == key for other in named))

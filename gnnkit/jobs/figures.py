@@ -96,6 +96,9 @@ def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
         "words_fetched": tally.total("fetch"),
         "bytes_sent": tally.bytes_sent,
     }
+    if worker.comm.in_threads:
+        far = (count for (_, _, peer), count in tally.words.items() if peer not in worker.comm.beside)
+        totals["words_between_processes"] = sum(far)
     return all_ranks({name: count // max(repetitions, 1) for name, count in totals.items()}, worker)
 
 

@@ -91,7 +91,7 @@ def asked_of(order: Order) -> str:
     settings = order.settings
     sources = files_of(settings.dataset.create())
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in sources]
-    keys = {key: settings.composed[key] for key in (*KEYS, "strategy", "memory")}
+    keys = {key: settings.cut[key] for key in (*KEYS, "strategy", "memory")}
     asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 

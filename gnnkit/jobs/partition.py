@@ -61,7 +61,7 @@ def _asked(order: Order) -> str:
     """Hashes the keys that shape parts, and what tells the data apart."""
     settings, graph = order.settings, order.graph
     data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
-    keys: Mapping[str, Any] = {key: settings.composed[key] for key in (*KEYS, "strategy", "seed")}
+    keys: Mapping[str, Any] = {key: settings.cut[key] for key in (*KEYS, "strategy", "seed")}
     nodes = settings.partition.nodes
     asked = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -38,7 +38,8 @@ def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> 
         in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
         prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
         say(prepared.summary)
-        where = "" if settings.processes is None else f" in {settings.processes} processes"
+        processes = settings.processes
+        where = f" in {processes} process{'es' if processes > 1 else ''}" if processes else ""
         phase(f"starting {settings.world_size} ranks{where}, comm={settings.comm.name}")
         work, launcher = find_work(), settings.create_launcher()
 

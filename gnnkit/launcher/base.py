@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gnnkit.errors import UserError
 from gnnkit.launch.environment import StartedRank
 from gnnkit.launch.progress import progress
 from gnnkit.ranges import even_ranges
@@ -47,15 +48,29 @@ class Ranks:
             f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}" for ranks in self.by_process
         ]
 
-    def run(self, process: int, listener: socket.socket | None = None) -> list[Any]:
-        """Is one process of ranks. Returns what the work of each of its ranks returns.
+    def run(self, rank: int, listener: socket.socket | None = None) -> Any:
+        """Is one rank, alone in this process. Returns what the work returns.
 
-        The environment holds the variables of the process (`StartedRank.variables`).
+        The environment holds the variables of the rank (`StartedRank.variables`).
+        Raises `UserError` where processes hold several ranks.
 
         Args:
-            process: This process. With one rank in each process, the rank.
-            listener: Listening socket at the meeting point, in the first process.
-                Default: the first process opens the meeting point.
+            rank: This rank.
+            listener: Listening socket at the meeting point, on rank 0. Default: rank 0
+                opens the meeting point.
+        """
+        if self.processes != self.world_size:
+            raise UserError(
+                f"parts={self.world_size}: this launcher starts a process for each rank: choose launcher=processes"
+            )
+        return self.run_several(rank, listener)[0]
+
+    def run_several(self, process: int, listener: socket.socket | None = None) -> list[Any]:
+        """Is one process of ranks. Returns the results of its ranks.
+
+        Args:
+            process: This process, of `processes`.
+            listener: As in `run`, in the first process.
         """
         progress("the meeting of the ranks")
         if not self.comm.in_threads:
@@ -66,7 +81,7 @@ class Ranks:
         return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
-        """Returns the results of ranks, from those of `run` by process."""
+        """Returns the results of ranks, from those of `run_several` by process."""
         ranks = self.by_process
         return {
             rank: result
@@ -130,9 +145,10 @@ class Launcher:
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         """Runs the ranks, and returns the results by rank when all have ended.
 
-        Each of `ranks.processes` processes calls `ranks.run`, and `ranks.by_rank` puts
-        what they return together. A rank that has called `progress.dispensable` and
-        fails is left out of the result. After any other failure, an error of
+        Each rank calls `ranks.run` in a process of its own. A launcher that can start
+        fewer processes lets each of `ranks.processes` call `ranks.run_several`, and
+        puts together what these return with `ranks.by_rank`. A rank that has called
+        `progress.dispensable` and fails is left out of the result. After any other failure, an error of
         `meanwhile` or a signal, all ranks are ended before the method raises: the
         `UserError` of a rank with its message, else `RankError`, which names the rank
         that has failed first, and the error.

@@ -50,7 +50,7 @@ class Processes(Launcher):
 
 
 def _run(ranks: Ranks, process: int, processes: int, listener: socket.socket | None) -> list[Any]:
-    return ranks.run(process, listener)
+    return ranks.run_several(process, listener)
 
 
 def _check_gpus(num_ranks: int) -> None:

@@ -33,4 +33,4 @@ class Threads(Launcher):
 
 
 def _run(ranks: Ranks, process: int, processes: int, listener: socket.socket | None) -> list[Any]:
-    return ranks.run(process)
+    return ranks.run_several(process)

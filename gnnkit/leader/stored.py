@@ -92,7 +92,7 @@ def _reads(needs: Needs) -> Reads:
 def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
     """Raises `UserError` for a run that reads other parts than those of the store."""
     settings, needs = asked.settings, asked.needs
-    for key, own, its in differing(settings.composed, manifest.keys, whole_task=manifest.holds["links"]):
+    for key, own, its in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
         raise UserError(
             f"{key}={_spelt(own)}: the store {root} was cut with {key}={_spelt(its)}: leave the key out, or write another "
             "store with job=partition"

@@ -111,7 +111,7 @@ def manifest(
     return Manifest(
         asked=asked,
         source=settings.dataset.name,
-        keys={key: settings.composed[key] for key in KEYS},
+        keys={key: settings.cut[key] for key in KEYS},
         counts=_counts(graph),
         schema={
             "node_types": None if found.node_types is None else [list(each) for each in found.node_types],
