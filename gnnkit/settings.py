@@ -447,25 +447,29 @@ class Settings:
         Args:
             beside: Whether the ranks measure on this machine, beside those of the run.
         """
-        in_threads = self.comm.load().in_threads
-        if self.processes is not None and not in_threads:
+        in_threads, processes = self.comm.load().in_threads, self.processes
+        if processes is not None and not in_threads:
             raise UserError(
                 f"parts={self.workers}: comm={self.comm.name} has one rank in each process, and comm=threads several: "
                 "leave comm or parts out"
             )
-        in_one_process = in_threads and self.processes in (None, 1)
         choice = self.launcher
         if choice.name == AUTO or (beside and self.started is not None):
-            choice = _that_suits(choice, self.comm.name, in_one_process, beside)
+            choice = _that_suits(choice, self.comm.name, in_threads and processes in (None, 1), beside)
         launcher = launcher_for(choice, "ranks")
+        if processes is not None:
+            if launcher.in_one_process and processes > 1:
+                raise UserError(
+                    f"launcher={choice.name} has all ranks in one process, and workers={processes}: leave launcher out"
+                )
+            return launcher
         if in_threads and self.started is not None and not beside:
             raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
-        if in_one_process != launcher.in_one_process:
-            one, each = ("comm", "launcher") if in_one_process else ("launcher", "comm")
-            others = "each in its own" if self.processes is None else f"{self.processes} processes"
+        if in_threads != launcher.in_one_process:
+            one, each = ("comm", "launcher") if in_threads else ("launcher", "comm")
             raise UserError(
                 f"{one}={getattr(self, one).name} has all ranks in one process, and {each}={getattr(self, each).name} "
-                f"{others}: leave {each} out"
+                f"each in its own: leave {each} out"
             )
         return launcher
 
@@ -930,7 +934,9 @@ def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank
                 f"workers=auto: {DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it"
             )
     # ranks of this host
-    here = started.local_world_size if started else _num_ranks(config) + servers
+    here = _num_ranks(config) + servers
+    if started is not None:  # as many in each process
+        here = -(-here // started.world_size) * started.local_world_size
     if config["threads"] == "auto":
         config["threads"] = max(num_cores() // here, 1)
     if config["comm"].get("name") == "auto":
@@ -964,13 +970,12 @@ def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: 
         servers: Number of ranks that serve.
     """
     ranks = _num_ranks(config) + servers
-    if started is not None:
-        raise UserError(
-            f"parts={config['parts']}: ranks were started from outside, and each holds one part: leave parts out"
-        )
-    if config["workers"] == "auto":
-        return min(ranks, num_cores())
-    return whole("workers", config["workers"], 1, ranks, what="auto or a whole number, of processes that hold parts,")
+    given = config["workers"]
+    if started is not None and given not in ("auto", started.world_size):
+        raise UserError(f"workers={shown(given)} but {started.world_size} processes were started")
+    if given == "auto":
+        given = min(ranks, num_cores()) if started is None else started.world_size
+    return whole("workers", given, 1, ranks, what="auto or a whole number, of processes that hold parts,")
 
 
 def _started_workers(workers: object, started: int, servers: int) -> int:

@@ -178,6 +178,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "launcher.mem_gb": [0, -1, NAN, INF],
     "launcher.array_parallelism": COUNT,
     "workers": [*COUNT, 10**9, "all"],
+    "parts": [*COUNT, 10**9, "auto"],
     "threads": [*COUNT, 10**6, "all"],
     "inputs": ["feature", ""],
     "input_rows": ["csr", ""],

@@ -66,9 +66,7 @@ class Communicator(ABC):
         world_size: int,
         *,
         timeout: float,
-        process: int = 0,
-        processes: int = 1,
-        listener: socket.socket | None = None,
+        among: Mailbox | None = None,
     ) -> list[T]:
         """Runs `function(communicator)` on ranks that are threads.
 
@@ -78,13 +76,12 @@ class Communicator(ABC):
             function: The work of each rank.
             world_size: Number of ranks.
             timeout: Deadline in seconds of everything that waits for peers.
-            process: This process. Default: the only one.
-            processes: Number of processes that call this method. Default: 1.
-            listener: As in `connect`, for the first process. Default: none.
+            among: Letters between the processes that call this method. Closed at the
+                end. Default: this process is the only one.
 
         Returns:
             Results of the ranks of this process, which are
-            `even_ranges(world_size, processes)[process]`.
+            `even_ranges(world_size, among.world_size)[among.rank]`.
         """
         raise NotImplementedError(f"{cls.__name__} does not make its ranks itself")
 

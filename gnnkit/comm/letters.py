@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 
-from torch import Tensor, device
+from torch import Tensor
 
 from gnnkit.comm.mailbox import DeadlineExceeded, Mailbox, PeerLost
 
@@ -15,37 +14,16 @@ _ROWS = "rows"
 class Letters:
     """The connections of one process with the others. Any thread may use them."""
 
-    def __init__(self, process: int, ranks: Sequence[range], mailbox: Mailbox, timeout: float) -> None:
+    def __init__(self, ranks: Sequence[range], mailbox: Mailbox, timeout: float) -> None:
         """Keeps the parts.
 
         Args:
-            process: This process.
             ranks: The ranks of each process.
             mailbox: Carries letters between processes.
             timeout: Deadline in seconds of everything that waits for peers.
         """
-        self.process, self._ranks, self._mailbox, self._timeout = process, ranks, mailbox, timeout
+        self.process, self._ranks, self._mailbox, self._timeout = mailbox.rank, ranks, mailbox, timeout
         self._lost: int | None = None  # the first rank of this process that failed
-
-    @classmethod
-    def open(cls, process: int, ranks: Sequence[range], timeout: float, listener: socket.socket | None) -> Letters:
-        """Connects the processes. Every process calls this method.
-
-        MASTER_ADDR and MASTER_PORT hold address and port of the meeting point.
-
-        Args:
-            process: This process.
-            ranks: The ranks of each process.
-            timeout: Deadline in seconds of everything that waits for peers.
-            listener: As in `Communicator.connect`, for the first process.
-        """
-        from gnnkit.comm.process import Gloo
-
-        meeting = Gloo.connect(process, len(ranks), device=device("cpu"), timeout=timeout, listener=listener)
-        try:
-            return cls(process, ranks, meeting.mailbox(), timeout)
-        finally:
-            meeting.close()
 
     def process_of(self, rank: int) -> int:
         """Returns the process of a rank."""

@@ -56,9 +56,7 @@ class Threads(Communicator):
         world_size: int,
         *,
         timeout: float = 120.0,
-        process: int = 0,
-        processes: int = 1,
-        listener: socket.socket | None = None,
+        among: Mailbox | None = None,
     ) -> list[T]:
         """Calls `function(communicator)` on the threads of this process.
 
@@ -73,18 +71,18 @@ class Threads(Communicator):
             function: The work of each rank.
             world_size: Number of ranks.
             timeout: Deadline in seconds of all that waits for peers. Default: 120.
-            process: This process. Default: the only one.
-            processes: Number of processes, each with a share of ranks. Default: 1.
-            listener: As in `connect`, for the first process. Default: none.
+            among: Letters between the processes that hold the ranks. Closed at the end.
+                Default: this process is the only one.
 
         Returns:
             Results of the ranks of this process, in the order of ranks.
         """
         _warm_up()
-        ranks = even_ranges(world_size, processes)
+        ranks, process = [range(world_size)], 0
         run = Run(timeout)
-        if processes > 1:
-            run.letters = Letters.open(process, ranks, timeout, listener)
+        if among is not None:
+            ranks, process = even_ranges(world_size, among.world_size), among.rank
+            run.letters = Letters(ranks, among, timeout)
         try:
             return cls._run(function, Group.of_run(run, world_size, ranks[process]))
         finally:

@@ -89,16 +89,15 @@ def words(tally: Tally, repetitions: int, worker: Worker) -> dict[str, Any]:
         repetitions: Number of epochs or steps in the tally.
         worker: This rank.
     """
+    far = (count for (_, _, peer), count in tally.words.items() if peer not in worker.comm.beside)
     totals = {
         "words_gathered": tally.total("gather"),
         "words_reduced": tally.total("reduce"),
         "words_sliced": tally.total("slice"),
         "words_fetched": tally.total("fetch"),
+        "words_between_processes": sum(far),
         "bytes_sent": tally.bytes_sent,
     }
-    if worker.comm.in_threads:
-        far = (count for (_, _, peer), count in tally.words.items() if peer not in worker.comm.beside)
-        totals["words_between_processes"] = sum(far)
     return all_ranks({name: count // max(repetitions, 1) for name, count in totals.items()}, worker)
 
 

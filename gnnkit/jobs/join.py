@@ -54,15 +54,24 @@ def join(
     settings, started = order.settings, order.settings.started
     assert started is not None
 
-    def joined(comm: Communicator) -> dict[str, Any]:
+    prepared: list[RankJob] = []
+
+    def first(comm: Communicator) -> None:
         agree(comm, identity(order))
         with comm.mailbox() as mailbox:
-            job = _prepare_for_others(mailbox, needs, decided, order) if order.is_leader else _hear(mailbox, order)
-        return work(job, comm)
+            prepared.append(
+                _prepare_for_others(mailbox, needs, decided, order) if order.is_leader else _hear(mailbox, order)
+            )
 
-    ranks = Ranks(over_link(joined, settings), started.world_size, settings.comm.load(), settings.timeout)
+    def joined(comm: Communicator) -> dict[str, Any]:
+        return work(prepared[0], comm)
+
+    comm, processes = settings.comm.load(), started.world_size
+    world_size = processes if settings.processes is None else settings.world_size
+    ranks = Ranks(over_link(joined, settings), world_size, comm, settings.timeout, processes, first)
     try:
-        return Result(settings.job.name, settings.create_launcher().ranks(ranks)[started.rank])
+        results = settings.create_launcher().ranks(ranks)
+        return Result(settings.job.name, next(iter(results.values())))
     finally:
         if order.is_leader:
             shutil.rmtree(order.run_folder / PREPARED, ignore_errors=True)

@@ -15,7 +15,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.ranges import even_ranges
 
 if TYPE_CHECKING:
-    from gnnkit.comm import Communicator
+    from gnnkit.comm import Communicator, Mailbox
 
 RANKS, JOBS = "ranks", "jobs"  # what a launcher may start
 
@@ -32,6 +32,7 @@ class Ranks:
     comm: type[Communicator]
     timeout: float  # seconds that a rank waits for another
     processes: int = 0  # that hold the ranks. 0: as many as ranks
+    first: Callable[[Communicator], None] | None = None  # collective over the processes, before the work
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processes", self.processes or self.world_size)
@@ -45,7 +46,8 @@ class Ranks:
     def names(self) -> list[str]:
         """What people call each process, by its ranks."""
         return [
-            f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}" for ranks in self.by_process
+            f"rank {ranks[0]}" if len(ranks) == 1 else f"process {process} (ranks {ranks[0]} to {ranks[-1]})"
+            for process, ranks in enumerate(self.by_process)
         ]
 
     def run(self, rank: int, listener: socket.socket | None = None) -> Any:
@@ -75,10 +77,9 @@ class Ranks:
         progress("the meeting of the ranks")
         if not self.comm.in_threads:
             return [self._run_alone(process, listener)]
-        several: dict[str, Any] = {}
-        if self.processes > 1:
-            several = {"process": process, "processes": self.processes, "listener": listener}
-        return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
+        alone = self.processes == 1 and self.first is None
+        among = None if alone else self._meet(process, listener)
+        return self.comm.run(self.work, self.world_size, timeout=self.timeout, among=among)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         """Returns the results of ranks, from those of `run_several` by process."""
@@ -89,6 +90,21 @@ class Ranks:
             for rank, result in zip(ranks[process], several, strict=True)
         }
 
+    def _meet(self, process: int, listener: socket.socket | None) -> Mailbox:
+        """Connects the processes. Collective over these."""
+        import torch
+
+        from gnnkit.comm.process import Gloo
+
+        cpu = torch.device("cpu")
+        meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout, listener=listener)
+        try:
+            if self.first is not None:
+                self.first(meeting)
+            return meeting.mailbox()
+        finally:
+            meeting.close()  # Lightning would take ranks for processes of this group
+
     def _run_alone(self, rank: int, listener: socket.socket | None) -> Any:
         import torch
 
@@ -98,6 +114,8 @@ class Ranks:
             torch.cuda.set_device(device)
         comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout, listener=listener)
         try:
+            if self.first is not None:
+                self.first(comm)
             return self.work(comm)
         finally:
             comm.close()
@@ -148,10 +166,10 @@ class Launcher:
         Each rank calls `ranks.run` in a process of its own. A launcher that can start
         fewer processes lets each of `ranks.processes` call `ranks.run_several`, and
         puts together what these return with `ranks.by_rank`. A rank that has called
-        `progress.dispensable` and fails is left out of the result. After any other failure, an error of
-        `meanwhile` or a signal, all ranks are ended before the method raises: the
-        `UserError` of a rank with its message, else `RankError`, which names the rank
-        that has failed first, and the error.
+        `progress.dispensable` and fails is left out of the result. After any other
+        failure, an error of `meanwhile` or a signal, all ranks are ended before the
+        method raises: the `UserError` of a rank with its message, else `RankError`,
+        which names the rank that has failed first, and the error.
 
         Args:
             ranks: The ranks.

@@ -39,7 +39,7 @@ class Outside(Launcher):
             die_with_parent()
         keep_freed_memory()  # before the communicator's threads
         os.environ.update(started.variables())
-        return {started.rank: ranks.run(started.rank, _listener(started))}
+        return ranks.by_rank({started.rank: ranks.run_several(started.rank, _listener(started))})
 
 
 def _listener(started: StartedRank) -> socket.socket | None:

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from gnnkit.comm import Communicator, DeadlineExceeded, PeerLost
-from gnnkit.comm.threads import Threads
+from gnnkit.comm.threads import FEW, Threads
+from gnnkit.launcher import RankError, Ranks
+from gnnkit.launcher.processes import Processes
 from gnnkit.testing import check_communicator
 from tests.comm.processes import run_gloo
 
@@ -32,6 +38,80 @@ def test_all_reduce_gives_the_same_bits_on_all_ranks(comm: str) -> None:
 
     first, *others = RUNNERS[comm](work, 3)
     assert all(torch.equal(first, other) for other in others)
+
+
+def spread(
+    function: Callable[[Communicator], Any], world_size: int, processes: int, timeout: float = 20.0
+) -> list[Any]:
+    """Calls the function on threads of several processes. Results are JSON, by rank."""
+    return [*Processes().ranks(Ranks(function, world_size, Threads, timeout, processes)).values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world_size", "processes"), [(2, 2), (5, 2), (7, 3)])
+def test_threads_of_several_processes_keep_the_promises_of_the_interface(world_size: int, processes: int) -> None:
+    spread(check_communicator, world_size, processes)
+
+
+@pytest.mark.slow
+def test_sums_do_not_depend_on_the_number_of_processes() -> None:
+    def work(comm: Communicator) -> str:
+        digest, generator = hashlib.sha256(), torch.Generator().manual_seed(comm.rank)
+        evens = comm.split([rank for rank in range(comm.world_size) if rank % 2 == comm.rank % 2])
+        for size in (0, 1, FEW, FEW + 1, 100_003):
+            for group in (comm, evens):
+                digest.update(group.all_reduce(torch.randn(size, generator=generator)).numpy().tobytes())
+        return digest.hexdigest()
+
+    found = [spread(work, 6, processes) for processes in (1, 2, 4, 6)]
+    assert found == [found[0]] * 4
+    assert len(set(found[0])) == 2  # one for each half
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 4])
+def test_a_rank_that_fails_ends_those_of_all_processes(victim: int) -> None:
+    """Ranks wait for it in its own process, and for each other in the others."""
+
+    def work(comm: Communicator) -> None:
+        comm.all_reduce(torch.ones(1))
+        if comm.rank == victim:
+            raise ZeroDivisionError("mine")
+        comm.all_to_all(torch.ones(comm.world_size), [1] * comm.world_size, [1] * comm.world_size)
+
+    begun = time.monotonic()
+    with pytest.raises(RankError, match=rf"ZeroDivisionError: mine \(on rank {victim}\)") as told:
+        spread(work, 6, 3, timeout=30)
+    assert str(told.value).startswith(f"process {victim // 2} (ranks {victim} to {victim + 1}) failed")
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_ranks_of_the_others() -> None:
+    def work(comm: Communicator) -> None:
+        comm.all_reduce(torch.ones(1))
+        if comm.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.broadcast(torch.ones(1), src=3)
+
+    begun = time.monotonic()
+    with pytest.raises(RankError, match=r"^process 1 \(ranks 2 to 3\) was ended by SIGKILL"):
+        spread(work, 6, 3, timeout=30)
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.slow
+def test_a_rank_of_another_process_that_does_not_come_is_named() -> None:
+    def work(comm: Communicator) -> str:
+        if comm.rank == 2:
+            time.sleep(2)
+            return ""
+        with pytest.raises(DeadlineExceeded) as late:
+            comm.all_to_all(torch.ones(3), [1] * 3, [1] * 3)
+        return str(late.value)
+
+    told = spread(work, 3, 3, timeout=0.5)
+    assert told[:2] == [f"rank {rank}: timed out after 0.5 s waiting for rank 2" for rank in (0, 1)]
 
 
 @pytest.mark.slow

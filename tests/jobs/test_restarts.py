@@ -102,6 +102,7 @@ CASES = {
     "joint": JOINT,
     "local": LOCAL,
     "threads": {**FULL, "comm": "threads"},
+    "parts": {**FULL, "comm": "threads", "parts": 5, "workers": 2},
 }
 
 
@@ -194,7 +195,7 @@ def siblings_of_none() -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "victim", "step"),
-    [("sampled", 1, 9), ("served", 3, 5), ("joint", 2, 3), ("local", 1, 5), ("threads", 0, 5)],
+    [("sampled", 1, 9), ("served", 3, 5), ("joint", 2, 3), ("local", 1, 5), ("threads", 0, 5), ("parts", 1, 5)],
 )
 def test_each_way_of_training_goes_on_to_the_bit(tmp_path: Path, base: Path, case: str, victim: int, step: int) -> None:
     """In mid-epoch with early stopping, without a server, and with ranks as threads."""

@@ -168,7 +168,7 @@ def test_a_rank_that_is_a_thread_is_named() -> None:
 
     expected = r"^the process of all ranks failed: ZeroDivisionError: division by zero \(on rank 2\)"
     with pytest.raises(RankError, match=expected):
-        launch(threads, 1, name="the process of all ranks")
+        launch(threads, 1, names=["the process of all ranks"])
 
 
 def test_results_larger_than_a_pipe_come_back() -> None:

@@ -1,0 +1,148 @@
+"""`parts=P workers=R`: the same bits, however many processes hold the ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+
+import gnnkit
+from gnnkit.__main__ import main
+from gnnkit.config import compose
+from gnnkit.errors import UserError
+from gnnkit.launcher import RankError
+from gnnkit.settings import settle
+from tests.jobs.test_train import small_graph
+from tests.launch.outside import Outside, by_hand
+from tests.runs import BARE
+
+PARTS = 5
+WAYS: dict[str, dict[str, Any]] = {
+    "grid": {"strategy": "vertex_centric", "partition": {"name": "2d"}, "parts": 4},
+    "attention": {"strategy": "vertex_centric", "model": "gat", "sync": "leader"},
+    "late": {"strategy": "vertex_centric", "exchange": "quantized", "inputs": "learned"},
+    "served": {"strategy": "preset_workload", "sync": {"name": "parameter_server", "servers": 2}},
+    "averages": {"strategy": {"name": "preset_workload", "average": "parameters"}},
+    "sampled": {"strategy": {"name": "individual_sample", "batch_size": 4, "topology": "partitioned"}},
+    "joint": {"strategy": {"name": "joint_sample", "batch_size": 9}, "trainer": {"checkpoint_every_n_steps": 2}},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def within() -> None:
+    """Takes the place of the fixture that keeps runs in the process of the test."""
+
+
+def train(folder: Path, workers: int, **keys: Any) -> tuple[Any, bytes]:
+    """Returns result and weights of a run whose ranks are in `workers` processes."""
+    trainer = {"max_epochs": 3} | keys.pop("trainer", {})
+    given = {"parts": PARTS, "threads": 1, "workers": workers, **BARE, **keys}
+    result = gnnkit.train(small_graph(), folder=folder, trainer=trainer, **given)
+    return result, (folder / "model.safetensors").read_bytes()
+
+
+def command(argv: list[str]) -> None:
+    assert main(argv) == 0
+
+
+def figures(result: Any) -> dict[str, Any]:
+    names = (
+        "train_loss",
+        "val_loss",
+        "test_loss",
+        "test_accuracy",
+        "words_gathered",
+        "words_fetched",
+        "drift",
+        "exact",
+    )
+    return {name: result[name] for name in names}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_and_figures_do_not_depend_on_the_number_of_processes(way: str, tmp_path: Path) -> None:
+    runs = [train(tmp_path / str(workers), workers, **WAYS[way]) for workers in (1, 3, PARTS - (way == "grid"))]
+    for result, weights in runs[1:]:
+        assert weights == runs[0][1]
+        assert figures(result) == figures(runs[0][0])
+
+
+@pytest.mark.slow
+def test_rows_between_ranks_of_one_process_are_no_words_between_processes(tmp_path: Path) -> None:
+    def words(workers: int) -> tuple[int, int]:
+        result, _ = train(tmp_path / str(workers), workers, strategy="vertex_centric", trainer={"max_epochs": 1})
+        matrix = result["words_between"]
+        return sum(result["per_rank"]["words_between_processes"]), sum(map(sum, matrix))
+
+    (alone, total), (few, _), (apart, _) = words(1), words(2), words(PARTS)
+    assert alone == 0 < few < apart == total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [(1, 3), (5, 2)])
+def test_a_run_goes_on_with_another_number_of_processes(first: int, then: int, tmp_path: Path) -> None:
+    """From a checkpoint in the middle of an epoch."""
+    way = WAYS["joint"]
+    _, expected = train(tmp_path / "whole", 2, **way)
+
+    class Stop(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 3:
+                raise KeyError("mine")
+
+    with pytest.raises(RankError, match="KeyError: 'mine'"):
+        train(tmp_path / "run", first, **way, callbacks=[Stop()])
+    result, weights = train(tmp_path / "run", then, **way, on_exists="resume")
+    assert weights == expected
+    assert result["epochs"] == 3
+
+
+@pytest.mark.slow
+def test_a_store_is_trained_by_fewer_workers_than_it_has_parts(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    cut = ["job=partition", "strategy=vertex_centric", "partition=2d", "workers=4", "dataset=synthetic"]
+    command([*cut, "dataset.num_nodes=200", f"output={store}"])
+    run = ["strategy=vertex_centric", "dataset=store", f"dataset.root={store}", "trainer.max_epochs=2", "threads=1"]
+    run += ["report=false", "logger=none"]
+    for workers, more in ((1, []), (3, []), (2, ["parts=4"])):
+        folder = tmp_path / f"run{workers}"
+        command([*run, *more, f"workers={workers}", f"output={folder}"])
+        assert json.loads((folder / "result.json").read_text())["world_size"] == 4
+        assert (folder / "model.safetensors").read_bytes() == (tmp_path / "run1/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_ranks_are_threads_of_processes_that_were_started_from_outside(tmp_path: Path) -> None:
+    argv = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "trainer.max_epochs=2", "parts=4"]
+    argv += ["threads=1", "report=false", "logger=none"]
+    command([*argv, "workers=1", f"output={tmp_path / 'here'}"])
+    outside = Outside()
+    try:
+        for size in (1, 3):
+            ended = outside.run(tmp_path, [[*argv, f"output=run{size}"]] * size, by_hand(size))
+            assert [each.code for each in ended] == [0] * size, ended
+            weights = (tmp_path / f"run{size}/model.safetensors").read_bytes()
+            assert weights == (tmp_path / "here/model.safetensors").read_bytes()
+            assert not (tmp_path / f"run{size}/prepared").exists()
+    finally:
+        outside.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            ["comm=gloo"],
+            "parts=4: comm=gloo has one rank in each process, and comm=threads several: leave comm or parts",
+        ),
+        (["launcher=threads"], "launcher=threads has all ranks in one process, and workers=2: leave launcher out"),
+        (["workers=5"], "workers=5 must be auto or a whole number, of processes that hold parts, from 1 to 4"),
+    ],
+)
+def test_what_does_not_go_with_parts_is_refused(keys: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        settle(compose(["strategy=vertex_centric", "parts=4", "workers=2", *keys])).create_launcher()
