@@ -70,7 +70,7 @@ def compare(way: str, keys: dict[str, Any], epochs: int, turns: int, folder: Pat
 
 
 def resume(way: str, keys: dict[str, Any], folder: Path) -> int:
-    """Goes on from each number of processes with each other. Returns how many differ."""
+    """Goes on from each number of processes with each. Returns how many differ."""
     _, expected = run(folder / "whole", 4, **keys, parts=PARTS, workers=2)
     differing = 0
     for first in PROCESSES:

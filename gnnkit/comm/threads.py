@@ -223,7 +223,7 @@ class Threads(Communicator):
 
 def _in_order(parts: Sequence[Tensor]) -> Tensor:  # [n]
     """Adds up the rows [_, n] of all parts, one after another."""
-    rows = [row for part in parts for row in part]
+    rows: list[Tensor] = [row for part in parts for row in part]
     total = rows[0].clone()
     for row in rows[1:]:
         total += row

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
@@ -91,6 +93,51 @@ def test_where_no_checkpoint_is_whole_nothing_is_deleted(tmp_path: Path) -> None
     assert len(checkpoint.kept(path)) == 2
     with pytest.raises(UserError, match=r"last\.json is not whole"):
         checkpoint.load_whole(path)
+
+
+def damaged_at_random(file: Path, random: Random) -> str:
+    """Damages a file in one of the ways in which disks and copies do. Returns how."""
+    content, kind = bytearray(file.read_bytes()), random.choice(["flip", "cut", "zeros", "grow", "other", "gone"])
+    place = random.randrange(len(content))
+    if kind == "flip":
+        content[place] ^= 1 << random.randrange(8)
+    elif kind == "zeros":  # a page that was never written
+        content[place : place + 4096] = bytes(len(content[place : place + 4096]))
+    elif kind == "grow":
+        content[place:place] = random.randbytes(random.randrange(1, 64))
+    elif kind == "other":
+        content[:] = random.randbytes(place)
+    file.write_bytes(content[:place] if kind == "cut" else content)
+    if kind == "gone":
+        file.unlink()
+    return f"{kind} at {place} of {file.name}"
+
+
+@pytest.mark.slow
+def test_no_damage_is_read_without_a_word(tmp_path: Path) -> None:
+    """Of one file or several. The older checkpoint counts, or the error names the file.
+
+    GNNKIT_DAMAGED=10000 draws as many cases.
+    """
+    for number in (1, 2):
+        checkpoint.save(state(number), tmp_path / "before/last.json", 2)
+    outcomes: Counter[object] = Counter()
+    for case in range(int(os.environ.get("GNNKIT_DAMAGED", "400"))):
+        random, folder = Random(case), tmp_path / "case"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tmp_path / "before", folder)
+        files = random.sample(sorted(folder.iterdir()), random.choice([1, 1, 2, 3, 4]))
+        how = [damaged_at_random(file, random) for file in files]
+        try:
+            loaded, _, problems = checkpoint.load_whole(folder / "last.json")
+        except UserError as error:
+            outcomes["refused" if "last" in str(error) else str(error)] += 1
+            continue
+        number = loaded["number"]
+        assert torch.equal(loaded["x"], state(number)["x"]), how
+        assert len(problems) == (number == 1 and (folder / "last.json").is_file()), how
+        outcomes[number] += 1
+    assert {*outcomes} == {"refused", 1, 2}
 
 
 def killed_at(line: int, path: Path) -> bool:
