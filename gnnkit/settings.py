@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from gnnkit.ranges import (
     MAX_WIDTH,
     local_path,
     num_cores,
+    number_of,
     one_of,
     real,
     shown,
@@ -345,6 +346,17 @@ class InitSettings:
         real("init.minutes", self.minutes, 0, MAX_MINUTES)
 
 
+_NUMBERS = ("workers", "threads", "seed", "embedding", "restarts", "report", "profile")  # keys at the top
+_TYPED = {
+    "trainer": TrainerSettings,
+    "leader": LeaderSettings,
+    "features": FeaturesSettings,
+    "learned": LearnedSettings,
+    "plan": PlanSettings,
+    "init": InitSettings,
+}  # sections of ours
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One job's configuration.
@@ -486,6 +498,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}  # by Hydra
     config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
     _check_keys(config)
+    _read_numbers(config)
     launcher = _choice("launcher", config)
     started = _started(launcher)
     notes = _replace_auto(config, launcher, started)
@@ -662,6 +675,29 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     _expect_keys("init", config["init"], [field.name for field in fields(InitSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
+
+
+def _read_numbers(config: dict[str, Any]) -> None:
+    """Replaces text that spells a number or a switch, as `${oc.env:NAME}` gives.
+
+    Only where a key takes no text: by the type of a key of ours, by the default of a
+    plugin's key.
+    """
+    _read_texts(config, _NUMBERS)
+    for section, kind in _TYPED.items():
+        _read_texts(config[section], [field.name for field in fields(kind) if "str" not in str(field.type)])
+    for section in SECTIONS:
+        texts = [key for key, value in (config[section] or {}).items() if number_of(value) is not None]
+        if texts:
+            name = "default" if section == "trainer" else plugins.plugin_name(section, config[section])
+            defaults = of_option(section, name)
+            _read_texts(config[section], [key for key in texts if isinstance(defaults.get(key), int | float)])
+
+
+def _read_texts(section: dict[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
+        if (number := number_of(section.get(key))) is not None:
+            section[key] = number
 
 
 def _expect_keys(

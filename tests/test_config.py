@@ -172,6 +172,15 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
         compose(config_dirs=[tmp_path / "none"])
 
 
+@pytest.mark.parametrize(("kind", "key"), [("sampler", "name"), ("partition", "nodes")])
+def test_a_yaml_that_names_no_plugin_is_told(kind: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / kind).mkdir()
+    (tmp_path / kind / "mine.yaml").write_text("replace: true\ngrid: 1d\nreplication: null\nborder: none\n")
+    composed = compose(["strategy=individual_sample", f"{kind}=mine"], config_dirs=[tmp_path])
+    with pytest.raises(UserError, match=rf"^{kind}: the YAML that is chosen names no plugin: add the line {key}: NAME"):
+        settle(composed)
+
+
 def test_python_values_become_overrides_that_compose_to_them() -> None:
     text = "quotes ' \" and \\ and , [ { = #"
     keys = {
