@@ -115,8 +115,7 @@ def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     if name is None and config:
         key = "nodes" if kind == "partition" else "name"
         raise UserError(
-            f"{kind}: the YAML that is chosen names no plugin: add the line {key}: NAME to it, there are: "
-            f"{', '.join(names(kind))}"
+            f"{kind} is missing: the YAML that is chosen has no line {key}: NAME, there are: {', '.join(names(kind))}"
         )
     if name is None:
         raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")

@@ -12,7 +12,7 @@ import maturin
 
 
 def __getattr__(hook: str) -> Any:
-    """Returns a hook of maturin's build backend (PEP 517), after a look at the needs."""
+    """Returns a hook of maturin's build backend (PEP 517), if nothing is missing."""
     if hook.startswith("__"):
         return getattr(maturin, hook)
     if shutil.which("cargo") is None:

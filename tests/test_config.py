@@ -175,9 +175,9 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "key"), [("sampler", "name"), ("partition", "nodes")])
 def test_a_yaml_that_names_no_plugin_is_told(kind: str, key: str, tmp_path: Path) -> None:
     (tmp_path / kind).mkdir()
-    (tmp_path / kind / "mine.yaml").write_text("replace: true\ngrid: 1d\nreplication: null\nborder: none\n")
+    (tmp_path / kind / "mine.yaml").write_text("grid: 1d\nreplication: null\nborder: none\n")
     composed = compose(["strategy=individual_sample", f"{kind}=mine"], config_dirs=[tmp_path])
-    with pytest.raises(UserError, match=rf"^{kind}: the YAML that is chosen names no plugin: add the line {key}: NAME"):
+    with pytest.raises(UserError, match=rf"^{kind} is missing: the YAML that is chosen has no line {key}: NAME"):
         settle(composed)
 
 

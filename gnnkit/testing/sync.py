@@ -40,6 +40,7 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
         expected = _expected(model, alike)
         for rank, found in enumerate(results[: len(SHARES)]):
             assert found is not None
+            assert results[0] is not None
             assert bool(found.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
             if exact:
                 kind = "equal" if alike else "different"
