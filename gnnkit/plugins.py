@@ -113,9 +113,8 @@ def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     """Returns the name of a section's plugin: `name`, or `nodes` of a partition."""
     name = config.get("nodes", config.get("name"))
     if name is None and config:
-        key = "nodes" if kind == "partition" else "name"
         raise UserError(
-            f"{kind} is missing: the YAML that is chosen has no line {key}: NAME, there are: {', '.join(names(kind))}"
+            f"{kind} is missing: the YAML that is chosen has no line name: NAME, there are: {', '.join(names(kind))}"
         )
     if name is None:
         raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")

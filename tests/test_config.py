@@ -172,12 +172,11 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
         compose(config_dirs=[tmp_path / "none"])
 
 
-@pytest.mark.parametrize(("kind", "key"), [("sampler", "name"), ("partition", "nodes")])
-def test_a_yaml_that_names_no_plugin_is_told(kind: str, key: str, tmp_path: Path) -> None:
-    (tmp_path / kind).mkdir()
-    (tmp_path / kind / "mine.yaml").write_text("grid: 1d\nreplication: null\nborder: none\n")
-    composed = compose(["strategy=individual_sample", f"{kind}=mine"], config_dirs=[tmp_path])
-    with pytest.raises(UserError, match=rf"^{kind} is missing: the YAML that is chosen has no line {key}: NAME"):
+def test_a_yaml_that_names_no_plugin_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sampler").mkdir()
+    (tmp_path / "sampler" / "mine.yaml").write_text("replace: true\n")
+    composed = compose(["strategy=individual_sample", "sampler=mine"], config_dirs=[tmp_path])
+    with pytest.raises(UserError, match=r"^sampler is missing: the YAML that is chosen has no line name: NAME, there"):
         settle(composed)
 
 
