@@ -43,6 +43,7 @@ ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
+TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
 DEFAULT_WORKERS = 4
 FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
@@ -265,10 +266,12 @@ class FeaturesSettings:
 
     scale: str  # of SCALES, or AUTO: chosen by the columns
     fill: str  # of FILLS: what takes the place of empty cells
+    text: str  # of TEXTS: what columns of text are read as
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
         one_of("features.fill", self.fill, FILLS)
+        one_of("features.text", self.text, TEXTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,7 +569,7 @@ def _input_rows(inputs: str, rows: object) -> str:
 def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
     features = FeaturesSettings(**section)
-    for key, usual in (("scale", AUTO), ("fill", "refuse")):
+    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot")):
         if (value := getattr(features, key)) != usual and inputs != "features":
             raise UserError(
                 f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"

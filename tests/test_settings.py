@@ -183,6 +183,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "input_rows": ["csr", ""],
     "features.scale": ["minmax", "", None, 1],
     "features.fill": ["median", "", None, 1],
+    "features.text": ["text", "", None, 1],
     "embedding": [*COUNT, 2**70],
     "learned.scale": [0, -1, NAN, INF, 1e10],
     "learned.weight_decay": [-1, NAN, INF],
