@@ -90,7 +90,8 @@ def _tell_new(graph: Graph, new: Sequence[int], kind: str, folder: Path) -> None
     if not new or names is None or texts is None:
         return
     nodes = int(np.count_nonzero(np.asarray(graph.features)[:, list(new)].any(1)))
-    values = f"{nodes:,} nodes have values of text that the model of {folder} has not seen: " + shown(
+    who = "1 node has" if nodes == 1 else f"{nodes:,} nodes have"
+    values = f"{who} values of text that the model of {folder} has not seen: " + shown(
         ", ".join(names[place] for place in new)
     )
     if kind == "known":

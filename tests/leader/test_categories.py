@@ -138,7 +138,7 @@ def test_a_model_of_text_trains_and_predicts_for_new_nodes(tmp_path: Path, capfd
     assert "one column for each value of text (town: 3 values" in capfd.readouterr().out
     asked = ["job=predict", f"checkpoint={tmp_path / 'run'}", "dataset=edges", f"dataset.root={tmp_path / 'new'}"]
     assert main([*asked, f"output={tmp_path / 'again'}", "write_format=parquet"]) == 0
-    assert "1 nodes have values of text" in capfd.readouterr().err
+    assert "1 node has values of text" in capfd.readouterr().err
     classes = pd.read_parquet(tmp_path / "again/predictions.parquet")["class"]
     assert list(classes[:3]) == ["of Bern", "of Bern", "of Rome"]
     loaded = gnnkit.load(tmp_path / "run")
