@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ ADDED = {
     "CHANGELOG.md": "changelog.md",
 }  # page of each document of the repository
 SOURCES = {page: document for document, page in ADDED.items()}
+
+
+def on_config(config: Any) -> Any:
+    """Names the version below each page, and offers others where it is published."""
+    config.copyright = f"gnnkit {version('gnnkit')}"
+    if os.environ.get("GNNKIT_SITE") == "published":
+        config.extra["version"] = {"provider": "mike"}  # reads ../versions.json
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -8,6 +8,11 @@ from itertools import product
 
 from gnnkit.partition import Grid
 
+_STYLE = (
+    "<style>svg{font:13px sans-serif;color:#333}text{fill:#333}line{stroke:#333}rect{fill:#fff;stroke:#888}"
+    "rect.own{fill:#c8e6c9}.name{font-weight:bold}@media(prefers-color-scheme:dark){svg{color:#ddd}text{fill:#ddd}"
+    "line{stroke:#ddd}rect{fill:#222}rect.own{fill:#1b5e20}}</style>"
+)  # of a file, which has no page around it
 Lanes = dict[str, Sequence[str]]  # boxes of each worker, from left to right
 SIDE, GAP, MARGIN = 40, 4, 90
 WIDTH, HEIGHT = 128, 40  # of a box
@@ -103,6 +108,17 @@ def strategy(name: str) -> str:
         parts.append(_text(x + 8, 98, what, "start"))
     number = max(map(len, lanes.values()))
     return _svg(80 + number * step - 40, 190, f"A step of {name} on two workers", parts)
+
+
+def readme() -> str:
+    """Draws a step of two strategies, as a file with colours of its own."""
+    width, parts = 80 + 5 * (WIDTH + 50) - 40, []
+    for place, name in enumerate(("vertex_centric", "individual_sample")):
+        inner = strategy(name).partition("</defs>")[2].removesuffix("</svg>")
+        parts.append(f'<g transform="translate(0 {place * 200})"><g transform="translate(0 24)">{inner}</g>')
+        parts.append(f'<text class="name" x="4" y="20">{name}</text></g>')
+    drawn = _svg(width, 405, "A step of two workers", parts)
+    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<defs>", f"{_STYLE}<defs>", 1)
 
 
 def _svg(width: float, height: float, said: str, parts: Sequence[str]) -> str:

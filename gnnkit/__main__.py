@@ -136,7 +136,14 @@ def _run_job(
     def settle(others: Sequence[str]) -> settings.Settings:
         return settings.settle(_composed(arguments, others))
 
-    return jobs.start(jobs.Order(settings.settle(composed), overrides=overrides, settle=settle)).exit_code
+    order = jobs.Order(settings.settle(composed), overrides=overrides, options=_options(arguments), settle=settle)
+    return jobs.start(order).exit_code
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    """Spells the options that say where configuration is found."""
+    name = [f"--config-name={arguments.config_name}"] if arguments.config_name != config.MAIN else []
+    return [*(f"--config-dir={folder.absolute()}" for folder in arguments.config_dir), *name]
 
 
 def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: config.HydraSettings) -> int:
@@ -144,10 +151,8 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence[str], hydra: confi
 
     hydra.refuse(("run.",), "is of one run: name the folder of a sweep with hydra.sweep.dir")
     _set_verbosity(hydra["verbose"])
-    options = [f"--config-dir={folder.absolute()}" for folder in arguments.config_dir]
-    options += [f"--config-name={arguments.config_name}"]
     compose = functools.partial(_composed, arguments)
-    return sweep.run(sweep.Command(overrides, options, hydra, compose))
+    return sweep.run(sweep.Command(overrides, _options(arguments), hydra, compose))
 
 
 def _composed(arguments: argparse.Namespace, overrides: Sequence[str]) -> dict[str, Any]:

@@ -112,6 +112,10 @@ def parts(kind: str, name: str) -> list[str]:
 def plugin_name(kind: str, config: Mapping[str, Any]) -> str:
     """Returns the name of a section's plugin: `name`, or `nodes` of a partition."""
     name = config.get("nodes", config.get("name"))
+    if name is None and config:
+        raise UserError(
+            f"{kind} is missing: the YAML that is chosen has no line name: NAME, there are: {', '.join(names(kind))}"
+        )
     if name is None:
         raise UserError(f"{kind} is missing: choose one with {kind}=NAME, there are: {', '.join(options(kind))}")
     if not isinstance(name, str):
@@ -190,8 +194,10 @@ def check_arguments(
 def conf_folders() -> list[Path]:
     """Lists our `conf/`, then the `conf/` beside each `gnnkit.conf` entry point.
 
-    Imports no package.
+    Imports no package. Raises `UserError` where a copy of the sources lacks ours.
     """
+    if not CONF.is_dir():
+        raise UserError(f"{CONF} is missing, and was a symbolic link to ../conf: make it with ln -s ../conf {CONF}")
     points = sorted(_points("conf"), key=lambda point: point.name)
     return [CONF, *(folder for point in points if (folder := _package_folder(point.value) / "conf").is_dir())]
 

@@ -18,6 +18,7 @@ MAX_THREADS = 1024  # of one rank, or of one call
 MAX_LAYERS = 1000  # layers of a model
 MAX_WIDTH = 2**20  # numbers in a row of a hidden layer
 MAX_COUNT = 2**31 - 1  # steps, epochs and other counts without a smaller bound
+_NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?(e-?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` takes one of the two slashes away
 
 _ALSO_CALLED = {
@@ -115,9 +116,18 @@ def real(
     return number
 
 
+def number_of(value: object) -> bool | float | None:
+    """Returns what text spells: a number, true or false. None for all other values."""
+    if value in ("true", "false"):
+        return value == "true"
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return None
+    return int(value) if value.lstrip("-").isdecimal() else float(value)
+
+
 def _if_text(value: object) -> str:
     """Says what to do about text that spells a number."""
-    if not isinstance(value, str) or not re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", value):
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return ""
     return ", and is text, as ${oc.env:NAME} gives: write the number, or let the shell put it in with $NAME"
 

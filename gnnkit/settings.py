@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from gnnkit.ranges import (
     MAX_WIDTH,
     local_path,
     num_cores,
+    number_of,
     one_of,
     real,
     shown,
@@ -42,6 +43,7 @@ ON_EXISTS = ("refuse", "resume", "replace")
 INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
+TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
 DEFAULT_WORKERS = 4
 FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
@@ -265,10 +267,12 @@ class FeaturesSettings:
 
     scale: str  # of SCALES, or AUTO: chosen by the columns
     fill: str  # of FILLS: what takes the place of empty cells
+    text: str  # of TEXTS: what columns of text are read as
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
         one_of("features.fill", self.fill, FILLS)
+        one_of("features.text", self.text, TEXTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +348,17 @@ class InitSettings:
 
     def __post_init__(self) -> None:
         real("init.minutes", self.minutes, 0, MAX_MINUTES)
+
+
+_NUMBERS = ("workers", "threads", "seed", "embedding", "restarts", "report", "profile")  # keys at the top
+_TYPED = {
+    "trainer": TrainerSettings,
+    "leader": LeaderSettings,
+    "features": FeaturesSettings,
+    "learned": LearnedSettings,
+    "plan": PlanSettings,
+    "init": InitSettings,
+}  # sections of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,6 +519,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
     left_out: dict[str, Any] = {**dict.fromkeys(plugins.OPTIONAL), "logger": {}, "callback": {}}  # by Hydra
     config: dict[str, Any] = {**left_out, **copy.deepcopy(dict(composed))}
     _check_keys(config)
+    _read_numbers(config)
     launcher = _choice("launcher", config)
     started = _started(launcher)
     notes = _replace_auto(config, launcher, started)
@@ -573,7 +589,7 @@ def _input_rows(inputs: str, rows: object) -> str:
 def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
     features = FeaturesSettings(**section)
-    for key, usual in (("scale", AUTO), ("fill", "refuse")):
+    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot")):
         if (value := getattr(features, key)) != usual and inputs != "features":
             raise UserError(
                 f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"
@@ -682,6 +698,29 @@ def _check_keys(config: Mapping[str, Any]) -> None:
     _expect_keys("init", config["init"], [field.name for field in fields(InitSettings)])
     _expect_keys("plan", config["plan"], [field.name for field in fields(PlanSettings)])
     _expect_keys("partition", config["partition"], ("nodes", *plugins.GRID_KEYS), ("options", *plugins.PARTITION_KEYS))
+
+
+def _read_numbers(config: dict[str, Any]) -> None:
+    """Replaces text that spells a number or a switch, as `${oc.env:NAME}` gives.
+
+    Only where a key takes no text: by the type of a key of ours, by the default of a
+    plugin's key.
+    """
+    _read_texts(config, _NUMBERS)
+    for section, kind in _TYPED.items():
+        _read_texts(config[section], [field.name for field in fields(kind) if "str" not in str(field.type)])
+    for section in SECTIONS:
+        texts = [key for key, value in (config[section] or {}).items() if number_of(value) is not None]
+        if texts:
+            name = "default" if section == "trainer" else plugins.plugin_name(section, config[section])
+            defaults = of_option(section, name)
+            _read_texts(config[section], [key for key in texts if isinstance(defaults.get(key), int | float)])
+
+
+def _read_texts(section: dict[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
+        if (number := number_of(section.get(key))) is not None:
+            section[key] = number
 
 
 def _expect_keys(

@@ -285,6 +285,25 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(
     assert told[number] in capsys.readouterr().err
 
 
+def test_the_command_that_goes_on_has_the_folders_of_configuration_too(
+    capsys: pytest.CaptureFixture[str], runs: Runs, empty_folder: Path
+) -> None:
+    def interrupted() -> dict[str, Any]:
+        (empty_folder / "run" / "checkpoints").mkdir()
+        (empty_folder / "run" / "checkpoints" / "last.json").touch()
+        raise KeyboardInterrupt
+
+    (empty_folder / "my conf/experiment").mkdir(parents=True)
+    (empty_folder / "my conf/experiment/mine.yaml").write_text("# @package _global_\nseed: 3\n")
+    asked = ["--config-dir", "my conf", "+experiment=mine", STRATEGY]
+    assert main([*asked, "output=done"]) == 0
+    runs.action = interrupted
+    assert main([*asked, "output=run"]) == 130
+    again = f"gnnkit '--config-dir={empty_folder}/my conf' +experiment=mine {STRATEGY} output="
+    assert f"{again}{empty_folder}/run on_exists=resume goes on" in capsys.readouterr().err
+    assert runs[0].command(runs[0].overrides) == f"{again}done"
+
+
 def test_run_folders_are_never_shared() -> None:
     with ThreadPoolExecutor(20) as pool:
         folders = list(pool.map(lambda _: new_folder(Path("outputs")), range(100)))

@@ -172,6 +172,14 @@ def test_a_users_folder_adds_options(tmp_path: Path) -> None:
         compose(config_dirs=[tmp_path / "none"])
 
 
+def test_a_yaml_that_names_no_plugin_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sampler").mkdir()
+    (tmp_path / "sampler" / "mine.yaml").write_text("replace: true\n")
+    composed = compose(["strategy=individual_sample", "sampler=mine"], config_dirs=[tmp_path])
+    with pytest.raises(UserError, match=r"^sampler is missing: the YAML that is chosen has no line name: NAME, there"):
+        settle(composed)
+
+
 def test_python_values_become_overrides_that_compose_to_them() -> None:
     text = "quotes ' \" and \\ and , [ { = #"
     keys = {

@@ -346,9 +346,35 @@ class OnlyWithRows(AllReduce):
             super().step(module, optimizer, share)
 
 
+class Signs(GradientSync):
+    """The sign that most ranks' gradients have: signSGD."""
+
+    exact, sign = False, 1
+
+    def step(self, module: nn.Module, optimizer: torch.optim.Optimizer, share: float) -> None:
+        for parameter in module.parameters():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = self.sign * self.comm.all_reduce(gradient.sign()).sign()
+        optimizer.step()
+
+
+class Uphill(Signs):
+    sign = -1
+
+
+class AloneUnsaid(Alone):
+    exact = False
+
+
+def test_a_synchronisation_may_change_the_gradient_where_it_says_so() -> None:
+    testing.check_sync(Signs)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "told"),
     [
+        (Uphill, AssertionError, "rank 0 goes uphill after equal gradients"),
+        (AloneUnsaid, AssertionError, "parameters of rank 1 after equal gradients, against rank 0"),
         (Alone, AssertionError, "parameters of rank 0 after equal gradients"),
         (Unweighted, AssertionError, "parameters of rank 0 after equal gradients"),
         (OnlyWithRows, RuntimeError, "lost its peer rank 3, which has ended"),

@@ -16,7 +16,7 @@ from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.label_propagation import LabelPropagation
 from gnnkit.model.pagerank import PageRank
 from gnnkit.model.sage import GraphSAGE
-from gnnkit.ranges import local_path, one_of, real, share, switch, unknown, unknown_key, whole
+from gnnkit.ranges import local_path, number_of, one_of, real, share, switch, unknown, unknown_key, whole
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.leader import Leader
@@ -50,6 +50,31 @@ def test_text_that_spells_a_number_is_told_apart() -> None:
         whole("n", "3", 1)
     with pytest.raises(UserError, match=r"^n=x must be a whole number of at least 1$"):
         whole("n", "x", 1)
+
+
+def test_text_that_spells_a_number_or_a_switch_is_read_and_no_other() -> None:
+    spelt = ["3", "-3", "0.5", "1e-4", "2E3", "true", "false"]
+    assert [number_of(text) for text in spelt] == [3, -3, 0.5, 1e-4, 2000.0, True, False]
+    assert type(number_of("3")) is int
+    for other in (
+        "",
+        "nan",
+        "inf",
+        "0x10",
+        "1_000",
+        "1,2",
+        " 1",
+        "1\n",
+        "٣",
+        "True",
+        "null",
+        "9" * 99,
+        3,
+        None,
+        [1],
+        ["true"],
+    ):
+        assert number_of(other) is None, other
 
 
 def test_limits_are_said_in_full() -> None:

@@ -5,11 +5,14 @@ Their code runs, their commands are accepted, their tables are complete.
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib
 import json
 import re
 import shlex
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,12 +266,13 @@ def test_every_choice_and_key_in_the_text_exists() -> None:
 
 def test_readme_is_short_and_leads_to_every_page() -> None:
     assert TEXTS["README.md"].count("\n") <= 200
-    assert set(SITE) - {f"docs/{page}" for page in pages("docs/index.md")} == {"docs/index.md"}
+    reached = {f"docs/{page.partition('#')[0]}" for page in pages("docs/index.md")}
+    assert set(SITE) - reached == {"docs/index.md"}
 
 
 def test_the_first_page_of_the_site_says_what_readme_says() -> None:
     readme, index = TEXTS["README.md"], TEXTS["docs/index.md"]
-    assert readme.partition("\n## ")[0] == index.partition("\n## ")[0]
+    assert readme.partition("\n## ")[0].replace("docs/picture.svg", "picture.svg") == index.partition("\n## ")[0]
     assert commands("docs/index.md") == commands("README.md")[:1]
     assert [page.removeprefix("docs/") for page in pages("README.md")] == [
         page.removeprefix("../") for page in pages("docs/index.md")
@@ -278,6 +282,55 @@ def test_the_first_page_of_the_site_says_what_readme_says() -> None:
 def pages(name: str) -> list[str]:
     """Lists the links of the table of pages."""
     return re.findall(r"\]\(([^)]+)\)", sections(name)["Where everything is"].partition("\n\n`uv")[0])
+
+
+def messages() -> list[str]:
+    """Lists what the package may say, with `...` for each value in it."""
+    found = []
+    for path in [*(ROOT / "gnnkit").rglob("*.py"), ROOT / "packaging/gnnkit_build.py"]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(str(each.value) if isinstance(each, ast.Constant) else "..." for each in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+OF_TORCH = "Unable to handle autograd's threading in combination with fork"
+
+
+def test_every_message_of_the_page_of_errors_can_be_said() -> None:
+    quoted = re.findall(r"^### `(.*)`$", TEXTS["docs/howto/troubleshooting.md"], re.MULTILINE)
+    assert len(quoted) >= 30
+    said = "\n".join(messages())
+    patterns = {text: ".*".join(map(re.escape, text.split("..."))) for text in quoted}
+    assert [text for text in quoted if not re.search(patterns[text], said)] == [OF_TORCH]
+
+
+def test_the_page_of_installing_says_what_the_project_needs() -> None:
+    page, project = TEXTS["docs/howto/install.md"], (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    needed = tomllib.loads(project)["project"]
+    assert needed["requires-python"] == ">=3.11,<3.14"
+    assert "Python 3.11 to 3.13" in page
+    extras = set(needed["optional-dependencies"])
+    assert set(re.findall(r"`gnnkit\[(\w+)\]`", page)) == extras
+    rust = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["rust-version"]
+    assert f"Rust {rust} or later" in page
+    (most,) = re.findall(r"MAX_MIB = (\d+)", (ROOT / "tests/apart/test_wheel.py").read_text(encoding="utf-8"))
+    assert f"below {most} MB" in page
+
+
+def test_every_page_is_in_the_list_of_the_site() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {page.removeprefix("docs/") for page in SITE} <= listed
+
+
+def test_the_picture_of_readme_is_that_of_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pictures = importlib.import_module("pictures")
+    assert (ROOT / "docs/picture.svg").read_text(encoding="utf-8") == f"{pictures.readme()}\n"
 
 
 def test_every_kind_of_plugin_and_every_check_is_described() -> None:

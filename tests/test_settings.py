@@ -184,6 +184,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "input_rows": ["csr", ""],
     "features.scale": ["minmax", "", None, 1],
     "features.fill": ["median", "", None, 1],
+    "features.text": ["text", "", None, 1],
     "embedding": [*COUNT, 2**70],
     "learned.scale": [0, -1, NAN, INF, 1e10],
     "learned.weight_decay": [-1, NAN, INF],
@@ -445,6 +446,25 @@ def test_a_sampler_that_a_strategy_brings_has_one_fanout_for_each_layer(num_laye
     sampler = dispatch.check(Order(settle(compose([*llcg, f"model.num_layers={num_layers}"])))).settings.sampler
     assert sampler is not None
     assert (sampler.name, sampler.arguments["fanouts"]) == ("neighbor", [15, 10, 10][:num_layers])
+
+
+def test_numbers_of_the_environment_are_numbers_where_a_key_takes_no_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"LR": "0.02", "N": "3", "OFF": "false", "BITS": "64", "JOB": "17", "BAD": "1;2"}.items():
+        monkeypatch.setenv(name, value)
+    env = "${oc.env:%s}"
+    keys = {"trainer.lr": "LR", "workers": "N", "model.hidden": "N", "trainer.clip_norm": "LR", "report": "OFF"}
+    keys |= {"trainer.precision": "BITS", "output": "JOB"}
+    given = [f"{key}={env % name}" for key, name in keys.items()]
+    found = settle(compose(["strategy=vertex_centric", "trainer.weight_decay=${oc.env:NO_SUCH,1e-4}", *given]))
+    assert (found.trainer.lr, found.trainer.weight_decay, found.trainer.clip_norm) == (0.02, 1e-4, 0.02)
+    assert (found.workers, found.model.arguments["hidden"], found.report, found.trainer.precision) == (3, 3, False, 64)
+    assert (found.output, found.composed["trainer"]["lr"]) == ("17", 0.02)
+    with pytest.raises(UserError, match=r"^trainer.lr=1;2 must be a number above 0$"):
+        settle(compose(["strategy=vertex_centric", "trainer.lr=${oc.env:BAD}"]))
+    with pytest.raises(UserError, match=r"^workers=0.02 must be auto or a whole number"):
+        settle(compose(["strategy=vertex_centric", "workers=${oc.env:LR}"]))
 
 
 def test_every_optimizer_can_be_chosen() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from gnnkit.config.code import refuse_code
 from gnnkit.config.compose import leaves
 from gnnkit.errors import UserError
-from gnnkit.plugins import CONF
+from gnnkit.plugins import CONF, conf_folders
 from gnnkit.ranges import shown, unknown
 
 HYDRA_PARTS = ("sweeper", "launcher")  # chosen with hydra/PART=NAME
@@ -104,9 +104,10 @@ def _read(overrides: Sequence[str]) -> HydraSettings:
         part, is_choice, name = text.removeprefix("hydra/").partition("=")
         if text.startswith("hydra/") and is_choice and part in HYDRA_PARTS:
             chosen[part] = _known(text, name, hydra_options(part))
-    values, means = _flat(CONF / "hydra.yaml"), {}
+    conf = conf_folders()[0]
+    values, means = _flat(conf / "hydra.yaml"), {}
     for part, name in chosen.items():
-        own = _flat(CONF / hydra_section(part) / f"{name}.yaml")
+        own = _flat(conf / hydra_section(part) / f"{name}.yaml")
         means[part] = own["name"]
         values |= {f"{part}.{key}": value for key, value in own.items()} | {f"{part}.name": name}
     given = {}

@@ -53,11 +53,11 @@ class EdgeFolder(Dataset):
     `label` holds class numbers or names, empty or -1 for none. Decimal fractions are
     numbers to predict, empty for none. A name may join several with semicolons, as in
     `a;b`, which `task=multilabel` reads as two classes. A column `split` holds train,
-    val, test, none or nothing. Both are optional. Further columns must be numeric and
-    are features, of which `features.fill` says what takes the place of empty cells and
-    of NaN, in `features.npy` too. Nodes are numbered in the order of this table, or by
-    `sort_ids` in ascending order of the ids. Without the table, ids are 0, 1, ... and
-    there are no labels.
+    val, test, none or nothing. Both are optional. Further columns are features:
+    numbers, or text with few values, of which each becomes a column. `features.fill`
+    says what takes the place of empty cells and of NaN, in `features.npy` too. Nodes
+    are numbered in the order of this table, or by `sort_ids` in ascending order of the
+    ids. Without the table, ids are 0, 1, ... and there are no labels.
 
     `features.npy` is [num_nodes, width], `coordinates.npy` [num_nodes, 2 or 3].
     `labels.npy` may take the place of the column `label`, in any form of
@@ -147,7 +147,7 @@ class EdgeFolder(Dataset):
 
     def _graph(self, edges: dict[str, Table], nodes: Table | None, ids: pa.Array | None) -> Graph:
         labels, class_names = self._labels(nodes)
-        features, names, missing = self._features(nodes)
+        features, names, category_of, missing = self._features(nodes)
         first, *_ = tables = list(edges.values())
         further = first.others((*self.ends, "weight", "type"))
         types, type_names = first.types("type") if len(edges) == 1 and _ONE in edges else _by_file(edges)
@@ -161,6 +161,7 @@ class EdgeFolder(Dataset):
             weight=np.concatenate([table.numbers("weight") for table in tables]) if "weight" in first.names else None,
             edge_features=np.concatenate([table.rows(further) for table in tables]) if further else None,
             feature_names=names,
+            category_of=category_of,
             edge_feature_names=first.column_names(further),
             edge_types=types,
             edge_type_names=type_names,
@@ -199,17 +200,17 @@ class EdgeFolder(Dataset):
         left = {relation: table.without(self.ignore) for relation, table in edges.items()}
         return None if nodes is None else nodes.without(self.ignore), left
 
-    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, Array | None]:
-        """Returns rows of features, names of a table's columns, and empty cells."""
+    def _features(self, nodes: Table | None) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
+        """Returns rows of features, names of columns and of texts, and empty cells."""
         array = self.array("features")
         columns = nodes.others((self.id, self.label, "split")) if nodes else []
         if nodes is None or not columns:
             rows, missing = (None, None) if array is None else without_gaps(array)
-            return rows, None, missing
+            return rows, None, None, missing
         if array is not None:
             raise UserError(f"features.npy and {nodes.name} both hold features")
         rows, missing = nodes.cells(columns)
-        return rows, nodes.column_names(columns), missing
+        return rows, nodes.column_names(columns), nodes.category_of(columns), missing
 
     def _labels(self, nodes: Table | None) -> tuple[Labels | None, list[str] | None]:
         array = self.array("labels")

@@ -42,6 +42,7 @@ from gnnkit.storage import load_arrays, save_arrays
 _NAMES = (
     "class_names",
     "feature_names",
+    "category_of",
     "edge_feature_names",
     "edge_type_names",
 )  # fields that a saved graph keeps as JSON
@@ -78,6 +79,9 @@ class Graph:
     `feature_names` and `edge_feature_names` are distinct. Runs keep them, and a trained
     model finds its columns by name in other data. None: columns are known by place.
 
+    `category_of` names the column of text that a feature is a value of, with 1 where a
+    node has the value, and "" for other features. None: there are only others.
+
     `edge_types` number the relation of each edge, and `edge_type_names` name the
     relations, by default 0, 1, ... Models of relations (`rgcn`) tell these apart. All
     other models, samplers and their exports read all edges alike. None: all edges are
@@ -102,6 +106,7 @@ class Graph:
     test_edges: Ids | None = field(default=None, kw_only=True)  # [num_test, 2] int64
     node_ids: npt.NDArray[Any] | None = field(default=None, kw_only=True)  # [num_nodes] whole numbers or text
     feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width]
+    category_of: tuple[str, ...] | None = field(default=None, kw_only=True)  # [width] a column of text, or ""
     edge_feature_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [edge_width]
     edge_types: Ids | None = field(default=None, kw_only=True)  # [num_edges] int16 relation of each edge
     edge_type_names: tuple[str, ...] | None = field(default=None, kw_only=True)  # [num_relations]
@@ -161,6 +166,8 @@ class Graph:
 
     def _check_columns(self) -> None:
         """Raises `UserError` for names that do not fit the columns."""
+        if self.category_of is not None and len(self.category_of) != self.features.shape[1]:
+            raise UserError(f"category_of has {len(self.category_of)} names for {self.features.shape[1]} columns")
         edge_width = 0 if self.edge_features is None else self.edge_features.shape[1]
         set_fields(
             self,
@@ -210,6 +217,7 @@ class Graph:
         class_names: Sequence[str] | None = None,
         node_ids: npt.ArrayLike | None = None,  # [num_nodes]
         feature_names: Sequence[str] | None = None,  # [width]
+        category_of: Sequence[str] | None = None,  # [width]
         edge_feature_names: Sequence[str] | None = None,  # [edge_width]
         edge_types: npt.ArrayLike | None = None,  # [num_edges]
         edge_type_names: Sequence[str] | None = None,  # [num_relations]
@@ -235,6 +243,8 @@ class Graph:
             class_names: [num_classes] names, or None.
             node_ids: [num_nodes] your ids of the nodes, or None.
             feature_names: [width] names of columns, or None.
+            category_of: [width] the column of text that a feature is a value of, or "".
+                Default: none is.
             edge_feature_names: [edge_width] names of columns, or None.
             edge_types: [num_edges] relation of each edge, from 0. None: one relation.
             edge_type_names: [num_relations] names of the relations, or None.
@@ -258,6 +268,7 @@ class Graph:
             edge_positions=positions.astype(np.int32) if len(src) < 2**31 else positions,
             node_ids=None if node_ids is None else checks.array("node_ids", node_ids),
             feature_names=None if feature_names is None else tuple(feature_names),
+            category_of=None if category_of is None else tuple(category_of),
             edge_feature_names=None if edge_feature_names is None else tuple(edge_feature_names),
             edge_types=take(types, positions),
             edge_type_names=None if edge_type_names is None else tuple(edge_type_names),
@@ -401,8 +412,8 @@ class Graph:
             label: column of `nodes`, may be missing: classes, names or decimal
                 fractions, empty for none.
             split: column of `nodes`, may be missing: train, val, test, none.
-            features: columns of `nodes` with numbers or lists of numbers, or an array
-                [num_nodes, width]. Default: all other columns.
+            features: columns of `nodes` with numbers, lists of numbers, or text of few
+                values, or an array [num_nodes, width]. Default: all other columns.
             edge_features: columns of `edges`. Default: all other columns.
         """
         from gnnkit.graph.tables import from_tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from gnnkit.graph.ids import IdTable
 from gnnkit.graph.split import SPLIT_NAMES
 from gnnkit.graph.types import Floats, Ids, Labels
 
+_MAX_CATEGORIES = 256  # values of a column of text, of which each becomes a column
 _MAX_TEXT = 2048  # characters of an id. An array of ids gives each the room of the longest
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"  # text that says the same as a number
 
@@ -176,21 +178,46 @@ class Table:
     def cells(self, names: Sequence[str]) -> tuple[Floats | None, Ids | None]:
         """Reads columns like `rows`, of which cells may be empty or NaN.
 
+        A column of text becomes one column for each of its values, with 1 where a row
+        has the value and 0 elsewhere. All of these are empty where the text is.
+
         Returns:
             The rows [rows, columns], 0 in empty cells, and row and column of each empty
             cell [k, 2], None where there is none.
         """
         if not names:
             return None, None
-        self._refuse_text(names)
-        return without_gaps(np.concatenate([self._wide(name, gaps=True) for name in names], axis=1))
+        self._refuse_many(names)
+        parts = [self._one_hot(name) if self.is_text(name) else self._wide(name, gaps=True) for name in names]
+        return without_gaps(np.concatenate(parts, axis=1))
 
     def column_names(self, names: Sequence[str]) -> list[str] | None:
-        """Names the columns of `rows`, such as `x` or `x[0]` where `x` holds lists."""
+        """Names the columns of `rows` and `cells`.
+
+        Such as `x`, `x[0]` where `x` holds lists, and `x=red` where `x` holds text.
+        """
         return [each for name in names for each in self._names(name)] or None
+
+    def category_of(self, names: Sequence[str]) -> list[str] | None:
+        """Names the column of text that each column of `cells` is a value of, or ""."""
+        found = [name if self.is_text(name) else "" for name in names for _ in self._names(name)]
+        return found if any(found) else None
+
+    def categories(self, name: str) -> list[str]:
+        """Lists the values of a column of text, in the order of code points."""
+        return sorted(set(pc.unique(self.plain(name).cast(pa.string())).to_pylist()) - {"", None})
+
+    def _one_hot(self, name: str) -> Floats:  # [rows, values] float32, NaN where a cell is empty
+        values = self.categories(name)
+        place = labels_of_words(self.plain(name), values)
+        rows: Floats = (place[:, None] == np.arange(len(values))).astype(np.float32)
+        rows[place < 0] = np.nan
+        return rows
 
     def _names(self, name: str) -> list[str]:
         column = self.plain(name)
+        if is_text(column.type):
+            return [f"{name}={value}" for value in self.categories(name)]
         if not _is_listed(column.type):
             return [name]
         return [f"{name}[{number}]" for number in range(len(column[0]) if len(column) else 0)]
@@ -223,6 +250,31 @@ class Table:
         if text := [name for name in names if self.is_text(name)]:
             cure = self._cure.format(",".join(text))
             raise UserError(f"{self._place(text[0])} holds {self.plain(text[0]).type}, expected numbers{cure}")
+
+    def _refuse_many(self, names: Sequence[str]) -> None:
+        """Raises `UserError` for text of many values, none or numbers, and dates."""
+        dates = [name for name in names if pa.types.is_temporal(self.plain(name).type)]
+        many = [name for name in names if self.is_text(name) and len(self.categories(name)) > _MAX_CATEGORIES]
+        cure = self._cure.format(",".join([*many, *dates]))
+        if many:
+            raise UserError(
+                f"{self._place(many[0])} is text with {len(self.categories(many[0])):,} different values, and at most "
+                f"{_MAX_CATEGORIES} become columns of 0 and 1{cure}"
+            )
+        for name in filter(self.is_text, names):
+            words = [word for word in self.categories(name) if not _is_number(word)]
+            if words and len(self.categories(name)) >= 2 * len(words) > 0:
+                raise UserError(
+                    f"{self._place(name)} holds numbers, and {words[0]!r}: leave a cell without a number empty"
+                    f"{self._cure.format(name)}"
+                )
+        if none := [name for name in names if self.is_text(name) and not self.categories(name)]:
+            raise UserError(f"{self._place(none[0])} is text, and empty in all rows{self._cure.format(','.join(none))}")
+        if dates:
+            kind = self.plain(dates[0]).type
+            raise UserError(
+                f"{self._place(dates[0])} holds {kind}, expected numbers or text, such as a date in days{cure}"
+            )
 
     def check_bound(self, name: str, numbers: Floats) -> None:
         """Refuses numbers [rows] that float32 cannot hold."""
@@ -369,6 +421,13 @@ def narrowed(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Reads text as whole numbers, where each number is spelt as the text is."""
     whole = pc.match_substring_regex(text, _WHOLE)
     return text.cast(pa.int64()) if pc.all(whole, skip_nulls=False).as_py() else text
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False
 
 
 def _is_uuid(kind: pa.DataType) -> bool:

@@ -47,7 +47,7 @@ def from_tables(
         edge_features = [name for name in links.others((*ends, edge_type)) if name != weight]
     ids = node_ids(links, named, ends, columns[0])
     labels, class_names = named.labels(columns[1]) if named else (None, None)
-    given, names, missing = _features(named, columns, features)
+    given, names, category_of, missing = _features(named, columns, features)
     types, type_names = links.types(edge_type)
     return Graph.from_edges(
         links.positions(ends[0], ids),
@@ -61,6 +61,7 @@ def from_tables(
         edge_types=types,
         edge_type_names=type_names,
         feature_names=names,
+        category_of=category_of,
         edge_feature_names=links.column_names(edge_features),
         class_names=class_names,
         node_ids=None if ids is None else as_ids(ids),
@@ -80,17 +81,17 @@ def node_ids(edges: Table, nodes: Table | None, ends: tuple[str, str], name: str
 
 def _features(
     nodes: Table | None, columns: tuple[str, str, str], features: str | Sequence[str] | Array | None
-) -> tuple[Array | None, list[str] | None, Array | None]:
-    """Returns rows of features, names of a table's columns, and empty cells."""
+) -> tuple[Array | None, list[str] | None, list[str] | None, Array | None]:
+    """Returns rows of features, names of columns and of texts, and empty cells."""
     if features is None:
         names: Any = [] if nodes is None else nodes.others(columns)
     else:
         names = [features] if isinstance(features, str) else features
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        return array("features", features), None, None
+        return array("features", features), None, None, None
     if nodes is None and names:
         raise UserError(f"features={names} are columns of a table of nodes: give nodes too")
     if nodes is None:
-        return None, None, None
+        return None, None, None, None
     rows, missing = nodes.cells(names)
-    return rows, nodes.column_names(names), missing
+    return rows, nodes.column_names(names), nodes.category_of(names), missing

@@ -16,7 +16,6 @@ from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.job import Job, OnRanks, Run
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import command
 from gnnkit.jobs.report import report
 from gnnkit.launch.phases import begin, say
 from gnnkit.leader.result import Result
@@ -58,7 +57,7 @@ class Train(OnRanks):
             phases = {"starting": seconds - sum(known.values()), **known}
             setup = sum(phases[name] for name in ("starting", "reading", "partitioning", "cutting"))
             result = result.with_figure("phases", phases).with_figure("seconds_setup", setup)
-        return result.with_figure("command", command(order.overrides, order.program))
+        return result.with_figure("command", order.command(order.overrides))
 
 
 class Verify(OnRanks):

@@ -16,7 +16,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import command, override, plain_yaml, to_yaml
+from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
 from gnnkit.leader.folder import INPUTS, WORK
 from gnnkit.ranges import local_path
@@ -140,7 +140,7 @@ def _how_to_go_on(folder: Path, order: Order) -> str:
     again = f"output={shlex.quote(str(folder))} on_exists=resume"
     if order.program == "gnnkit":
         named = ("output", "on_exists", "trainer.resume")
-        again = f"{command([text for text in order.overrides if key_of(text) not in named])} {again}"
+        again = f"{order.command([text for text in order.overrides if key_of(text) not in named])} {again}"
     return f"{folder} keeps the last checkpoint{where}: {again} goes on from there"
 
 

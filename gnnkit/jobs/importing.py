@@ -43,6 +43,9 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
     f"features.fill={{s.features.fill}}: job=import reads tables without empty cells, and {_CUT}": lambda s: (
         s.features.fill != "refuse"
     ),
+    f"features.text={{s.features.text}}: job=import reads tables without columns of text, and {_CUT}": lambda s: (
+        s.features.text != "one_hot"
+    ),
     f"task={{s.task.name}}: job=import writes stores of tasks about nodes, {_CUT}": lambda s: (
         s.task.name != DEFAULT_TASK and not hasattr(s.task.load(), "read")
     ),

@@ -23,6 +23,7 @@ from gnnkit.jobs import trials
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
+from gnnkit.leader.categories import check
 from gnnkit.leader.inputs import with_names
 from gnnkit.leader.result import Result
 from gnnkit.leader.scale import uneven
@@ -228,7 +229,9 @@ def _inputs(graph: Graph) -> Iterator[Choice]:
     if not graph.features.shape[1]:
         yield Choice("inputs", "learned", "nodes have no features: a trained row each. degree: for new nodes later")
         return
-    if why := uneven(graph.features, np.arange(graph.num_nodes)):
+    for why in check(graph, "one_hot"):
+        yield Choice("features.text", "one_hot", f"{why.partition(': ')[2]}. dataset.ignore leaves columns out")
+    if why := uneven(graph, np.arange(graph.num_nodes)):
         yield Choice("features.scale", "standard", f"{why}. none: as they are")
     if graph.missing is not None:
         yield Choice("features.fill", *_fill(graph, graph.missing))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnkit.jobs.redacted import command
+
 if TYPE_CHECKING:
     from gnnkit.graph import Graph
     from gnnkit.jobs.models import Given, ModelSource
@@ -24,6 +26,7 @@ class Order:
     overrides: Sequence[str] = ()  # as on the command line, to be kept in the run folder
     program: str = "gnnkit"  # what was called, for people
     settle: Callable[[Sequence[str]], Settings] | None = None  # makes the settings of other overrides, in the same way
+    options: Sequence[str] = ()  # beside the overrides, such as --config-dir=DIR
 
     @property
     def source(self) -> ModelSource:
@@ -31,6 +34,10 @@ class Order:
         from gnnkit.jobs.models import ModelSource
 
         return ModelSource(self.settings.model, self.model)
+
+    def command(self, overrides: Sequence[str]) -> str:
+        """Spells overrides as a command like that of the order, without secrets."""
+        return command(overrides, self.program, self.options)
 
     @property
     def is_leader(self) -> bool:

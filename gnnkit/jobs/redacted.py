@@ -48,14 +48,15 @@ def override(text: str) -> str:
     return f"{key}={next(iter(hidden.values()))}"
 
 
-def command(overrides: Sequence[str], program: str = "gnnkit") -> str:
+def command(overrides: Sequence[str], program: str = "gnnkit", options: Sequence[str] = ()) -> str:
     """Spells a command line for a shell, without secrets.
 
     Args:
         overrides: Arguments such as `model=gcn`.
         program: What was called. Default: the command.
+        options: Such as `--config-dir=DIR`. Default: none.
     """
-    return shlex.join([program, *(_QUOTED.sub(r"=\1", override(text)) for text in overrides)])
+    return shlex.join([program, *options, *(_QUOTED.sub(r"=\1", override(text)) for text in overrides)])
 
 
 def _redacted(node: Any) -> Any:

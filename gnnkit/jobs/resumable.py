@@ -33,7 +33,7 @@ def resumable(job: RankJob) -> Identity:
     settings, partition = job.settings, job.settings.partition
     run: dict[str, Any] = _spelt_out("task", settings.task)  # first, as the data follow
     run |= {"inputs": settings.inputs, "embedding": settings.embedding, "features.scale": settings.features.scale}
-    run |= {"features.fill": settings.features.fill}
+    run |= {"features.fill": settings.features.fill, "features.text": settings.features.text}
     run |= {"learned.weight_decay": settings.learned.weight_decay}
     run |= {"dataset": job.prepared.fingerprint, "seed": settings.seed}
     run |= {f"trainer.{key}": getattr(settings.trainer, key) for key in _LASTING}

@@ -150,7 +150,7 @@ def candidates(graph: Graph, inputs: str) -> tuple[Keys, ...]:
         graph: The graph.
         inputs: The configuration key.
     """
-    if inputs != "features" or is_table(graph.features):
+    if inputs != "features" or is_table(graph):
         found: tuple[Keys, ...] = _TABLE
     else:
         found = _WORDS if filled(graph.features) < _FEW else _COUNTS

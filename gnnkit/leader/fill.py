@@ -68,8 +68,9 @@ class Fill:
         if self.dropped:
             left = np.setdiff1d(np.arange(graph.features.shape[1]), self.dropped)
             names = None if graph.feature_names is None else tuple(graph.feature_names[i] for i in left)
+            texts = None if graph.category_of is None else tuple(graph.category_of[i] for i in left)
             features = np.ascontiguousarray(np.asarray(graph.features)[:, left])
-            return replace(graph, features=features, feature_names=names, missing=None)
+            return replace(graph, features=features, feature_names=names, category_of=texts, missing=None)
         if missing is None:
             return graph
         return replace(graph, features=self._filled(np.asarray(graph.features), missing), missing=None)
@@ -85,8 +86,9 @@ def told(graph: Graph, fill: Fill) -> list[str]:
     missing = graph.missing
     if missing is None:
         return []
+    missing = _cells(graph, missing)
     columns = np.unique(missing[:, 1])
-    what = f"{len(missing):,} empty cells in {len(columns):,} of {graph.features.shape[1]:,} columns"
+    what = f"{len(missing):,} empty cells in {len(columns):,} of {num_columns(graph):,} columns"
     done = {
         "mean": "take the mean of the nodes that train",
         "zero": "are 0",
@@ -98,12 +100,30 @@ def told(graph: Graph, fill: Fill) -> list[str]:
 def first_cell(graph: Graph, missing: Ids) -> str:
     """Names column and row of the first empty cell, and the user's id of the node."""
     node, column = missing[np.lexsort((missing[:, 0], missing[:, 1]))[0]].tolist()
-    name = f"column {column}" if graph.feature_names is None else f"column {graph.feature_names[column]!r}"
+    text = "" if graph.category_of is None else graph.category_of[column]
+    name = f"column {column}" if graph.feature_names is None else f"column {(text or graph.feature_names[column])!r}"
     own = "" if graph.node_ids is None else f" (id {graph.node_ids[node]})"
     return f"{name}, row {node}{own}"
 
 
+def num_columns(graph: Graph) -> int:
+    """Counts the columns of the table: a column of text is one."""
+    texts = graph.category_of or ()
+    return int(graph.features.shape[1]) - sum(map(bool, texts)) + len(set(texts) - {""})
+
+
+def _cells(graph: Graph, missing: Ids) -> Ids:
+    """Returns empty cells of the table. A text is empty in each of its values."""
+    if graph.category_of is None:
+        return missing
+    texts = graph.category_of
+    first = np.array([not text or texts.index(text) == number for number, text in enumerate(texts)])
+    cells: Ids = missing[first[missing[:, 1]]]
+    return cells
+
+
 def _refusal(graph: Graph, missing: Ids, trained: Path | None) -> str:
+    missing = _cells(graph, missing)
     count = f"{len(missing):,} cell{'s' if len(missing) > 1 else ''} of features {'are' if len(missing) > 1 else 'is'} empty"
     place = f"dataset: {count}, the first in {first_cell(graph, missing)}: "
     if trained is not None:

@@ -25,7 +25,7 @@ def load(settings: Settings, graph: Graph | None = None) -> Graph:
 
     Warnings of the data set are one line each.
     """
-    return replace(with_names(settings, graph), feature_names=None, edge_feature_names=None)
+    return replace(with_names(settings, graph), feature_names=None, category_of=None, edge_feature_names=None)
 
 
 def with_names(settings: Settings, graph: Graph | None = None) -> Graph:

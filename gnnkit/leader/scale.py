@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnkit.errors import UserError
-from gnnkit.graph import Features, Floats, Graph, SparseFeatures, Split
+from gnnkit.graph import Floats, Graph, SparseFeatures, Split
 from gnnkit.graph.features import normalized
 from gnnkit.ranges import one_of, shown
 from gnnkit.settings import SCALES
@@ -37,14 +38,20 @@ class Scale:
             raise ValueError(f"a scale of kind {self.kind} with means {shown(self.mean)}")
 
     @classmethod
-    def standard(cls, features: Floats, rows: npt.NDArray[np.int64]) -> Scale:
+    def standard(cls, features: Floats, rows: npt.NDArray[np.int64], category_of: Sequence[str] | None = None) -> Scale:
         """Finds mean and standard deviation of each column over some rows.
+
+        Columns of 0 and 1 that stand for values of text stay as they are.
 
         Args:
             features: [num_nodes, width].
             rows: [k] ids of the rows.
+            category_of: [width] as of `Graph`. Default: no column is a value of text.
         """
         mean, deviation = _moments(features, rows)
+        if category_of is not None:
+            numbers = _are_numbers(category_of)
+            mean, deviation = np.where(numbers, mean, 0), np.where(numbers, deviation, 1)
         return cls("standard", mean.tolist(), np.where(deviation > 0, deviation, 1).tolist())
 
     def apply(self, graph: Graph) -> Graph:
@@ -89,34 +96,42 @@ def choose(graph: Graph, kind: str) -> tuple[Scale, str]:
     rows = rows if len(rows) else np.arange(graph.num_nodes)
     why = f"features.scale={kind}"
     if kind == "auto":
-        why = uneven(features, rows)
+        why = uneven(graph, rows)
         kind = "standard" if why else "none"
     if kind != "standard":
         return Scale(kind), "" if kind == "none" else "features: each row is divided by its sum (features.scale=row)"
     dense = np.asarray(features)  # sparse rows are refused when the scale is applied
-    return Scale.standard(dense, rows), f"features: standardised by {len(rows):,} nodes that train ({why})"
+    return Scale.standard(
+        dense, rows, graph.category_of
+    ), f"features: standardised by {len(rows):,} nodes that train ({why})"
 
 
-def is_table(features: Features) -> bool:
+def is_table(graph: Graph) -> bool:
     """Says whether columns are those of a table, or have numbers below 0.
 
     Other columns count words or the like. Rows of these may be divided by their sum.
     """
+    features = graph.features
     if isinstance(features, SparseFeatures):
         return bool((features.values < 0).any())
+    if graph.category_of is not None:
+        return True
     return features.shape[1] <= _TABLE or bool((features[:: max(len(features) // _LOOKED_AT, 1)] < 0).any())
 
 
-def uneven(features: Features, rows: npt.NDArray[np.int64]) -> str:
-    """Says how columns differ in scale, in no words where these are even.
+def uneven(graph: Graph, rows: npt.NDArray[np.int64]) -> str:
+    """Says how columns of numbers differ in scale, in no words where these are even.
 
     Args:
-        features: [num_nodes, width].
+        graph: The graph.
         rows: [k] ids of the rows that train.
     """
+    features = graph.features
     if isinstance(features, SparseFeatures) or not len(rows) or not features.shape[1]:
         return ""
     _, deviation = _moments(features, rows[:: max(len(rows) // _LOOKED_AT, 1)])
+    if graph.category_of is not None:
+        deviation = deviation[_are_numbers(graph.category_of)]
     some = deviation[deviation > 0]
     if not len(some):
         return ""
@@ -124,6 +139,11 @@ def uneven(features: Features, rows: npt.NDArray[np.int64]) -> str:
     if some.max() <= _LARGE and not table:
         return ""
     return f"columns have standard deviations of {some.min():.3g} to {some.max():.3g}"
+
+
+def _are_numbers(category_of: Sequence[str]) -> npt.NDArray[np.bool_]:  # [width]
+    """Says which columns are no values of text."""
+    return np.array([not text for text in category_of], np.bool_)
 
 
 def _moments(features: Floats, rows: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:  # [width] each

@@ -14,6 +14,7 @@ import numpy as np
 from gnnkit.dataset.base import both_ways
 from gnnkit.errors import UserError
 from gnnkit.graph import Features, Graph, SparseFeatures
+from gnnkit.leader.categories import aligned, check
 from gnnkit.leader.fill import Fill, told
 from gnnkit.leader.folder import INPUTS
 from gnnkit.leader.rebalanced import resumed_folder
@@ -37,6 +38,8 @@ class Inputs:
     edge_types: list[str] | None = None  # names of relations in order. None: there is one
     scale: Scale = field(default_factory=lambda: Scale("none"))  # of the rows that the model reads
     fill: Fill = field(default_factory=Fill)  # of empty cells, before the scale
+    category_of: list[str] | None = None  # column of text that each of `features` is a value of, or ""
+    text: str = "one_hot"  # of TEXTS, for values that are new
 
     @classmethod
     def of(cls, graph: Graph, inputs: str) -> Inputs:
@@ -48,6 +51,7 @@ class Inputs:
             both_ways(graph.csc),
             reads and _adds_up(graph.features),
             None if graph.edge_type_names is None else list(graph.edge_type_names),
+            category_of=list(graph.category_of) if reads and graph.category_of else None,
         )
 
     @classmethod
@@ -61,9 +65,13 @@ class Inputs:
             found = cls._of(json.loads(path.read_bytes())) if path.exists() else None
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{path} cannot be read: {error}") from error
-        if found is not None and not all(map(_are_names, (found.features, found.edge_features, found.edge_types))):
+        if found is not None and not all(map(_are_names, found.all_names)):
             raise UserError(f"{path} holds no names of columns")
         return found
+
+    @property
+    def all_names(self) -> tuple[list[str] | None, ...]:
+        return self.features, self.edge_features, self.edge_types, self.category_of
 
     def read(self, graph: Graph, folder: Path) -> Graph:
         """Returns a graph as the model reads it: columns in order, filled and scaled.
@@ -77,7 +85,11 @@ class Inputs:
         return self.scale.apply(self.fill.apply(self.ordered(graph, folder), folder))
 
     def ordered(self, graph: Graph, folder: Path) -> Graph:
-        """Puts columns and relations in the order of the trained model."""
+        """Puts columns and relations in the order of the trained model.
+
+        Columns of text have the values of that model then.
+        """
+        graph = aligned(graph, self.features, self.category_of, self.text, folder)
         own, own_edge = (
             None if names is None else list(names) for names in (graph.feature_names, graph.edge_feature_names)
         )
@@ -87,7 +99,8 @@ class Inputs:
             names, place = tuple(self.features or ()), np.argsort(order)
             cells = None if graph.missing is None else np.stack([graph.missing[:, 0], place[graph.missing[:, 1]]], 1)
             features = _ordered(graph.features, order)
-            graph = replace(graph, features=features, feature_names=names, missing=cells)
+            texts = None if self.category_of is None else tuple(self.category_of)
+            graph = replace(graph, features=features, feature_names=names, category_of=texts, missing=cells)
         if edge_order is not None and graph.edge_features is not None:
             names = tuple(self.edge_features or ())
             graph = replace(graph, edge_features=graph.edge_features[:, edge_order], edge_feature_names=names)
@@ -109,20 +122,24 @@ def as_read(settings: Settings, graph: Graph, kept_in: Path) -> tuple[Graph, lis
     it takes. A run that begins anew chooses these. A run that trains, and a store, keep
     the facts in `kept_in`.
     """
-    relied_on, scale, fill, why = _relied_on(settings), Scale("none"), Fill(), ""
+    relied_on, scale, fill, lines = _relied_on(settings), Scale("none"), Fill(), []
+    text = settings.features.text
     if settings.inputs != "features":
         graph = replace(graph, missing=None)  # nobody reads these columns
     if relied_on is not None:
         known, folder = relied_on
-        graph, scale, fill = _as_trained(settings, graph, known, folder), known.scale, known.fill
+        graph, scale, fill, text = _as_trained(settings, graph, known, folder), known.scale, known.fill, known.text
         whole = fill.apply(graph, folder)
     else:
+        if settings.inputs == "features":
+            lines += check(graph, text)
         fill = Fill.of(graph, settings.features.fill)
         whole = fill.apply(graph)
         scale, why = choose(whole, settings.features.scale) if settings.inputs == "features" else (scale, "")
+        lines += [why] if why else []
     if settings.job.keeps_inputs:
-        replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill).save(kept_in)
-    return scale.apply(whole), [*told(graph, fill), *([why] if why else [])]
+        replace(Inputs.of(graph, settings.inputs), scale=scale, fill=fill, text=text).save(kept_in)
+    return scale.apply(whole), [*told(graph, fill), *lines]
 
 
 def _relied_on(settings: Settings) -> tuple[Inputs, Path] | None:

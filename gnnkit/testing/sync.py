@@ -24,13 +24,15 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
 
     The ranks have unequal shares of rows. The servers of the synchronisation are
     further ranks.
-    Where the ranks' own mean gradients are equal, all ranks must come to the parameters
-    of one process. An exact synchronisation must do so where these gradients differ
-    too. A synchronisation without lockstep must end with finite parameters.
+    An exact synchronisation must come to the parameters of one process. Another one
+    may change the gradient, as signSGD does: where the ranks' own mean gradients are
+    equal, all ranks must come to equal parameters, and these must go downhill. A
+    synchronisation without lockstep must end with finite parameters.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
-    exact = make().exact and make().lockstep
+    first = parameters_to_vector(model.parameters()).detach()
+    lockstep, exact = make().lockstep, make().exact and make().lockstep
     for alike in (True, False):
         results = Threads.run(
             functools.partial(_on_rank, make, model, alike), len(SHARES) + make().servers, timeout=TIMEOUT
@@ -38,10 +40,14 @@ def check_sync(make: Callable[[], GradientSync]) -> None:
         expected = _expected(model, alike)
         for rank, found in enumerate(results[: len(SHARES)]):
             assert found is not None
+            assert results[0] is not None
             assert bool(found.isfinite().all()), f"rank {rank} comes to parameters that are not finite"
-            if exact or (alike and make().lockstep):
+            if exact:
                 kind = "equal" if alike else "different"
                 assert_close(found, expected, f"parameters of rank {rank} after {kind} gradients, against one process")
+            elif alike and lockstep:
+                assert_close(found, results[0], f"parameters of rank {rank} after equal gradients, against rank 0")
+                assert (found - first) @ (expected - first) > 0, f"rank {rank} goes uphill after equal gradients"
 
 
 def _on_rank(make: Callable[[], GradientSync], model: nn.Module, alike: bool, world: Communicator) -> Tensor | None:

@@ -93,6 +93,19 @@ def test_a_build_without_rust_ends_in_one_line(hook: str) -> None:
     assert found.returncode == 0
 
 
+def test_a_copy_of_the_sources_without_the_link_to_conf_ends_in_one_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "packaging", tmp_path / "packaging")
+    shutil.copytree(ROOT / "gnnkit", tmp_path / "gnnkit", ignore=lambda *_: {"conf", "__pycache__"})
+    for command in (["-c", "import gnnkit_build; gnnkit_build.build_wheel"], ["-m", "gnnkit", "strategy=auto"]):
+        where = {**os.environ, "PYTHONPATH": f"{tmp_path}:{tmp_path / 'packaging'}"}
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, env=where, cwd=tmp_path, check=False
+        )
+        assert done.returncode in (1, 2)
+        assert done.stderr.count("\n") == 1
+        assert "ln -s ../conf" in done.stderr
+
+
 def test_the_main_job_runs_from_an_empty_environment(built: Path, uv: str, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     python = environment / "bin" / "python"

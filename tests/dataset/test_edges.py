@@ -243,7 +243,7 @@ def test_a_table_of_edges_may_be_empty(tmp_path: Path, files: dict[str, Any]) ->
         ({"nodes_csv": NODES.replace("2,0\n", "2,-inf\n")}, r"nodes.csv, column 'f1', row 1: -inf is not finite"),
         (
             {"nodes_csv": NODES.replace("2,0\n", "2,red\n")},
-            r"nodes.csv, column 'f1' holds string, expected numbers: dataset.ignore=\[f1\] leaves the column out",
+            r"nodes.csv, column 'f1' holds numbers, and 'red': leave a cell without a number empty: dataset.ignore=\[f1\]",
         ),
         (
             {"edges_csv": EDGES.replace("2,8", "2,")},
@@ -529,8 +529,17 @@ def test_columns_may_be_left_out_of_either_table(tmp_path: Path) -> None:
     assert graph.feature_names == ("f1",)
     assert graph.edge_features is graph.csc.weight is None
     (tmp_path / "nodes.csv").write_text("id,town,label,x,kin\n10,York,a,1,p\n20,Bath,b,2,q\n30,Hull,a,3,r\n")
-    with pytest.raises(UserError, match=r"'town' holds string, .*: dataset.ignore=\[town,kin\] leaves the column out"):
+    assert load(tmp_path).category_of == ("town", "town", "town", "", "kin", "kin", "kin")
+    for name in ("edges.csv", "nodes.csv"):
+        (tmp_path / name).unlink(missing_ok=True)
+    rows = "\n".join(f"{row},u{row},v{row},{row},2024-05-0{1 + row % 9}" for row in range(300))
+    (tmp_path / "nodes.csv").write_text(f"id,town,kin,x,day\n{rows}\n")
+    (tmp_path / "edges.csv").write_text("src,dst\n1,2\n")
+    told = r"'town' is text with 300 different .* 256 .*: dataset.ignore=\[town,kin,day\] leaves the column out"
+    with pytest.raises(UserError, match=told):
         load(tmp_path)
+    with pytest.raises(UserError, match=r"'day' holds date32\[day\], expected numbers or text, such as a date in days"):
+        load(tmp_path, ignore=["town", "kin"])
     with pytest.raises(UserError, match=r"dataset.ignore=\['twon'\]: no column 'twon' in nodes.csv or edges.csv"):
         load(tmp_path, ignore=["twon"])
     with pytest.raises(UserError, match=r"dataset.ignore=3 must be a list of names of columns"):

@@ -137,6 +137,7 @@ REFUSED = [
     ["partition.border=min_words"],
     ["input_rows=sparse"],
     ["features.fill=mean"],
+    ["features.text=known"],
     ["task=link_prediction"],
 ]
 

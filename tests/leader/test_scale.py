@@ -67,8 +67,10 @@ def test_a_constant_column_becomes_zero() -> None:
     ids=["table", "even", "large", "words", "sparse", "constant", "none"],
 )
 def test_only_uneven_dense_columns_are_scaled_without_being_asked(features: Any, expected: str) -> None:
-    assert uneven(features, np.arange(len(features))).startswith(expected)
-    assert (uneven(features, np.arange(len(features))) == "") == (expected == "")
+    none = np.empty(0, np.int64)
+    graph = Graph.from_edges(none, none, len(features), features=features)
+    assert uneven(graph, np.arange(len(features))).startswith(expected)
+    assert (uneven(graph, np.arange(len(features))) == "") == (expected == "")
 
 
 def test_auto_says_what_it_does_and_leaves_even_columns_to_the_bit() -> None:

@@ -117,6 +117,14 @@ def test_a_model_learns_from_plain_tensors_alone() -> None:
     assert torch.equal(model(x, edges()), model(x, edges()))
 
 
+@pytest.mark.slow
+def test_torch_export_of_a_call_on_edges_is_refused_with_the_function_that_writes_a_file() -> None:
+    if not hasattr(torch.compiler, "is_exporting"):
+        pytest.skip("torch does not say that it exports")
+    with pytest.raises(UserError, match=r"gnnkit.export\(run, 'model.pt2'\) writes the file"):
+        torch.export.export(GCN(WIDTH, 3).eval(), (torch.randn(NODES, WIDTH), edges()))
+
+
 @pytest.mark.parametrize(
     ("given", "keys", "told"),
     [

@@ -137,7 +137,7 @@ def _write_nodes(
         raise UserError("coordinates.npy must have 2 or 3 columns")
     names_of("feature_names", names, width)
     classes = None if graph.class_names is None else list(graph.class_names)
-    return {"class_names": classes, "feature_names": names}
+    return {"class_names": classes, "feature_names": names, "category_of": None}
 
 
 def _edge_names(found: Counted) -> dict[str, list[str] | None]:

@@ -149,6 +149,11 @@ def write_features(
     path = folder.root / "features.npy"
     if source is not None and columns and path.exists():
         raise UserError(f"features.npy and {source.title} both hold features")
+    if source is not None and (texts := [name for name in columns if is_text(source.types()[name])]):
+        raise UserError(
+            f"{source.title}, column {texts[0]!r} holds text, which job=import does not read: job=partition dataset=edges "
+            f"does, and dataset.ignore=[{','.join(texts)}] leaves the column out"
+        )
     teller.begin("writing features")
     if source is not None and columns:
         return _from_table(folder, source, columns, count, target, teller)

@@ -14,7 +14,6 @@ from gnnkit.jobs.compare import measured
 from gnnkit.jobs.compare.table import Row, Table
 from gnnkit.jobs.compare.ways import Way, parse
 from gnnkit.jobs.order import Order
-from gnnkit.jobs.redacted import command
 from gnnkit.jobs.report import after_comparison
 from gnnkit.jobs.sweep.job import DONE, FAILED, Outcome, SweepJob
 from gnnkit.jobs.sweep.runner import Runner
@@ -123,7 +122,7 @@ class _Comparison:
 
     def _work(self, job: SweepJob) -> int:
         """Does a run, in the process of the run."""
-        say(command(job.overrides, self.order.program))
+        say(self.order.command(job.overrides))
         return exit_code(lambda: dispatch.start(self._ordered(job)).exit_code)
 
     def _table(self) -> Table:
@@ -150,7 +149,7 @@ class _Comparison:
             "summary": table.sentence(),
             "failed": len(outcomes) - len(done),
             "seconds_total": seconds,
-            "command": command(self.order.overrides, self.order.program),
+            "command": self.order.command(self.order.overrides),
         }
         text = "\n".join([*self._shown(table), f"{runs}, written to {self.folder}"])
         result = Result("compare", figures, text, self.folder)

@@ -179,7 +179,8 @@ class _Sweep:
         """Does a job, in the process of the job."""
 
         def work() -> int:
-            return dispatch.start(Order(job.settings, folder=job.folder, overrides=job.overrides)).exit_code
+            order = Order(job.settings, folder=job.folder, overrides=job.overrides, options=self.command.options)
+            return dispatch.start(order).exit_code
 
         say(f"gnnkit {' '.join(self._arguments(job))}")
         return exit_code(work)
