@@ -52,6 +52,7 @@ MAX_WORKERS = 2**16
 MAX_RESTARTS = 1000
 MAX_KEPT = 1000  # checkpoints of a run
 MAX_RUNS = 64  # that one report compares
+MOST_EPOCHS_UNSEEN = 10  # between two evaluations, of trainer.check_val_every_n_epoch=auto
 MAX_SCALE = 1e6  # of first learned rows
 WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
 MAX_SEEDS = 100  # of job=compare
@@ -921,6 +922,9 @@ def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank
     if config["trainer"]["progress_bar"] == "auto":
         config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
+    if config["trainer"]["check_val_every_n_epoch"] == "auto":
+        epochs = whole("trainer.max_epochs", config["trainer"]["max_epochs"], 1, MAX_COUNT)
+        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), MOST_EPOCHS_UNSEEN)
     return tuple(notes)
 
 
