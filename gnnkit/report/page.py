@@ -249,7 +249,8 @@ def _balance(run: Run) -> Markup:
 def _layouts(run: Run) -> Markup:
     """Lists the layouts that the leader compared, each with its figures."""
     layouts = _items(run.decision.get("layouts"))
-    found = _one_chosen({str(name): figures for name, figures in layouts if isinstance(figures, Mapping)})
+    given = {str(name): figures for name, figures in layouts if isinstance(figures, Mapping)}
+    found = _one_chosen(given, str(run.result.get("partition")))
     columns = {title: path for title, path in _LAYOUT.items() if any(_in(each, path) for each in found.values())}
     rows = [(name, *(_cell(each, path) for path in columns.values())) for name, each in found.items()]
     why = element("p", run.result["why"]) if run.result.get("why") else ""
@@ -259,12 +260,18 @@ def _layouts(run: Run) -> Markup:
     return joined([element("h3", "Layouts that the leader compared"), why, listed])
 
 
-def _one_chosen(layouts: dict[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Marks the layout that was chosen, where one of a name has its figures too."""
+def _one_chosen(layouts: dict[str, Mapping[str, Any]], named: str) -> dict[str, Mapping[str, Any]]:
+    """Marks the layout that was chosen, where one of a name has its figures too.
+
+    Args:
+        layouts: Figures by name, among these `chosen`.
+        named: The name that the run gave.
+    """
     chosen = layouts.get("chosen")
     same = [name for name, figures in layouts.items() if name != "chosen" and figures == chosen]
     if not same:
         return layouts
+    same = [named] if named in same else same
     names = {name: f"{name} (chosen)" if name in same else name for name in layouts if name != "chosen"}
     return {shown: layouts[name] for name, shown in names.items()}
 

@@ -119,7 +119,8 @@ def _drawn(
     classes = _tints([name for way, names in groups.items() if way != "rank" for name in names])
     layers = [_layer(way, places, names, tints.get(way, classes), notes, radius) for way, names in groups.items()]
     caption = _what(run, len(owner), whole)
-    return Figure("graph", "The graph", caption, _SIDE + 26 + 15 * (_ROWS - 1), tuple(shapes), layers=tuple(layers))
+    height = max(shape.y for layer in layers for shape in layer.shapes if isinstance(shape, Text)) + 10
+    return Figure("graph", "The graph", caption, height, tuple(shapes), layers=tuple(layers))
 
 
 def _told(groups: Mapping[str, Sequence[str]]) -> list[list[str]]:
@@ -174,7 +175,7 @@ def _layer(
 def _what(run: Run, count: int, whole: bool) -> str:
     every = number(run.partition.get("num_nodes")) or 0
     of = f"All {count:,} nodes." if whole else f"A sample: {count:,} of {every:,.0f} nodes, some neighbourhoods."
-    return f"{of} Dark lines are edges between ranks."
+    return f"{of} Strong lines are edges between ranks."
 
 
 def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:

@@ -24,7 +24,7 @@ h2{font-size:1.15rem;margin:2.2rem 0 .6rem;padding-bottom:.25rem;border-bottom:1
 p{margin:.4rem 0;max-width:60rem}
 code{font:.86em ui-monospace,"DejaVu Sans Mono",monospace;background:var(--panel);padding:.1em .35em;border-radius:4px}
 .muted{color:var(--muted)}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.7rem;margin:1rem 0}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(8.7rem,1fr));gap:.7rem;margin:1rem 0}
 .card{background:var(--panel);border-radius:8px;padding:.55rem .8rem}
 .card b{display:block;font-size:1.3rem;font-variant-numeric:tabular-nums}
 .card span{color:var(--muted);font-size:.82rem}
@@ -62,8 +62,8 @@ border:1px solid var(--grid);border-radius:6px;cursor:pointer}
 .wide thead th{position:sticky;top:0;background:var(--panel)}
 a{color:var(--c0)}
 #live{font-weight:600}
-@media(max-width:34rem){.wide thead th{white-space:normal}.wide td.number,.wide th.number{padding:.22rem .35rem;min-width:0}
-.wide tbody th{min-width:4rem;max-width:8rem}}
+@media(max-width:34rem){.wide table{font-size:.78rem}.wide thead th{white-space:normal;vertical-align:bottom}
+.wide td.number,.wide th.number{padding:.22rem 0 .22rem .4rem;min-width:0}.wide tbody th{min-width:4rem;max-width:7rem;padding-right:0}}
 @media print{body{max-width:none}figure{break-inside:avoid}}
 """
 
