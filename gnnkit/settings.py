@@ -87,6 +87,7 @@ _KEYS = (
     "compare",
     "init",
     "report",
+    "report_port",
     "profile",
     "restarts",
     "runs",
@@ -391,7 +392,8 @@ class Settings:
     compare: CompareSettings
     init: InitSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
-    report: bool = True  # whether a training run leaves report.html
+    report: bool | Literal["live"] = True  # whether a training run leaves report.html, or serves it too
+    report_port: int = 0  # of report=live. 0: any
     profile: bool = False  # whether a training run leaves trace.json
     restarts: int = 0  # times that training goes on after ranks have died
     runs: tuple[str, ...] = ()  # of job=report: the run folders
@@ -417,7 +419,12 @@ class Settings:
     @property
     def draws_report(self) -> bool:
         """Whether the run leaves `report.html`."""
-        return self.job.trains and self.report
+        return self.job.trains and bool(self.report)
+
+    @property
+    def serves_report(self) -> bool:
+        """Whether a page is served while the run trains."""
+        return self.job.trains and self.report == "live"
 
     @property
     def is_open(self) -> bool:
@@ -533,7 +540,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         plan=plan,
         compare=_compare(job, config["compare"]),
         init=_init(job, config["init"]),
-        report=switch("report", config["report"]),
+        report=(report := _report(config["report"])),
+        report_port=_report_port(report, config["report_port"]),
         profile=switch("profile", config["profile"]),
         restarts=whole("restarts", config["restarts"], 0, MAX_RESTARTS),
         runs=_runs(job, config["runs"]),
@@ -541,6 +549,18 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         notes=notes,
         read_otherwise=() if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments),
     )
+
+
+def _report(value: object) -> bool | Literal["live"]:
+    return "live" if value == "live" else switch("report", value, what="true, false or live")
+
+
+def _report_port(report: bool | str, value: object) -> int:
+    """Returns the port. Raises `UserError` where no page is served."""
+    port: int = whole("report_port", value, 0, 2**16 - 1)
+    if port and report != "live":
+        raise UserError(f"report_port={port}: only report=live serves a page, leave it out")
+    return port
 
 
 def _input_rows(inputs: str, rows: object) -> str:
@@ -631,6 +651,12 @@ def num_gpus() -> int:
 def in_notebook() -> bool:
     """Says whether a notebook shows what this process prints: lines, no display."""
     return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
+def in_ipython() -> bool:
+    """Says whether IPython or a notebook shows the errors of this process."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return shell() is not None
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:

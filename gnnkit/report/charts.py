@@ -99,8 +99,9 @@ def curves(
     every = [point for each in drawn for point in each.points]
     names, top = legend([(each.name, each.colour) for each in drawn])
     top += 0 if mark is None else 10
+    height = HEIGHT + max(top - TOP, 0)  # a long legend makes no low chart
     x = Axis.around([point[0] for point in every], LEFT, WIDTH - RIGHT)
-    y = Axis.around([point[1] for point in every], HEIGHT - BOTTOM, top)
+    y = Axis.around([point[1] for point in every], height - BOTTOM, top)
     mark = mark if mark is not None and x.low <= mark[0] <= x.high else None
     shapes = [*_frame(x, y, x_name), *_marked(x, y, mark), *_lines(x, y, x_name, drawn)]
     numbers = {
@@ -111,7 +112,7 @@ def curves(
         "curves": [[each.name, each.colour, each.dots, _rounded(each.points)] for each in drawn],
     }
     plot = Plot(tuple(shapes), json.dumps(numbers, separators=(",", ":")))
-    return Figure(name, title, caption, HEIGHT, tuple(names), plot)
+    return Figure(name, title, caption, height, tuple(names), plot)
 
 
 def _rounded(points: Sequence[Point]) -> list[list[float]]:

@@ -64,7 +64,7 @@ def write(run: Run, folder: Path) -> Path:
     return save(_title(run), body, figures, folder)
 
 
-def served(run: Run, status: str) -> str:
+def served_page(run: Run, status: str) -> str:
     """Returns the page of a run that goes on. The page looks for news by itself.
 
     Args:
@@ -104,7 +104,7 @@ def _content(run: Run) -> tuple[list[Markup], list[Figure]]:
     return body, figures
 
 
-def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: Path) -> Path:
+def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: Path, *, paints: bool = True) -> Path:
     """Writes a page, and a PNG of each figure.
 
     Args:
@@ -112,8 +112,11 @@ def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: 
         body: Content of the page.
         figures: The figures of the content.
         folder: Where the files go.
+        paints: Whether to paint PNGs, which takes longer. Default: yes.
     """
     write_atomically(folder / PAGE, _document(title, body, _POLICY).encode())
+    if not paints:
+        return folder / PAGE
     (folder / FIGURES).mkdir(exist_ok=True)
     for figure in figures:
         (folder / FIGURES / f"{figure.name}.png").write_bytes(png(figure))

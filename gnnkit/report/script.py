@@ -130,7 +130,7 @@ const chart = group => {
 };
 
 const sortable = table => [...table.tHead.rows[0].cells].forEach((head, column) => {
-  const key = row => row.cells[column].dataset.value ?? row.cells[column].textContent.replaceAll(",", "");
+  const key = row => row.cells[column].querySelector("data")?.value ?? row.cells[column].textContent.replaceAll(",", "");
   const sort = () => {
     const falls = head.ariaSort !== "descending", rows = [...table.tBodies[0].rows];
     const numeric = rows.every(row => key(row).trim() === "" || !isNaN(key(row)));

@@ -33,7 +33,9 @@ figure,.panel{break-inside:avoid;margin:0 0 1.2rem;background:var(--panel);borde
 figure h3,.panel h3{font-size:.98rem;margin:0 0 .3rem}
 figcaption{color:var(--muted);font-size:.82rem;line-height:1.4;margin-top:.3rem}
 svg{display:block;width:100%;height:auto;font-family:inherit}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto;background:linear-gradient(to left,var(--panel) 30%,transparent) right/2.5rem 100% no-repeat local,
+linear-gradient(to left,var(--muted),transparent) right/.5rem 100% no-repeat scroll}
+body>.scroll,body>details .scroll{background:none}
 table{border-collapse:collapse;font-size:.88rem;overflow-wrap:normal}
 th,td{padding:.22rem .8rem .22rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid);font-weight:400}
 thead th{font-weight:600;white-space:nowrap}
