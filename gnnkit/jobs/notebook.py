@@ -37,6 +37,7 @@ class Bar:
         task = settings.task.create()
         self.main, self._sign = task.progress, -1 if task.is_lower_better(task.progress) else 1
         self._path, self._max, self._place = folder / EPOCHS, settings.trainer.max_epochs, 0
+        self._names = tuple(dict.fromkeys(("train_loss", "val_loss", self.main)))
         self._figures: dict[str, float] = {}
         self._first, self._epoch, self._begun = 0, 0, 0.0  # epochs from 1, seconds of `time.monotonic`
         self._best: tuple[float, int] | None = None  # value and epoch of the best evaluation
@@ -63,7 +64,10 @@ class Bar:
         """How far the run is, in words."""
         if not self._epoch:
             return f"epoch 0/{self._max}  preparing the graph and the workers"
-        parts = [f"epoch {self._epoch}/{self._max}", *(f"{name} {value:.4f}" for name, value in self._figures.items())]
+        parts = [
+            f"epoch {self._epoch}/{self._max}",
+            *(f"{name} {self._figures[name]:.4f}" for name in self._names if name in self._figures),
+        ]
         if self._best is not None:
             parts.append(f"best {self._best[0]:.4f} in epoch {self._best[1]}")
         if self._first < self._epoch < self._max:
@@ -96,7 +100,7 @@ class Bar:
     def _take(self, line: dict[str, Any]) -> None:
         epoch = line["epoch"] + 1
         figures = {"train_loss": line.get("train_loss")} | line.get("figures", {})
-        kept = {name: figures.get(name) for name in ("train_loss", "val_loss", self.main)}
+        kept = {name: figures.get(name) for name in self._names}
         self._figures |= {name: value for name, value in kept.items() if value is not None and math.isfinite(value)}
         value = kept[self.main]
         if value is not None and (self._best is None or self._sign * (value - self._best[0]) > 0):
