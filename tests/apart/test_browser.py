@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gnnkit.report import compare, read_run, write
+from gnnkit.jobs.live import served
+from gnnkit.report import Sweep, compare, read_run, write, write_sweep
+from tests.jobs.test_live import order as live_order
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder
+from tests.report.test_sweep_page import swept
 
 pytestmark = pytest.mark.slow
 FIGURES = ["loss", "figures_accuracy", "confusion", "timeline", "time", "graph", "words", "edges", "nodes", "caches"]
@@ -195,6 +200,54 @@ def test_no_column_of_a_table_is_cut(browser: Browser, tmp_path: Path) -> None:
     assert browser.evaluate(lacks) == [0, 0]
     browser.open(page, 400)
     assert browser.evaluate(lacks)[0] == 0
+
+
+def test_the_page_of_a_sweep_is_sorted_by_a_click_and_fits(browser: Browser, tmp_path: Path) -> None:
+    runs = swept(tmp_path, 9, more=HOSTILE)
+    run_folder(runs[8].folder)
+    page = write_sweep(Sweep(runs, "val_accuracy", False, ["val_accuracy", "train_loss"]), tmp_path)
+    for width in WIDTHS:
+        browser.open(page, width)
+        assert [name for name, *_ in browser.evaluate(SIZES)] == ["parallel", "importance", "figure"]
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate(WIDER) == []
+        assert browser.evaluate(CUT_OFF) == []
+        assert browser.evaluate(FAINT) == []
+        if folder := os.environ.get("GNNKIT_SCREENSHOTS"):
+            browser.screenshot(Path(folder) / f"sweep-{width}.png")
+    first = "document.querySelector('.sortable').tBodies[0].rows[0].cells[0].innerText"
+    head = "[...document.querySelectorAll('.sortable')][0].tHead.rows[0].cells[4]"
+    assert browser.evaluate(first) == "0"
+    browser.evaluate(f"{head}.click()")
+    assert browser.evaluate(f"{head}.innerText") == "val_accuracy"
+    assert browser.evaluate(first) == "8"
+    check_quiet(browser, page)
+
+
+def wait_for(browser: Browser, text: str) -> bool:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if text in browser.evaluate("document.body.innerText"):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_a_served_page_renews_itself_and_says_when_the_run_has_ended(browser: Browser, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", text=HOSTILE)
+    (folder / "result.json").unlink()
+    with served(live_order(folder)) as address:
+        browser.open(address, 1400)
+        assert wait_for(browser, "epoch 12 of 20")
+        browser.evaluate("document.querySelectorAll('#graph input')[1].click()")
+        with (folder / "epochs.jsonl").open("a") as file:
+            file.write(json.dumps({"epoch": 12, "train_loss": 0.1}) + "\n")
+        assert wait_for(browser, "epoch 13 of 20")
+        assert browser.evaluate("document.querySelectorAll('#graph input')[1].checked")
+        browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, "loss", 0.5))
+        assert "train_loss" in browser.evaluate("document.querySelector('#loss .tip').innerText")
+    assert wait_for(browser, "The run has ended")
+    assert browser.evaluate("document.querySelectorAll('figure').length") > 5
 
 
 def test_a_comparison_shows_what_differs_in_a_narrow_window(browser: Browser, tmp_path: Path) -> None:
