@@ -106,9 +106,14 @@ def _curves(run: Run, name: str, metric: str, names: list[str], best: Best | Non
     )
     if best is None:
         return [curves(name, title, measured, drawn)]
-    kept = "its model was kept" if best.kept else "the last model was kept, trainer.monitor keeps the best"
-    caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}: {kept}."
+    caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_what_was_kept(run, best)}."
     return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
+
+
+def _what_was_kept(run: Run, best: Best) -> str:
+    if run.number("epochs") is None:  # it goes on
+        return " so far"
+    return ": its model was kept" if best.kept else ": the last model was kept, trainer.monitor keeps the best"
 
 
 def _tint(name: str, index: int) -> str:

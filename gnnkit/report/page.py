@@ -355,7 +355,7 @@ def _caches(run: Run) -> list[Figure]:
 def _what_was_run(run: Run) -> Markup:
     result = run.result
     rows = [(name, spelt(result[name])) for name in _RUN if name in result]
-    rows += [("folder", str(run.folder)), ("versions", spelt(result.get("versions", {})))]
+    rows += [("folder", str(run.folder)), *([("versions", spelt(result["versions"]))] if "versions" in result else [])]
     shown = {*_RUN, "versions", "command", "why", "words_between", "confusion", "per_class", "phases"}
     rest = [(name, spelt(value)) for name, value in result.items() if name not in shown]
     parts = [element("h2", "What was run")]

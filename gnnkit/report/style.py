@@ -9,7 +9,7 @@ LIGHT = {
     "c5": "#1b9fb5", "c6": "#a8701f", "c7": "#e06fae", "c8": "#7a8b16", "c9": "#6b7785",
 }  # fmt: skip
 DARK = {
-    "paper": "#14171a", "panel": "#1d2125", "ink": "#e8eaed", "muted": "#a3adb8", "grid": "#363c43", "shade": "#8fa6c2",
+    "paper": "#14171a", "panel": "#1d2125", "ink": "#e8eaed", "muted": "#a3adb8", "grid": "#363c43", "shade": "#54708f",
     "c0": "#7aa5f5", "c1": "#f2a44b", "c2": "#5cc79b", "c3": "#f0808e", "c4": "#b794f0",
     "c5": "#59cbdd", "c6": "#cf9c52", "c7": "#f29fcc", "c8": "#b3c44a", "c9": "#9aa6b3",
 }  # fmt: skip
