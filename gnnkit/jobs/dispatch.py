@@ -201,7 +201,7 @@ def start(order: Order) -> Result:
     Returns the result, on the leader. Other ranks of a run that was started from
     outside get one without figures.
     """
-    begin(silent=shows_bar(order.settings))
+    begin(silent=shows_bar(order))
     job = _BY_NAME[order.settings.job.name]
     if not (order.is_leader or job.on_ranks):
         return Result(order.settings.job.name, {})

@@ -22,7 +22,7 @@ def following(order: Order) -> Iterator[Callable[[], None]]:
             from gnnkit.jobs.live import served
 
             held.enter_context(served(order))
-        if not (shows_bar(settings) and order.source.trains):
+        if not shows_bar(order):
             yield lambda: None
             return
         bar = Bar(settings, order.run_folder)

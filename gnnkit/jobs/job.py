@@ -193,7 +193,7 @@ class OnRanks(Run):
 def _told(order: Order, result: Result) -> Result:
     """Writes and prints the result, and draws the report of a training run."""
     result.save(order.run_folder)
-    say(result.line() if shows_bar(order.settings) else result.table())
+    say(result.line() if shows_bar(order) else result.table())
     if order.settings.draws_report:
         phase("drawing report.html")
         after_run(order.run_folder)

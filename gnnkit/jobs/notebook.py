@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gnnkit.jobs.order import Order
 from gnnkit.leader.folder import EPOCHS
 from gnnkit.leader.rates import duration
 from gnnkit.settings import Settings, in_notebook
@@ -17,9 +18,10 @@ from gnnkit.settings import Settings, in_notebook
 _EVERY = 0.5  # seconds between two looks
 
 
-def shows_bar(settings: Settings) -> bool:
+def shows_bar(order: Order) -> bool:
     """Says whether this process shows a bar in place of lines."""
-    return settings.job.trains and settings.trainer.progress_bar and in_notebook()
+    settings = order.settings
+    return settings.job.trains and order.source.trains and settings.trainer.progress_bar and in_notebook()
 
 
 class Bar:

@@ -48,7 +48,7 @@ def run_ranks(
 
         def start(job: RankJob) -> dict[str, Any]:
             one = functools.partial(work, job)
-            one = functools.partial(_on_one_stream, one) if shows_bar(settings) else one
+            one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
             return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
 
         job = RankJob(settings, folder, prepared, order.model)

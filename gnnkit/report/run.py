@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.leader.folder import COORDINATION, EPOCHS, PICTURE
+from gnnkit.leader.folder import CLASSES, COORDINATION, EPOCHS, PICTURE
 from gnnkit.ranges import shown
 from gnnkit.storage import check_regular, read_npy
 
-RESULT, CONFIG, PREDICTIONS, CLASSES = "result.json", "config.yaml", "predictions.npy", "classes.json"
+RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_BYTES = 1 << 26  # of a file. A longer `epochs.jsonl` is read in part
 KINDS = ("wait", "compute", "exchange", "sync")
 

@@ -13,6 +13,7 @@ import pytest
 from gnnkit import config, settings
 from gnnkit.jobs import notebook
 from gnnkit.jobs.notebook import Bar, shows_bar
+from gnnkit.jobs.order import Order
 from gnnkit.launch import phases
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "workers=2", "trainer.max_epochs=20"]
@@ -80,11 +81,12 @@ def test_the_least_error_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_only_training_in_a_notebook_has_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not shows_bar(settled("trainer.progress_bar=true"))
+    assert not shows_bar(Order(settled("trainer.progress_bar=true")))
     monkeypatch.setattr(notebook, "in_notebook", lambda: True)
-    assert shows_bar(settled("trainer.progress_bar=true"))
-    assert not shows_bar(settled("trainer.progress_bar=false"))
-    assert not shows_bar(settled("trainer.progress_bar=true", "job=verify"))
+    assert shows_bar(Order(settled("trainer.progress_bar=true")))
+    assert not shows_bar(Order(settled("trainer.progress_bar=false")))
+    assert not shows_bar(Order(settled("trainer.progress_bar=true", "job=verify")))
+    assert not shows_bar(Order(settled("trainer.progress_bar=true", "model=pagerank")))
     phases.begin(silent=True)
     phases.phase("cutting")
     phases.begin()
