@@ -1,4 +1,4 @@
-"""The error that users can mend."""
+"""The error that users can mend, and the end by an interrupt."""
 
 from __future__ import annotations
 
@@ -8,3 +8,10 @@ class UserError(ValueError):
 
     The command prints one line and exits with 2.
     """
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that was interrupted, with the way to go on. Notebooks show one line."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"interrupted: {self}"]

@@ -54,6 +54,7 @@ MAX_WORKERS = 2**16
 MAX_RESTARTS = 1000
 MAX_KEPT = 1000  # checkpoints of a run
 MAX_RUNS = 64  # that one report compares
+MOST_EPOCHS_UNSEEN = 10  # between two evaluations, of trainer.check_val_every_n_epoch=auto
 MAX_SCALE = 1e6  # of first learned rows
 WAYS = ["vertex_centric", "preset_workload", "individual_sample", "joint_sample"]  # of job=compare
 MAX_SEEDS = 100  # of job=compare
@@ -89,6 +90,7 @@ _KEYS = (
     "compare",
     "init",
     "report",
+    "report_port",
     "profile",
     "restarts",
     "runs",
@@ -407,7 +409,8 @@ class Settings:
     compare: CompareSettings
     init: InitSettings
     composed: Mapping[str, Any]  # as plain data, for config.yaml
-    report: bool = True  # whether a training run leaves report.html
+    report: bool | Literal["live"] = True  # whether a training run leaves report.html, or serves it too
+    report_port: int = 0  # of report=live. 0: any
     profile: bool = False  # whether a training run leaves trace.json
     restarts: int = 0  # times that training goes on after ranks have died
     runs: tuple[str, ...] = ()  # of job=report: the run folders
@@ -433,7 +436,12 @@ class Settings:
     @property
     def draws_report(self) -> bool:
         """Whether the run leaves `report.html`."""
-        return self.job.trains and self.report
+        return self.job.trains and bool(self.report)
+
+    @property
+    def serves_report(self) -> bool:
+        """Whether a page is served while the run trains."""
+        return self.job.trains and self.report == "live"
 
     @property
     def is_open(self) -> bool:
@@ -568,7 +576,8 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         plan=plan,
         compare=_compare(job, config["compare"]),
         init=_init(job, config["init"]),
-        report=switch("report", config["report"]),
+        report=(report := _report(config["report"])),
+        report_port=_report_port(report, config["report_port"]),
         profile=switch("profile", config["profile"]),
         restarts=whole("restarts", config["restarts"], 0, MAX_RESTARTS),
         runs=_runs(job, config["runs"]),
@@ -576,6 +585,18 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         notes=notes,
         read_otherwise=() if checkpoint is None else read_otherwise(checkpoint, dataset.name, dataset.arguments),
     )
+
+
+def _report(value: object) -> bool | Literal["live"]:
+    return "live" if value == "live" else switch("report", value, what="true, false or live")
+
+
+def _report_port(report: bool | str, value: object) -> int:
+    """Returns the port. Raises `UserError` where no page is served."""
+    port: int = whole("report_port", value, 0, 2**16 - 1)
+    if port and report != "live":
+        raise UserError(f"report_port={port}: only report=live serves a page, leave it out")
+    return port
 
 
 def _input_rows(inputs: str, rows: object) -> str:
@@ -666,6 +687,12 @@ def num_gpus() -> int:
 def in_notebook() -> bool:
     """Says whether a notebook shows what this process prints: lines, no display."""
     return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
+def in_ipython() -> bool:
+    """Says whether IPython or a notebook shows the errors of this process."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return shell() is not None
 
 
 def _check_keys(config: Mapping[str, Any]) -> None:
@@ -985,6 +1012,9 @@ def _replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank
     if config["trainer"]["progress_bar"] == "auto":
         config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
     switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
+    if config["trainer"]["check_val_every_n_epoch"] == "auto":
+        epochs = whole("trainer.max_epochs", config["trainer"]["max_epochs"], 1, MAX_COUNT)
+        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), MOST_EPOCHS_UNSEEN)
     return tuple(notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ CORNERS: list[Edges] = [
 def test_a_graph_says_in_a_line_how_large_it_is() -> None:
     graph = Graph.from_edges([0, 1], [1, 2], 3, features=np.zeros((3, 4)), labels=[0, 1, 1], split=[1, 1, 3])
     assert repr(graph) == "Graph(3 nodes, 2 edges, 4 features, 2 classes, 2 train, 0 val, 1 test)"
+    shown = replace(graph, class_names=("<b>", "c"))._repr_html_()
+    assert re.findall(r">([^<]+)</t[hd]>", shown)[:4] == ["nodes", "3", "edges", "2"]
+    assert "2 classes: &lt;b&gt;, c</td>" in shown
 
 
 @st.composite

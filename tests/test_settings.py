@@ -194,7 +194,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "write": ["weights", ["predictions", "rows"], 3],
     "write_format": ["csv", "", 3, ["npy"]],
     "output": [""],
-    "report": ["yes", 1],
+    "report": ["yes", 1, "life"],
+    "report_port": [-1, 2**16, 1.5, 8000],
     "profile": ["yes", 0],
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
@@ -546,3 +547,21 @@ def test_one_gpu_that_stays_idle_is_mentioned_with_the_way_to_use_it(
     assert found.notes[0] in capsys.readouterr().out.splitlines()[:2]
     for overrides, gpus in ((["workers=1"], 1), (["workers=4"], 1), ([], 0), ([], 2)):
         assert machine(*overrides, gpus=gpus).notes == ()
+
+
+@pytest.mark.parametrize(("epochs", "between"), [(1, 1), (9, 1), (10, 1), (25, 2), (100, 10), (5000, 10)])
+def test_a_run_is_evaluated_after_each_tenth_and_every_ten_epochs(epochs: int, between: int) -> None:
+    composed = compose(["strategy=vertex_centric", f"trainer.max_epochs={epochs}"])
+    assert settle(composed).trainer.check_val_every_n_epoch == between
+
+
+def test_a_page_is_served_on_request_only() -> None:
+    def settled(*keys: str) -> Settings:
+        return settle(compose(["strategy=vertex_centric", *keys]))
+
+    assert not settled().serves_report
+    live = settled("report=live", "report_port=8000")
+    assert (live.serves_report, live.draws_report, live.report_port) == (True, True, 8000)
+    assert not settled("report=live", "job=verify").serves_report
+    with pytest.raises(UserError, match="report_port=8000: only report=live serves a page"):
+        settled("report_port=8000")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,21 @@ class Graph:
         self._check_relations()
         if self.coordinates is not None and self.coordinates.shape[1] not in (2, 3):
             raise UserError(f"coordinates have {self.coordinates.shape[1]} dimensions, expected 2 or 3")
+
+    def _repr_html_(self) -> str:
+        """Is what a notebook shows: a table of the sizes."""
+        names = () if self.class_names is None else self.class_names
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        rows = {
+            "nodes": f"{self.num_nodes:,}",
+            "edges": f"{self.num_edges:,}",
+            "features": f"{self.features.shape[1]:,}",
+            "labels": self.outputs_told + (f": {shown}" if shown else ""),
+            **{name: f"{count:,}" for name, count in self.split_sizes.items()},
+        }
+        style = ' style="text-align:left"'
+        cells = "".join(f"<tr><th{style}>{name}</th><td{style}>{escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table><caption>Graph</caption>{cells}</table>"
 
     def __repr__(self) -> str:
         """Says in a line how large the graph is."""

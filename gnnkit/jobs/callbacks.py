@@ -109,7 +109,7 @@ def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
         world_size,
         job.folder,
         settings.max_epochs,
-        quiet=shows_display(job),
+        quiet=settings.progress_bar,
         every=settings.log_every_n_steps,
         log=log,
         status_seconds=1.0 if settings.progress_bar else STATUS_SECONDS,
@@ -117,7 +117,7 @@ def watch(job: RankJob, world_size: int, writers: list[Any]) -> Watch:
 
 
 def shows_display(job: RankJob) -> bool:
-    """Says whether the leader draws a display. A notebook gets lines."""
+    """Says whether the leader draws a display. A notebook gets a bar."""
     return job.settings.trainer.progress_bar and not in_notebook()
 
 

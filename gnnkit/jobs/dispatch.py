@@ -15,6 +15,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.job import Job, OnRanks, Run
 from gnnkit.jobs.lock import locked
+from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import report
 from gnnkit.launch.phases import begin, say
@@ -199,7 +200,7 @@ def start(order: Order) -> Result:
     Returns the result, on the leader. Other ranks of a run that was started from
     outside get one without figures.
     """
-    begin()
+    begin(silent=shows_bar(order))
     job = _BY_NAME[order.settings.job.name]
     if not (order.is_leader or job.on_ranks):
         return Result(order.settings.job.name, {})

@@ -156,6 +156,7 @@ def of_training(
         **by_name(module.task, measured[0]),
         # The first epoch also builds buffers and plans for later epochs.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
+        "main_figure": {"name": module.task.progress, "lower_is_better": module.task.lower_is_better},
         "time_to_accuracy": observer.time_to_accuracy,
         **counted,
         "words_between": between,

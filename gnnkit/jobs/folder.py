@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnkit.config import RECORD, key_of
-from gnnkit.errors import UserError
+from gnnkit.errors import Interrupted, UserError
 from gnnkit.jobs.lock import NAME as LOCK
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
@@ -20,7 +20,7 @@ from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
 from gnnkit.leader.folder import INPUTS, WORK
 from gnnkit.ranges import local_path
-from gnnkit.settings import Settings
+from gnnkit.settings import Settings, in_ipython
 from gnnkit.store.manifest import FILE as STORE
 
 EARLIER = "earlier"  # with a number: folder of files that a resumed run has moved away
@@ -122,9 +122,12 @@ def opened(order: Order) -> Iterator[Path]:
         _write_configuration(made, order)
         try:
             yield made
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit) as error:
+            told = _how_to_go_on(made, order) if order.settings.job.trains else f"job={order.settings.job}"
+            if isinstance(error, KeyboardInterrupt) and in_ipython():
+                raise Interrupted(told) from None
             if order.settings.job.trains:
-                print(f"gnnkit: interrupted: {_how_to_go_on(made, order)}", file=sys.stderr, flush=True)
+                print(f"gnnkit: interrupted: {told}", file=sys.stderr, flush=True)
             raise
 
 

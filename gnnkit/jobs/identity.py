@@ -22,6 +22,7 @@ OWN_KEYS = (
     "cache",
     "threads",
     "report",
+    "report_port",
     "launcher.name",
     "launcher.ask",
     "trainer.progress_bar",

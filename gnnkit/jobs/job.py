@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gnnkit.errors import UserError
 from gnnkit.jobs import folder as run_folders
+from gnnkit.jobs.follow import following
+from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_run
 from gnnkit.launch.phases import phase, say
@@ -181,16 +183,17 @@ class OnRanks(Run):
         from gnnkit.jobs.run import run_ranks
 
         find_work = functools.partial(self.rank_work, trains=order.source.trains)
-        if order.settings.started is not None:
-            return join(find_work(), self.needs, self.decided, order)
-        order = self.decided(order)
-        return run_ranks(find_work, self.needs(order), order)
+        with following(order) as look:
+            if order.settings.started is not None:
+                return join(find_work(), self.needs, self.decided, order)
+            order = self.decided(order, look)
+            return run_ranks(find_work, self.needs(order), order, look)
 
 
 def _told(order: Order, result: Result) -> Result:
     """Writes and prints the result, and draws the report of a training run."""
     result.save(order.run_folder)
-    say(result.table())
+    say(result.line() if shows_bar(order) else result.table())
     if order.settings.draws_report:
         phase("drawing report.html")
         after_run(order.run_folder)

@@ -11,7 +11,6 @@ from pathlib import Path
 from gnnkit.errors import UserError
 from gnnkit.leader.result import Result
 from gnnkit.ranges import one_line
-from gnnkit.settings import MAX_RUNS
 
 
 def report(runs: Sequence[str], folder: Path | None) -> Result:
@@ -45,25 +44,8 @@ def after_run(folder: Path) -> None:
     """
     from gnnkit.report import read_run, write
 
-    with _costing_a_line():
+    with costing_a_line():
         write(read_run(folder), folder)
-
-
-def after_sweep(runs: Mapping[str, Path], folder: Path) -> None:
-    """Compares the first `MAX_RUNS` runs of a sweep, where there are two or more.
-
-    A failure costs a line, not the sweep.
-
-    Args:
-        runs: Run folders by the swept values.
-        folder: The folder of the sweep.
-    """
-    from gnnkit.report import compare, read_run
-
-    shown = dict(list(runs.items())[:MAX_RUNS])
-    if len(shown) > 1:
-        with _costing_a_line():
-            compare([read_run(run) for run in shown.values()], folder, list(shown))
 
 
 def after_comparison(
@@ -81,13 +63,13 @@ def after_comparison(
     from gnnkit.report import compare, read_run
     from gnnkit.report.markup import element, joined, table
 
-    with _costing_a_line():
+    with costing_a_line():
         top = joined([table(head, rows), element("p", sentence)])
         compare([read_run(run) for run in runs.values()], folder, list(runs), top)
 
 
 @contextlib.contextmanager
-def _costing_a_line() -> Iterator[None]:
+def costing_a_line() -> Iterator[None]:
     """Prints any error as one line, and goes on."""
     try:
         yield

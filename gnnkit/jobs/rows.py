@@ -15,11 +15,11 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.jobs.rank_job import RankJob
+from gnnkit.leader.folder import CLASSES
 from gnnkit.leader.inputs import IDS
 from gnnkit.storage import Array, read_npy, write_atomically
 from gnnkit.strategy import Worker
 
-NAMES = "classes.json"  # in the run folder
 EMBEDDING = "embedding.npy"  # learned input rows, in the run folder
 
 
@@ -69,7 +69,7 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
 def write_names(job: RankJob, names: Sequence[str] | None) -> None:
     """Writes the user's name of each class, where there are names."""
     if names is not None:
-        write_atomically(job.folder / NAMES, json.dumps(names).encode())
+        write_atomically(job.folder / CLASSES, json.dumps(names).encode())
 
 
 def scratch(job: RankJob, comm: Communicator) -> Path | None:

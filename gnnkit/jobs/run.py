@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import shutil
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gnnkit.comm import Card, Communicator, Link, Linked
+from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import RankJob, RankWork
 from gnnkit.launch.phases import phase, say
@@ -24,18 +26,21 @@ from gnnkit.settings import LinkSettings, Settings
 T = TypeVar("T")
 
 
-def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> Result:
+def run_ranks(
+    find_work: Callable[[], RankWork], needs: Needs, order: Order, meanwhile: Callable[[], None] = lambda: None
+) -> Result:
     """Prepares the data in a child, starts the ranks, and returns the leader's result.
 
     Args:
         find_work: Imports the work of each rank, beside the child.
         needs: The data that the ranks read.
         order: What was asked, with the run folder.
+        meanwhile: Called a few times a second. Default: does nothing.
     """
     settings, folder = order.settings, order.run_folder
     try:
         patience = Patience.of(settings.timeout)
-        in_child = functools.partial(run_in_child, patience=patience, beside=find_work)
+        in_child = functools.partial(run_in_child, patience=patience, beside=find_work, meanwhile=meanwhile)
         prepared = prepare(Preparation(settings, needs, folder, order.graph), in_child)
         say(prepared.summary)
         processes = settings.processes
@@ -44,12 +49,20 @@ def run_ranks(find_work: Callable[[], RankWork], needs: Needs, order: Order) -> 
         work, launcher = find_work(), settings.create_launcher()
 
         def start(job: RankJob) -> dict[str, Any]:
-            return start_ranks(functools.partial(work, job), settings, settings.world_size, launcher)
+            one = functools.partial(work, job)
+            one = functools.partial(_on_one_stream, one) if shows_bar(order) else one
+            return start_ranks(one, settings, settings.world_size, launcher, meanwhile)
 
         job = RankJob(settings, folder, prepared, order.model)
         return Result(settings.job.name, _restarting(start, job) if settings.restarts else start(job))
     finally:
         shutil.rmtree(folder / PREPARED, ignore_errors=True)
+
+
+def _on_one_stream(work: Callable[[Communicator], T], comm: Communicator) -> T:
+    """Does the work of a rank. Notebooks show lines of standard error in red."""
+    sys.stderr = sys.stdout
+    return work(comm)
 
 
 def _restarting(start: Callable[[RankJob], dict[str, Any]], job: RankJob) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from gnnkit.config import of_run
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths
-from gnnkit.jobs.rows import NAMES
-from gnnkit.leader.folder import INPUTS
+from gnnkit.leader.folder import CLASSES, INPUTS
 from gnnkit.leader.trained import Inputs
 from gnnkit.model.plain import takes_edges
 from gnnkit.model.unchanged import reads_edges
@@ -171,11 +170,11 @@ def _configured(folder: Path, widths: Widths) -> nn.Module:
 
 def class_names(folder: Path) -> list[str] | None:
     """Reads the names of the classes of a run, if there are any."""
-    path = folder / NAMES
+    path = folder / CLASSES
     try:
         names = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     except (OSError, ValueError) as error:
-        raise UserError(f"checkpoint={folder}: {NAMES} cannot be read: {error}") from error
+        raise UserError(f"checkpoint={folder}: {CLASSES} cannot be read: {error}") from error
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise UserError(f"checkpoint={folder}: {NAMES} is no list of names")
+        raise UserError(f"checkpoint={folder}: {CLASSES} is no list of names")
     return names

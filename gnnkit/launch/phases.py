@@ -6,18 +6,23 @@ import time
 
 from gnnkit.launch.progress import progress
 
-_begun = time.monotonic()
+_begun, _silent = time.monotonic(), False
 
 
-def begin() -> None:
-    """Starts the clock of the lines. A forked process goes on with the same clock."""
-    global _begun  # noqa: PLW0603 - one run at a time
-    _begun = time.monotonic()
+def begin(*, silent: bool = False) -> None:
+    """Starts the clock of the lines. A forked process goes on with the same clock.
+
+    Args:
+        silent: Whether phases print nothing, because a bar shows how far the run is.
+    """
+    global _begun, _silent
+    _begun, _silent = time.monotonic(), silent
 
 
 def phase(text: str) -> None:
     """Prints a line for a phase that begins now, and tells the launcher."""
-    say(f"{time.monotonic() - _begun:6.1f} s  {text}")
+    if not _silent:
+        say(f"{time.monotonic() - _begun:6.1f} s  {text}")
     progress(text)
 
 

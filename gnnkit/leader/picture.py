@@ -100,7 +100,9 @@ def _sample(graph: Graph, owner: Ids) -> dict[str, Any]:
     edges = [[place[int(s)], place[int(d)]] for s, d in zip(src[inside], dst[inside], strict=True)]
     if len(edges) > DRAWN_EDGES:
         edges = [edges[index] for index in rng.choice(len(edges), DRAWN_EDGES, replace=False)]
-    return {"rank": owner[chosen].tolist(), "edges": edges, "whole": graph.num_nodes <= DRAWN_NODES}
+    classes = {"class": graph.labels[chosen].tolist()} if graph.labels.dtype.kind == "i" else {}
+    of_nodes = {"nodes": chosen.tolist(), "rank": owner[chosen].tolist(), **classes}
+    return {**of_nodes, "edges": edges, "whole": graph.num_nodes <= DRAWN_NODES}
 
 
 def _degrees(graph: Graph, nodes: Ids) -> int:

@@ -19,6 +19,7 @@ from gnnkit.storage import write_atomically
 _NOT_SHOWN = (
     "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",
     "words_between", "per_class", "confusion", "command",
+    "main_figure",
 )  # fmt: skip
 
 
@@ -50,7 +51,7 @@ class Result(Mapping[str, Any]):
         nothing, and without pandas.
         """
         try:
-            import pandas
+            from gnnkit.leader.curves import Curves
         except ImportError as error:
             raise UserError("result.curves is a data frame: pip install pandas") from error
         path = self.folder / EPOCHS
@@ -60,7 +61,7 @@ class Result(Mapping[str, Any]):
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             figures = {"train_loss": line["train_loss"]} if "train_loss" in line else line.get("figures", {})
             rows.setdefault(line["epoch"] + 1, {}).update(figures)
-        return pandas.DataFrame.from_dict(rows, orient="index").sort_index().rename_axis("epoch")
+        return Curves.from_dict(rows, orient="index").sort_index().rename_axis("epoch")
 
     def __getitem__(self, name: str) -> Any:
         return self.figures[name]
@@ -95,15 +96,28 @@ class Result(Mapping[str, Any]):
             return self.summary
         return "\n".join(f"  {name:<18} {text}" for name, text in self._rows())
 
+    def line(self) -> str:
+        """Returns the figures that are asked for first, in a line."""
+        if self.summary is not None:
+            return self.summary
+        main = self.get("main_figure")
+        figure = main["name"] if isinstance(main, Mapping) else "val_accuracy"
+        test = figure.replace("val_", "test_", 1)
+        names = dict.fromkeys((figure, test, "best_epoch", "train_loss", "epochs", "seconds_total"))
+        return "  ".join(f"{name} {spelt(self[name])}" for name in names if self.get(name) is not None)
+
     def __repr__(self) -> str:
         return f"Result(job={self.job!r}, folder={str(self.run_folder)!r})\n{self.table()}"
 
     def _repr_html_(self) -> str:
-        """Is what a notebook shows: the figures as a table that opens."""
-        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._rows())
-        main = ", ".join(f"{name} {spelt(self[name])}" for name in ("test_accuracy", "train_loss") if name in self)
-        title = escape(f"job={self.job} in {self.run_folder}" + (f": {main}" if main else ""))
-        return f"<details><summary>{title}</summary><table>{rows}</table></details>"
+        """Is what a notebook shows: a line, and the figures as a table that opens."""
+        rows = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
+            for name, text in self._rows()
+        )
+        title = escape(f"job={self.job}: {self.line()}")
+        place = "" if self.run_folder is None else f"<div>{escape(str(self.run_folder))}</div>"
+        return f"<details><summary>{title}</summary>{place}<table>{rows}</table></details>"
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Yields name and text of each figure that is shown."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnkit.report.drawing import CHAR, WIDTH, Box, Dot, Figure, Line, Point, Shape, Strokes, Text
+from gnnkit.report.drawing import CHAR, WIDTH, Box, Dot, Figure, Line, Plot, Point, Shape, Strokes, Text
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 26.0, 34.0
 HEIGHT = 250.0
@@ -76,7 +77,14 @@ def spelt(value: float) -> str:
     return f"{value:.3g}" if value else "0"
 
 
-def curves(name: str, title: str, caption: str, given: Sequence[Curve], x_name: str = "epoch") -> Figure:
+def curves(
+    name: str,
+    title: str,
+    caption: str,
+    given: Sequence[Curve],
+    x_name: str = "epoch",
+    mark: tuple[float, str] | None = None,
+) -> Figure:
     """Draws curves over a common axis.
 
     Args:
@@ -85,13 +93,45 @@ def curves(name: str, title: str, caption: str, given: Sequence[Curve], x_name: 
         caption: A sentence about the figure.
         given: The curves, one point each at least.
         x_name: Name of the axis below.
+        mark: A place on the axis that is marked, and its name. Default: none.
     """
     drawn = [Curve(each.name, thinned(each.points), each.colour, each.dots) for each in given]
     every = [point for each in drawn for point in each.points]
     names, top = legend([(each.name, each.colour) for each in drawn])
+    top += 0 if mark is None else 10
+    height = HEIGHT + max(top - TOP, 0)  # a long legend makes no low chart
     x = Axis.around([point[0] for point in every], LEFT, WIDTH - RIGHT)
-    y = Axis.around([point[1] for point in every], HEIGHT - BOTTOM, top)
-    shapes = [*_frame(x, y, x_name), *names]
+    y = Axis.around([point[1] for point in every], height - BOTTOM, top)
+    mark = mark if mark is not None and x.low <= mark[0] <= x.high else None
+    shapes = [*_frame(x, y, x_name), *_marked(x, y, mark), *_lines(x, y, x_name, drawn)]
+    numbers = {
+        "x": [x.low, x.high, x.begin, x.end],
+        "y": [y.low, y.high, y.begin, y.end],
+        "name": x_name,
+        "mark": mark,
+        "curves": [[each.name, each.colour, each.dots, _rounded(each.points)] for each in drawn],
+    }
+    plot = Plot(tuple(shapes), json.dumps(numbers, separators=(",", ":")))
+    return Figure(name, title, caption, height, tuple(names), plot)
+
+
+def _rounded(points: Sequence[Point]) -> list[list[float]]:
+    return [[float(f"{x:.6g}"), float(f"{y:.5g}")] for x, y in points]
+
+
+def _marked(x: Axis, y: Axis, mark: tuple[float, str] | None) -> list[Shape]:
+    """Draws a broken line at the mark, with its name on top."""
+    if mark is None:
+        return []
+    at, text = x.at(mark[0]), mark[1]
+    steps = range(int(y.end), int(y.begin), 6)
+    side = "end" if at > (x.begin + x.end) / 2 else "start"
+    dashes = Strokes(tuple(((at, step), (at, min(step + 3.0, y.begin))) for step in steps), "muted", 1.0)
+    return [dashes, Text(at, y.end - 4, text, side, "ink")]
+
+
+def _lines(x: Axis, y: Axis, x_name: str, drawn: Sequence[Curve]) -> list[Shape]:
+    shapes: list[Shape] = []
     for each in drawn:
         at = tuple((x.at(a), y.at(b)) for a, b in each.points)
         if len(at) > 1:
@@ -101,7 +141,7 @@ def curves(name: str, title: str, caption: str, given: Sequence[Curve], x_name: 
             shapes += [
                 Dot(a, b, 2.6, each.colour, f"{each.name} {v:.4g} at {x_name} {e:g}") for (a, b), (e, v) in noted
             ]
-    return Figure(name, title, caption, HEIGHT, tuple(shapes))
+    return shapes
 
 
 def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -209,18 +249,19 @@ def heat(
     height = min(side, 34.0) if len(cells) <= MOST_CELLS else side
     top, largest = 40.0, max(max(row) for row in cells) or 1.0
     numbered = len(cells) <= MOST_CELLS
-    every = max(round(12 / height), 1)
+    every = max(math.ceil(11.5 / height), 1)
     room = max(int(side * every / CHAR), 1)
     shapes: list[Shape] = [Text(left, 12, f"{axes[1]} →"), Text(4, top - 8, f"{axes[0]} ↓")]
     for row, values in enumerate(cells):
         y = top + height * row
         if row % every == 0:
             shapes.append(Text(left - 6, y + height / 2 + 4, shortened[row], "end"))
-            shapes.append(Text(left + side * (row + 0.5), top - 8, clipped(labels[row], room), "middle"))
+            if room >= min(len(labels[row]), 4):  # names of a letter or two tell nothing
+                shapes.append(Text(left + side * (row + 0.5), top - 8, clipped(labels[row], room), "middle"))
         for column, value in enumerate(values):
             x, note = left + side * column, f"{axes[0]} {labels[row]}, {axes[1]} {labels[column]}: {value:,.6g}"
             if value or numbered:
-                shapes.append(Box(x, y, side - 1, height - 1, "c0", 0.04 + 0.8 * (value / largest) ** 0.6, note))
+                shapes.append(Box(x, y, side - 1, height - 1, "shade", 0.04 + 0.8 * (value / largest) ** 0.6, note))
             if numbered and (value or row == column):
                 shapes.append(Text(x + side / 2, y + height / 2 + 4, spelt(value), "middle", "ink", 10))
     return Figure(name, title, caption, top + height * len(cells) + 8, tuple(shapes))

@@ -8,8 +8,10 @@ WIDTH = 440.0  # of every figure: readable on a narrow window, three beside each
 CHAR = 6.3  # mean width of a character of 11 pixels
 Point = tuple[float, float]
 
-# Names of colours: "ink", "muted", "grid", "paper", and "c0" to "c9" for things.
+# Names of colours: "ink", "muted", "grid", "paper", "shade" of a table, "c0" to "c9"
+# for things. A split has one colour in all charts.
 NUM_COLOURS = 10
+SPLITS = {"train": "c0", "val": "c1", "test": "c2"}
 
 
 def colour(index: int) -> str:
@@ -24,6 +26,7 @@ class Line:
     points: tuple[Point, ...]
     colour: str
     width: float = 1.6
+    note: str = ""  # shown under the pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,22 @@ Shape = Line | Strokes | Box | Dot | Text
 
 
 @dataclass(frozen=True, slots=True)
+class Plot:
+    """Curves over an axis, as shapes, and as numbers that the page's script redraws."""
+
+    shapes: tuple[Shape, ...]
+    numbers: str  # JSON: axes, curves and the mark, as `charts.curves` writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Shapes of which the reader of a page sees one set at a time."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A drawing with a title and a sentence."""
 
@@ -84,3 +103,11 @@ class Figure:
     caption: str
     height: float
     shapes: tuple[Shape, ...]
+    plot: Plot | None = None
+    layers: tuple[Layer, ...] = ()  # the first one is shown at first
+
+    @property
+    def shown(self) -> tuple[Shape, ...]:
+        """All shapes that are shown at first."""
+        plotted = () if self.plot is None else self.plot.shapes
+        return (*self.shapes, *plotted, *(self.layers[0].shapes if self.layers else ()))

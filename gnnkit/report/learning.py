@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gnnkit.report.charts import Curve, curves, heat
-from gnnkit.report.drawing import Figure, Point, colour
-from gnnkit.report.run import Run, matrix, number
+from gnnkit.report.drawing import SPLITS, Figure, Point, colour
+from gnnkit.report.run import Run, matrix, number, section
 
 MOST_CLASSES = 40  # of the confusion matrix
+MOST_METRICS, MOST_CURVES = 8, 24
+_DOTS = 60  # points of a curve, below which each is a dot
+_PLAIN = re.compile(r"[a-z0-9_]{1,40}")  # of a name that may be that of a file
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The epoch with the best value of the figure that training is judged by."""
+
+    epoch: float  # from 1
+    name: str
+    value: float
+    kept: bool  # whether the run kept the model of this epoch
 
 
 def drawings(run: Run) -> list[Figure]:
-    """Draws losses, and the task's figures."""
-    figures = {name: points for name in _names(run) if (points := points_of(run, name))}
-    losses = {"train_loss": points_of(run, "train_loss")} | {k: v for k, v in figures.items() if k.endswith("_loss")}
-    rest = {name: points for name, points in figures.items() if not name.endswith("_loss")}
-    return [
-        *_curves("loss", "Loss", "The mean over the training rows of each epoch, and of each evaluation.", losses),
-        *_curves("figures", "Figures of the task", "Measured at each evaluation, on all nodes of a split.", rest),
-        *_confusion(run),
-    ]
+    """Draws the loss and each metric of the task, with a curve for each split."""
+    best, found = best_of(run), []
+    for index, (metric, names) in enumerate(_metrics(run).items()):
+        name = metric if metric == "loss" else f"figures_{metric if _PLAIN.fullmatch(metric) else index}"
+        found += _curves(run, name, metric, names, best)
+    return [*found, *_confusion(run)]
+
+
+def best_of(run: Run) -> Best | None:
+    """Finds the best epoch: the one whose model was kept, or of the best evaluation.
+
+    None without evaluations, and where the run does not say which figure counts.
+    """
+    kept, value = run.number("best_epoch"), run.number("best_value")
+    if kept is not None and value is not None:
+        monitor = section(run, "trainer").get("monitor") or "trainer.monitor"
+        return Best(kept, str(monitor), value, kept=True)
+    main = run.result.get("main_figure")
+    if not isinstance(main, Mapping):
+        return None
+    points = points_of(run, str(main.get("name")))
+    if not points:
+        return None
+    sign = -1 if main.get("lower_is_better") is True else 1
+    epoch, value = max(points, key=lambda point: sign * point[1])
+    return Best(epoch, str(main.get("name")), value, kept=False)
+
+
+def _metrics(run: Run) -> dict[str, list[str]]:
+    """Returns the names of curves by metric, the loss first."""
+    metrics: dict[str, list[str]] = {"loss": ["train_loss"]}
+    for name in _names(run):
+        split, _, metric = name.partition("_")
+        metrics.setdefault(metric if split in SPLITS else name, []).append(name)
+    return {metric: sorted(set(names), key=names.index) for metric, names in [*metrics.items()][:MOST_METRICS]}
 
 
 def points_of(run: Run, name: str) -> tuple[Point, ...]:
@@ -33,6 +74,8 @@ def points_of(run: Run, name: str) -> tuple[Point, ...]:
 
 def main_figure(run: Run) -> str | None:
     """Returns the name of the validation figure that says how training gets on."""
+    if isinstance(main := run.result.get("main_figure"), Mapping) and isinstance(main.get("name"), str):
+        return str(main["name"])
     return next((name for name in _names(run) if name.startswith("val_") and not name.endswith("_loss")), None)
 
 
@@ -43,16 +86,39 @@ def _figures(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _names(run: Run) -> list[str]:
     """Lists the figures of all evaluations, in order."""
-    return list(dict.fromkeys(str(name) for line in run.evaluations for name in _figures(line)))[:12]
+    return list(dict.fromkeys(str(name) for line in run.evaluations for name in _figures(line)))[:MOST_CURVES]
 
 
-def _curves(name: str, title: str, caption: str, given: Mapping[str, tuple[Point, ...]]) -> list[Figure]:
+def _curves(run: Run, name: str, metric: str, names: list[str], best: Best | None) -> list[Figure]:
+    """Draws a metric, each split in its colour, and marks the best epoch."""
     drawn = [
-        Curve(each, points, colour(index), dots=each != "train_loss" and len(points) < 60)
-        for index, (each, points) in enumerate(given.items())
-        if points
+        Curve(each, points, _tint(each, index), dots=each != "train_loss" and len(points) < _DOTS)
+        for index, each in enumerate(names)
+        if (points := points_of(run, each))
     ]
-    return [curves(name, title, caption, drawn)] if drawn else []
+    if not drawn:
+        return []
+    title = metric.replace("_", " ").capitalize()
+    measured = (
+        "Mean over the training rows of each epoch, and of each evaluation."
+        if metric == "loss"
+        else "Measured at each evaluation, on all nodes of a split."
+    )
+    if best is None:
+        return [curves(name, title, measured, drawn)]
+    caption = f"{measured} Best {best.name} {best.value:.4g} in epoch {best.epoch:g}{_what_was_kept(run, best)}."
+    return [curves(name, title, caption, drawn, mark=(best.epoch, f"best epoch {best.epoch:g}"))]
+
+
+def _what_was_kept(run: Run, best: Best) -> str:
+    if run.number("epochs") is None:  # it goes on
+        return " so far"
+    return ": its model was kept" if best.kept else ": the last model was kept, trainer.monitor keeps the best"
+
+
+def _tint(name: str, index: int) -> str:
+    """Returns the colour of a split, the same in all charts."""
+    return SPLITS.get(name.partition("_")[0], colour(index + len(SPLITS)))
 
 
 def _confusion(run: Run) -> list[Figure]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-_EMPTY = {"meta", "br", "polyline", "path"}
+_EMPTY = {"meta", "br", "input", "path"}
 # Characters that no document may hold, and those that turn the direction of text.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -43,13 +43,16 @@ def joined(parts: Iterable[object]) -> Markup:
     return Markup("".join(map(escaped, parts)))
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: bool = True) -> Markup:
+def table(
+    head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: bool = True, sortable: bool = False
+) -> Markup:
     """Returns a table that scrolls by itself where the window is narrow.
 
     Args:
         head: Names of the columns. Empty: none.
         rows: Cells by row. The first one names the row.
         numbers: Whether the other cells are numbers, aligned right. Default: yes.
+        sortable: Whether a click on a name of a column sorts. Default: no.
     """
     kind = {"class_": "number"} if numbers else {}
     names = [element("th", cell, **(kind if index else {})) for index, cell in enumerate(head)]
@@ -57,4 +60,5 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numbers: 
     body = [
         element("tr", element("th", first), *(element("td", cell, **kind) for cell in rest)) for first, *rest in rows
     ]
-    return element("div", element("table", *top, element("tbody", *body)), class_="scroll")
+    sorts = {"class_": "sortable"} if sortable else {}
+    return element("div", element("table", *top, element("tbody", *body), **sorts), class_="scroll")

@@ -13,13 +13,17 @@ from gnnkit.report.drawing import Figure
 from gnnkit.report.markup import Markup, element, joined, table
 from gnnkit.report.png import png
 from gnnkit.report.run import Run, number, numbers
+from gnnkit.report.script import HASH, SCRIPT
 from gnnkit.report.style import STYLE
 from gnnkit.report.suggestions import suggestions
 from gnnkit.report.svg import svg
 from gnnkit.storage import write_atomically
 
 PAGE, FIGURES = "report.html", "figures"
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # no scripts, no network
+# No network, and no script but ours. A page that is served asks its own address again.
+_POLICY = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src '{HASH}'"
+_SERVED = f"{_POLICY}; connect-src 'self'"
+_REFRESH = 3  # seconds between two looks of a served page
 _KEY = re.compile(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)*=[\w.\[\],-]*\w\]?|(?<!\w)job=verify")
 _RUN = (
     "strategy",
@@ -36,6 +40,16 @@ _RUN = (
     "device",
     "seed",
 )
+_LAYOUT = {  # columns of the table, and where a layout has the figure
+    "grid": ("grid",),
+    "words per column": ("words_per_column",),
+    "most words of a rank": ("words", "max"),
+    "words, max/mean": ("balance", "words"),
+    "edges, max/mean": ("balance", "edges"),
+    "training nodes, max/mean": ("balance", "train_nodes"),
+    "predicted s an epoch": ("seconds",),
+    "predicted MiB a rank": ("memory",),
+}
 _HEADLINE = (("seconds_total", "s in all"), ("seconds_per_epoch", "s an epoch"), ("epochs", "epochs"))
 
 
@@ -46,6 +60,28 @@ def write(run: Run, folder: Path) -> Path:
         run: The run.
         folder: Where the page goes.
     """
+    body, figures = _content(run)
+    return save(_title(run), body, figures, folder)
+
+
+def served_page(run: Run, status: str) -> str:
+    """Returns the page of a run that goes on. The page looks for news by itself.
+
+    Args:
+        run: What the run folder holds so far.
+        status: How far the run is, in a line.
+    """
+    body, _ = _content(run)
+    told = element("p", status, id="live", data_seconds=_REFRESH)
+    return _document(_title(run), [told, *body], _SERVED)
+
+
+def _title(run: Run) -> str:
+    return f"{run.result.get('model', 'run')} on {run.result.get('dataset', '?')}"
+
+
+def _content(run: Run) -> tuple[list[Markup], list[Figure]]:
+    """Returns the content of the page of a run, and its figures."""
     sections = [
         ("learning", "Learning", learning.drawings(run)),
         ("time", "Time", timeline.drawings(run)),
@@ -54,20 +90,21 @@ def write(run: Run, folder: Path) -> Path:
     ]
     figures = [figure for _, _, drawn in sections for figure in drawn]
     more = {
-        "learning": [_classes(run)],
+        "learning": [],
         "time": [_phases(run), _stragglers(run), _restarted(run)],
-        "partition": [_balance(run), _rebalanced(run)],
+        "partition": [_balance(run)],
     }
+    tables = {"learning": [_classes(run)], "partition": [_layouts(run), _rebalanced(run)]}
     body = [
         _head(run),
         _next(run),
-        *(section(title, drawn, more.get(name, ())) for name, title, drawn in sections),
+        *(section(title, drawn, more.get(name, ()), tables.get(name, ())) for name, title, drawn in sections),
         _what_was_run(run),
     ]
-    return save(f"{run.result.get('model', 'run')} on {run.result.get('dataset', '?')}", body, figures, folder)
+    return body, figures
 
 
-def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: Path) -> Path:
+def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: Path, *, paints: bool = True) -> Path:
     """Writes a page, and a PNG of each figure.
 
     Args:
@@ -75,40 +112,59 @@ def save(title: str, body: Iterable[object], figures: Sequence[Figure], folder: 
         body: Content of the page.
         figures: The figures of the content.
         folder: Where the files go.
+        paints: Whether to paint PNGs, which takes longer. Default: yes.
     """
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"gnnkit: {title}"),
-        element("style", Markup(STYLE)),
-    )
-    page = Markup("<!doctype html>") + element("html", head, element("body", *body), lang="en")
-    write_atomically(folder / PAGE, page.encode())
+    write_atomically(folder / PAGE, _document(title, body, _POLICY).encode())
+    if not paints:
+        return folder / PAGE
     (folder / FIGURES).mkdir(exist_ok=True)
     for figure in figures:
         (folder / FIGURES / f"{figure.name}.png").write_bytes(png(figure))
     return folder / PAGE
 
 
-def section(title: str, drawn: Sequence[Figure], more: Iterable[Markup] = ()) -> Markup:
+def _document(title: str, body: Iterable[object], policy: str) -> str:
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"gnnkit: {title}"),
+        element("style", Markup(STYLE)),
+    )
+    script = element("script", Markup(SCRIPT))  # the parser knows no escapes in there
+    return Markup("<!doctype html>") + element("html", head, element("body", *body, script), lang="en")
+
+
+def section(title: str, drawn: Sequence[Figure], more: Iterable[Markup] = (), tables: Iterable[Markup] = ()) -> Markup:
     """Returns a titled part of the page, empty where there is nothing in it.
 
     Args:
         title: Title of the part.
         drawn: Figures.
         more: Panels after the figures. Default: none.
+        tables: Panels as wide as the page, below. Default: none.
     """
-    figures = [
-        element("figure", element("h3", each.title), svg(each), element("figcaption", each.caption), id=each.name)
-        for each in drawn
-    ]
     panels = [element("div", each, class_="panel") for each in more if each]
-    if not figures and not panels:
+    wide = [element("div", each, class_="panel wide") for each in tables if each]
+    narrow = [*map(_figure, drawn), *panels]
+    if not narrow and not wide:
         return Markup()
-    return element("section", element("h2", title), element("div", *figures, *panels, class_="figures"))
+    columns = [element("div", *narrow, class_="figures")] if narrow else []
+    return element("section", element("h2", title), *columns, *wide)
+
+
+def _figure(figure: Figure) -> Markup:
+    """Returns a figure, with a choice where there are several layers."""
+    names = [layer.name for layer in figure.layers] if len(figure.layers) > 1 else []
+    choices = [
+        element("label", element("input", type="radio", name=figure.name, **({} if index else {"checked": ""})), name)
+        for index, name in enumerate(names)
+    ]
+    choice = [element("p", "Colour: ", *choices, class_="choice")] if choices else []
+    caption = element("figcaption", figure.caption)
+    return element("figure", element("h3", figure.title), *choice, svg(figure), caption, id=figure.name)
 
 
 def spelt(value: Any) -> str:
@@ -129,6 +185,8 @@ def _head(run: Run) -> Markup:
     cards = [(spelt(run.number(name)), words) for name, words in _HEADLINE if run.number(name) is not None]
     measured = [name for name in result if re.fullmatch(r"(test|val)_\w+", str(name)) and run.number(name) is not None]
     cards = [(f"{run.number(name):.4g}", str(name)) for name in measured if not name.endswith("_loss")][:4] + cards
+    if (best := learning.best_of(run)) is not None:
+        cards.append((f"{best.epoch:.0f}", f"best epoch, by {best.name}"))
     chosen = (
         f"{result.get('strategy')} on {spelt(result.get('world_size'))} workers, partition {result.get('partition')}"
     )
@@ -188,8 +246,54 @@ def _balance(run: Run) -> Markup:
     if cut is not None and counted:
         rows.append(("edges cut", f"{cut / counted:.1%}"))
     words = element("p", "Balance is the largest share of a worker over the mean. 1 is even.", class_="muted")
+    return joined([element("h3", "Balance and cut"), words, table([], rows)]) if rows else Markup()
+
+
+def _layouts(run: Run) -> Markup:
+    """Lists the layouts that the leader compared, each with its figures."""
+    layouts = _items(run.decision.get("layouts"))
+    given = {str(name): figures for name, figures in layouts if isinstance(figures, Mapping)}
+    found = _one_chosen(given, str(run.result.get("partition")))
+    columns = {title: path for title, path in _LAYOUT.items() if any(_in(each, path) for each in found.values())}
+    rows = [(name, *(_cell(each, path) for path in columns.values())) for name, each in found.items()]
     why = element("p", run.result["why"]) if run.result.get("why") else ""
-    return joined([element("h3", "Balance and cut"), words, table([], rows), why]) if rows else Markup()
+    if not rows or not columns:
+        return joined([element("h3", "Why this layout"), why]) if why else Markup()
+    listed = table(["layout", *columns], rows, sortable=True)
+    return joined([element("h3", "Layouts that the leader compared"), why, listed])
+
+
+def _one_chosen(layouts: dict[str, Mapping[str, Any]], named: str) -> dict[str, Mapping[str, Any]]:
+    """Marks the layout that was chosen, where one of a name has its figures too.
+
+    Args:
+        layouts: Figures by name, among these `chosen`.
+        named: The name that the run gave.
+    """
+    chosen = layouts.get("chosen")
+    same = [name for name, figures in layouts.items() if name != "chosen" and figures == chosen]
+    if not same:
+        return layouts
+    same = [named] if named in same else same
+    names = {name: f"{name} (chosen)" if name in same else name for name in layouts if name != "chosen"}
+    return {shown: layouts[name] for name, shown in names.items()}
+
+
+def _in(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
+    found: Any = figures
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _cell(figures: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Spells a figure of a layout, memory in MiB."""
+    value = _in(figures, path)
+    if path[-1] == "grid" and isinstance(value, list):
+        return " x ".join(map(str, value[:3]))
+    if (found := number(value)) is None:
+        return ""
+    return spelt(found / 2**20 if path[-1] == "memory" else found)
 
 
 def _rebalanced(run: Run) -> Markup:
@@ -234,7 +338,7 @@ def _classes(run: Run) -> Markup:
     if not names:
         return Markup()
     rows = [(name, *(spelt(figures.get(key)) for key in names)) for name, figures in found]
-    return joined([element("h3", "Test nodes by class"), table(["", *names], rows)])
+    return joined([element("h3", "Test nodes by class"), table(["class", *names], rows, sortable=True)])
 
 
 def _caches(run: Run) -> list[Figure]:
@@ -244,14 +348,14 @@ def _caches(run: Run) -> list[Figure]:
     if not rates:
         return []
     caption = "Share of the rows of other ranks that a rank's cache held."
-    parts = [Part("in the cache", tuple(max(rate, 0) for rate in rates[:64]), "c2")]
+    parts = [Part("in the cache", tuple(max(rate, 0) for rate in rates[:64]), "c8")]
     return [bars("caches", "Cache hits", caption, rank_names(len(rates))[:64], parts, "share")]
 
 
 def _what_was_run(run: Run) -> Markup:
     result = run.result
     rows = [(name, spelt(result[name])) for name in _RUN if name in result]
-    rows += [("folder", str(run.folder)), ("versions", spelt(result.get("versions", {})))]
+    rows += [("folder", str(run.folder)), *([("versions", spelt(result["versions"]))] if "versions" in result else [])]
     shown = {*_RUN, "versions", "command", "why", "words_between", "confusion", "per_class", "phases"}
     rest = [(name, spelt(value)) for name, value in result.items() if name not in shown]
     parts = [element("h2", "What was run")]

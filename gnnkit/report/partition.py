@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from gnnkit.report.charts import Part, bars, heat, rank_names
-from gnnkit.report.drawing import WIDTH, Dot, Figure, Shape, Strokes, Text, colour
+from gnnkit.report.charts import Part, bars, clipped, heat, rank_names
+from gnnkit.report.drawing import CHAR, NUM_COLOURS, SPLITS, WIDTH, Dot, Figure, Layer, Shape, Strokes, Text, colour
 from gnnkit.report.run import Run, matrix, number, numbers
 
 MOST_RANKS = 64  # of bars and matrices
 MOST_NODES, MOST_EDGES = 400, 1200  # of the picture
 _SIDE, _ROUNDS = 400.0, 120  # of the picture, and of its layout
+_ROWS = 4  # of the names of colours
 
 Places = npt.NDArray[np.float64]  # [num_nodes, 2]
 
@@ -29,7 +31,7 @@ def _loads(run: Run) -> list[Figure]:
     if not nodes or len(nodes) != len(trained) or len(nodes) > MOST_RANKS:
         return []
     rest = tuple(max(every - some, 0) for every, some in zip(nodes, trained, strict=True))
-    parts = [Part("training nodes", tuple(trained), "c0"), Part("other nodes", rest, "c9")]
+    parts = [Part("training nodes", tuple(trained), SPLITS["train"]), Part("other nodes", rest, "c9")]
     caption = "Nodes that each rank owns. Ranks with more nodes than the mean take longer."
     return [bars("nodes", "Nodes by rank", caption, rank_names(len(nodes)), parts, "nodes")]
 
@@ -66,7 +68,19 @@ def _picture(run: Run) -> list[Figure]:
         return []
     owner = [int(rank) for rank in ranks]
     edges = _edges(sample.get("edges"), len(owner))
-    return [_drawn(run, owner, edges, whole=sample.get("whole") is True)]
+    groups = {"rank": [f"rank {rank}" for rank in owner]}
+    classes = numbers(sample.get("class"))
+    if len(classes) == len(owner):
+        groups["class"] = [_class_name(run, int(each)) for each in classes]
+        if len(run.predictions) == len(owner):
+            groups["prediction"] = [_class_name(run, each) for each in run.predictions]
+    return [_drawn(run, owner, edges, groups, whole=sample.get("whole") is True)]
+
+
+def _class_name(run: Run, number: int) -> str:
+    if number < 0:
+        return "no class"
+    return run.class_names[number] if number < len(run.class_names) else f"class {number}"
 
 
 def _edges(given: object, num_nodes: int) -> list[tuple[int, int]]:
@@ -75,13 +89,21 @@ def _edges(given: object, num_nodes: int) -> list[tuple[int, int]]:
     return [(int(p[0]), int(p[1])) for p in pairs if len(p) == 2 and all(0 <= end < num_nodes for end in p)]
 
 
-def _drawn(run: Run, owner: Sequence[int], edges: Sequence[tuple[int, int]], *, whole: bool) -> Figure:
+def _drawn(
+    run: Run,
+    owner: Sequence[int],
+    edges: Sequence[tuple[int, int]],
+    groups: Mapping[str, Sequence[str]],
+    *,
+    whole: bool,
+) -> Figure:
     """Draws nodes and edges, those between ranks darker.
 
     Args:
         run: The run.
         owner: Rank by node.
         edges: Source and destination.
+        groups: By each way of colouring, the group of each node.
         whole: Whether the picture shows the whole graph.
     """
     places = _laid_out(len(owner), edges)
@@ -92,19 +114,68 @@ def _drawn(run: Run, owner: Sequence[int], edges: Sequence[tuple[int, int]], *, 
         Strokes(tuple(end for end, crosses in zip(ends, cut, strict=True) if crosses), "ink", 0.8, 0.75),
     ]
     radius = max(2.2, min(5.0, 45 / max(len(owner), 1) ** 0.5))
-    shapes += [Dot(x, y, radius, colour(rank), f"rank {rank}") for (x, y), rank in zip(places, owner, strict=True)]
-    shown = sorted(set(owner))[:10]
-    for index, rank in enumerate(shown):
-        x, y = 12 + 82.0 * (index % 5), _SIDE + 16 + 15 * (index // 5)
-        shapes += [Dot(x, y - 4, 4, colour(rank)), Text(x + 8, y, f"rank {rank}")]
-    height = _SIDE + 26 + 15 * ((len(shown) - 1) // 5)
-    return Figure("graph", "The graph, coloured by rank", _what(run, len(owner), whole), height, tuple(shapes))
+    notes = [", ".join(dict.fromkeys(each)) for each in zip(*_told(groups), strict=True)]
+    tints = {"rank": {f"rank {rank}": colour(rank) for rank in sorted(set(owner))}}
+    classes = _tints([name for way, names in groups.items() if way != "rank" for name in names])
+    layers = [_layer(way, places, names, tints.get(way, classes), notes, radius) for way, names in groups.items()]
+    caption = _what(run, len(owner), whole)
+    height = max(shape.y for layer in layers for shape in layer.shapes if isinstance(shape, Text)) + 10
+    return Figure("graph", "The graph", caption, height, tuple(shapes), layers=tuple(layers))
+
+
+def _told(groups: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Returns what is told about each node, by way of colouring."""
+    said = {"rank": "{}", "class": "{}", "prediction": "predicted {}"}
+    return [[said[way].format(name) for name in names] for way, names in groups.items()]
+
+
+def _tints(names: Sequence[str]) -> dict[str, str]:
+    """Gives colours to the most frequent classes. The others share the last one."""
+    ordered = [name for name, _ in Counter(names).most_common()]
+    some = ordered if len(ordered) <= NUM_COLOURS else ordered[: NUM_COLOURS - 1]
+    return {name: colour(index) for index, name in enumerate(some)}
+
+
+def _layer(
+    way: str,
+    places: Places,
+    names: Sequence[str],
+    tints: Mapping[str, str],
+    notes: Sequence[str],
+    radius: float,
+) -> Layer:
+    """Draws the nodes in the colours of their groups, and what the colours mean.
+
+    Args:
+        way: What the colours tell.
+        places: Of the nodes.
+        names: The group of each node.
+        tints: Colour by group. Others get the last colour.
+        notes: What is told about each node.
+        radius: Of the dots.
+    """
+    other = colour(NUM_COLOURS - 1)
+    each = zip(places, names, notes, strict=True)
+    shapes: list[Shape] = [Dot(x, y, radius, tints.get(name, other), note) for (x, y), name, note in each]
+    there = [name for name in tints if name in set(names)][:NUM_COLOURS]
+    rest = len(set(names) - set(there))
+    named = [(name, tints[name]) for name in there] + ([(f"{rest} others", other)] if rest else [])
+    x, row = 12.0, 0
+    for name, tint in named:
+        text = clipped(name, 18)
+        width = 22 + CHAR * len(text)
+        if x + width > WIDTH - 12:
+            x, row = 12.0, row + 1
+        if row < _ROWS:
+            shapes += [Dot(x + 4, _SIDE + 12 + 15 * row, 4, tint), Text(x + 12, _SIDE + 16 + 15 * row, text)]
+        x += width
+    return Layer(way, tuple(shapes))
 
 
 def _what(run: Run, count: int, whole: bool) -> str:
     every = number(run.partition.get("num_nodes")) or 0
     of = f"All {count:,} nodes." if whole else f"A sample: {count:,} of {every:,.0f} nodes, some neighbourhoods."
-    return f"{of} Dark lines are edges between ranks."
+    return f"{of} Strong lines are edges between ranks."
 
 
 def _laid_out(num_nodes: int, edges: Sequence[tuple[int, int]]) -> Places:

@@ -24,7 +24,7 @@ def png(figure: Figure) -> bytes:
     scale = SCALE * _FINER
     image = Image.new("RGB", (round(WIDTH * scale), round(figure.height * scale)), _rgb("paper"))
     brush = ImageDraw.Draw(image)
-    for shape in figure.shapes:
+    for shape in figure.shown:
         _paint(brush, shape, scale)
     buffer = io.BytesIO()
     image.reduce(_FINER).quantize(128).save(buffer, "PNG")

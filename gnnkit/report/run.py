@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.leader.folder import EPOCHS, PICTURE
+from gnnkit.leader.folder import CLASSES, COORDINATION, EPOCHS, PICTURE
 from gnnkit.ranges import shown
-from gnnkit.storage import check_regular
+from gnnkit.storage import check_regular, read_npy
 
-RESULT, CONFIG = "result.json", "config.yaml"
+RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"
 MAX_BYTES = 1 << 26  # of a file. A longer `epochs.jsonl` is read in part
 KINDS = ("wait", "compute", "exchange", "sync")
 
@@ -30,6 +30,9 @@ class Run:
     evaluations: tuple[Mapping[str, Any], ...]
     partition: Mapping[str, Any]  # empty where there is none
     notes: tuple[str, ...] = ()  # what could not be read
+    decision: Mapping[str, Any] = field(default_factory=dict)  # the leader's, of the layout
+    predictions: tuple[int, ...] = ()  # class of each node of the sample, empty where there is none
+    class_names: tuple[str, ...] = ()  # empty: classes are numbers
 
     def number(self, *path: str) -> float | None:
         """Returns a figure of `result.json`, None for anything but a finite number."""
@@ -47,6 +50,13 @@ def settings(run: Run) -> Any:
         return yaml.safe_load(run.config)
     except (yaml.YAMLError, RecursionError, ValueError):
         return None
+
+
+def section(run: Run, name: str) -> Mapping[str, Any]:
+    """Returns a section of the configuration, empty where there is none."""
+    kept = settings(run)
+    found = kept.get(name) if isinstance(kept, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def number(value: object) -> float | None:
@@ -79,24 +89,70 @@ def read_run(folder: Path) -> Run:
     result = _mapping(folder, RESULT)
     if result is None:
         raise UserError(f"runs={folder}: there is no {RESULT}, choose the folder of a run that has ended")
+    return read_folder(folder, result)
+
+
+def read_folder(folder: Path, result: Mapping[str, Any]) -> Run:
+    """Reads all other files of a run folder.
+
+    Args:
+        folder: The run folder, of a run that may go on.
+        result: What is known of the figures.
+    """
     notes: list[str] = []
     lines = list(_lines(folder, notes))
     epochs = {int(line["epoch"]): line for line in lines if "train_loss" in line}  # the last of an epoch done twice
     evaluations = {int(line["epoch"]): line for line in lines if isinstance(line.get("figures"), Mapping)}
-    try:
-        partition = _mapping(folder, PICTURE) or {}
-    except UserError as error:
-        partition = {}
-        notes.append(str(error))
+    partition = _noted(folder, PICTURE, notes)
+    decision = _noted(folder, COORDINATION, notes).get("decision")
+    predictions = _predictions(folder, partition, notes)
+    config = _config(folder, notes)
     return Run(
         folder,
         result,
-        _config(folder, notes),
+        config,
         tuple(epochs[key] for key in sorted(epochs)),
         tuple(evaluations[key] for key in sorted(evaluations)),
         partition,
         tuple(notes),
+        decision if isinstance(decision, Mapping) else {},
+        predictions,
+        _class_names(folder),
     )
+
+
+def _noted(folder: Path, name: str, notes: list[str]) -> Mapping[str, Any]:
+    """Reads a JSON object, empty where there is none. A damaged file leaves a note."""
+    try:
+        return _mapping(folder, name) or {}
+    except UserError as error:
+        notes.append(str(error))
+        return {}
+
+
+def _predictions(folder: Path, partition: Mapping[str, Any], notes: list[str]) -> tuple[int, ...]:
+    """Reads the predicted classes of the nodes in the sample. Raises nothing."""
+    sample, path = partition.get("sample"), folder / PREDICTIONS
+    nodes = numbers(sample.get("nodes")) if isinstance(sample, Mapping) else []
+    if not nodes or not path.exists():
+        return ()
+    try:
+        found = read_npy(path)
+    except (UserError, OSError) as error:
+        notes.append(str(error))
+        return ()
+    if found.ndim != 1 or found.dtype.kind != "i" or not all(0 <= node < len(found) for node in nodes):
+        return ()
+    return tuple(int(found[int(node)]) for node in nodes)
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    path = folder / CLASSES
+    try:
+        found = json.loads(_bytes(path)) if path.exists() else []
+    except (UserError, ValueError, RecursionError):
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _mapping(folder: Path, name: str) -> Mapping[str, Any] | None:

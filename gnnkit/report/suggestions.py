@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from gnnkit.report.learning import main_figure, points_of
-from gnnkit.report.run import Run, number, settings
+from gnnkit.report.run import Run, number, section, settings
 from gnnkit.report.timeline import shares
 
 # Shares of the time, balances and gaps from which a suggestion is made.
@@ -85,8 +84,7 @@ def _against_overfitting(run: Run, name: str) -> str:
         run: The run.
         name: The figure of the validation nodes.
     """
-    config = settings(run)
-    model, trainer = (_section(config, section) for section in ("model", "trainer"))
+    model, trainer = (section(run, name) for name in ("model", "trainer"))
     dropout = number(model.get("dropout"))
     found = [] if dropout is None or dropout >= 0.7 else [f"model.dropout={0.5 if dropout < 0.5 else 0.7}"]
     found += [] if trainer.get("weight_decay") else ["trainer.weight_decay=0.0005"]
@@ -94,14 +92,11 @@ def _against_overfitting(run: Run, name: str) -> str:
     return " or ".join(found) or "a smaller model.hidden, or more training nodes"
 
 
-def _section(config: object, name: str) -> Mapping[str, Any]:
-    section = config.get(name) if isinstance(config, Mapping) else None
-    return section if isinstance(section, Mapping) else {}
-
-
 def _rest(run: Run) -> Iterator[str]:
     setup, training = run.number("seconds_setup"), run.number("phases", "training")
-    if setup and training and setup > SETUP * training and setup > 5:
+    kept = settings(run)
+    uncached = isinstance(kept, Mapping) and kept.get("cache") in (None, False)
+    if setup and training and setup > SETUP * training and setup > 5 and uncached:
         yield f"Set-up took {setup:.1f} s, and training {training:.1f} s: a kept partition (cache=auto) makes the next run shorter."
     if run.result.get("exact") is False:
         yield "The steps are not those of one rank. inexact in result.json says why, and job=verify shows how far off these are."

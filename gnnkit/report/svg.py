@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from gnnkit.report.drawing import WIDTH, Box, Dot, Figure, Line, Strokes, Text
+from gnnkit.report.drawing import WIDTH, Box, Dot, Figure, Line, Shape, Strokes, Text
 from gnnkit.report.markup import Markup, element
 
 
 def svg(figure: Figure) -> Markup:
     """Returns the drawing as an element of a page."""
-    shapes = [_SPELLERS[type(shape)](shape) for shape in figure.shapes]
+    parts = _spelt(figure.shapes)
+    if figure.plot is not None:
+        parts.append(element("g", *_spelt(figure.plot.shapes), class_="plot", data_numbers=figure.plot.numbers))
+    for index, layer in enumerate(figure.layers):
+        hidden = {"style": "display:none"} if index else {}
+        parts.append(element("g", *_spelt(layer.shapes), class_="layer", **hidden))
     box = f"0 0 {_number(WIDTH)} {_number(figure.height)}"
-    return element("svg", *shapes, viewBox=box, role="img", aria_label=f"{figure.title}. {figure.caption}")
+    return element("svg", *parts, viewBox=box, role="img", aria_label=f"{figure.title}. {figure.caption}")
+
+
+def _spelt(shapes: Iterable[Shape]) -> list[Markup]:
+    return [_SPELLERS[type(shape)](shape) for shape in shapes]
 
 
 def _line(line: Line) -> Markup:
     points = " ".join(f"{_number(x)},{_number(y)}" for x, y in line.points)
-    return element("polyline", points=points, style=f"fill:none;{_stroke(line.colour, line.width)}")
+    style = f"fill:none;{_stroke(line.colour, line.width)}"
+    return element("polyline", *_note(line.note), points=points, style=style)
 
 
 def _strokes(strokes: Strokes) -> Markup:

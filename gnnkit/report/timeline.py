@@ -9,7 +9,7 @@ from gnnkit.report.charts import Part, bars, legend, rank_names, spelt
 from gnnkit.report.drawing import WIDTH, Box, Figure, Strokes, Text
 from gnnkit.report.run import KINDS, Run, number, numbers
 
-COLOURS = {"compute": "c0", "exchange": "c1", "sync": "c2", "wait": "c3"}
+COLOURS = {"compute": "c4", "exchange": "c5", "sync": "c6", "wait": "c3"}  # none of a split
 MOST_BINS, MOST_RANKS = 60, 16  # of the timeline
 _ROW, _LEFT, _TOP = 46.0, 56.0, 30.0
 

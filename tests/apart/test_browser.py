@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gnnkit.report import compare, read_run, write
+from gnnkit.jobs.live import served
+from gnnkit.report import Sweep, compare, read_run, write, write_sweep
+from tests.jobs.test_live import order as live_order
 from tests.report.browser import NAMES, Browser, find
 from tests.report.folders import HOSTILE, run_folder
+from tests.report.test_sweep_page import swept
 
 pytestmark = pytest.mark.slow
-FIGURES = ["loss", "figures", "confusion", "timeline", "time", "graph", "words", "edges", "nodes", "caches"]
+FIGURES = ["loss", "figures_accuracy", "confusion", "timeline", "time", "graph", "words", "edges", "nodes", "caches"]
 WIDTHS = (400, 1400)
 
 SIZES = """[...document.querySelectorAll('figure')].map(figure => {
@@ -104,7 +109,12 @@ def test_the_checks_find_what_is_wrong(browser: Browser, page: Path, tmp_path: P
 
 def test_hostile_names_are_text_and_run_nothing(browser: Browser, page: Path) -> None:
     browser.open(page, 1400)
-    assert browser.evaluate("document.querySelectorAll('script, img, iframe, link, object, embed').length") == 0
+    assert (
+        browser.evaluate(
+            "document.querySelectorAll('script:not(body > script:last-child), img, iframe, link, object, embed').length"
+        )
+        == 0
+    )
     shown = HOSTILE.replace("\u202e", "\ufffd").replace("\x00", "\ufffd")
     assert browser.evaluate("document.querySelector('h1').textContent") == f"gcn on {shown}"
     assert shown in browser.evaluate("document.querySelector('pre').textContent")
@@ -131,6 +141,113 @@ def test_a_page_says_what_was_run_and_unfolds_the_rest(browser: Browser, page: P
         True,
     )
     assert browser.evaluate("document.documentElement.scrollWidth") <= 1400
+
+
+CHART = """(name => {
+    const box = document.querySelector(`#${name} svg`).getBoundingClientRect();
+    return [box.left, box.top, box.width, box.height];
+})"""
+
+
+def at(browser: Browser, name: str, share: float) -> dict[str, float]:
+    """Returns a place in a chart, from the left to the right."""
+    left, top, width, height = browser.evaluate(f"{CHART}({name!r})")
+    return {"x": left + width * share, "y": top + height / 2}
+
+
+def test_a_chart_tells_values_under_the_pointer_and_zooms(browser: Browser, page: Path) -> None:
+    browser.open(page, 1400)
+    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, "loss", 0.5))
+    told = browser.evaluate("document.querySelector('#loss .tip').innerText").splitlines()
+    assert told[0] == "epoch 6"
+    assert told[1:] == ["train_loss 0.3333", "val_loss 0.4"]
+    whole = browser.evaluate("document.querySelector('#loss .plot').innerHTML")
+    for kind, share in (("mousePressed", 0.5), ("mouseMoved", 0.8), ("mouseReleased", 0.8)):
+        place = at(browser, "loss", share)
+        browser.ask("Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **place)
+    assert browser.evaluate("document.querySelector('#loss').classList.contains('zoomed')")
+    ticks = browser.evaluate("[...document.querySelectorAll('#loss .plot text')].map(each => each.textContent)")
+    assert "12" not in ticks
+    assert browser.evaluate(CUT_OFF) == []
+    assert browser.evaluate("document.querySelector('#loss .plot').innerHTML") != whole
+    browser.evaluate("document.querySelector('#loss .all').click()")
+    assert browser.evaluate("document.querySelector('#loss .plot').innerHTML") == whole
+    check_quiet(browser, page)
+
+
+def test_a_table_is_sorted_and_the_graph_coloured_by_a_click(browser: Browser, page: Path) -> None:
+    browser.open(page, 1400)
+    words = "[...[...document.querySelectorAll('.sortable')].at(-1).tBodies[0].rows].map(row => row.cells[2].innerText).join('')"
+    head = "[...[...document.querySelectorAll('.sortable')].at(-1).tHead.rows[0].cells][2]"
+    assert browser.evaluate(words) == "79"
+    browser.evaluate(f"{head}.click()")
+    assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("97", "descending")
+    browser.evaluate(f"{head}.click()")
+    assert (browser.evaluate(words), browser.evaluate(f"{head}.ariaSort")) == ("79", "ascending")
+    shown = "[...document.querySelectorAll('#graph g.layer')].map(each => each.style.display === '')"
+    assert browser.evaluate(shown) == [True, False, False]
+    browser.evaluate("document.querySelectorAll('#graph input')[2].click()")
+    assert browser.evaluate(shown) == [False, False, True]
+    check_quiet(browser, page)
+
+
+def test_no_column_of_a_table_is_cut(browser: Browser, tmp_path: Path) -> None:
+    figures = {"precision": 0.9485, "recall": 0.7731, "f1": 0.8519, "support": 1119}
+    folder = run_folder(tmp_path / "run", per_class={"test": {"_collections_abc": figures}}, rebalanced=[])
+    page = write(read_run(folder), folder)
+    lacks = "[...document.querySelectorAll('.wide .scroll')].map(each => each.scrollWidth - each.clientWidth)"
+    browser.open(page, 1400)
+    assert browser.evaluate(lacks) == [0, 0]
+    browser.open(page, 400)
+    assert browser.evaluate(lacks)[0] == 0
+
+
+def test_the_page_of_a_sweep_is_sorted_by_a_click_and_fits(browser: Browser, tmp_path: Path) -> None:
+    runs = swept(tmp_path, 9, more=HOSTILE)
+    run_folder(runs[8].folder)
+    page = write_sweep(Sweep(runs, "val_accuracy", False, ["val_accuracy", "train_loss"]), tmp_path)
+    for width in WIDTHS:
+        browser.open(page, width)
+        assert [name for name, *_ in browser.evaluate(SIZES)] == ["parallel", "importance", "figure"]
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate(WIDER) == []
+        assert browser.evaluate(CUT_OFF) == []
+        assert browser.evaluate(FAINT) == []
+        if folder := os.environ.get("GNNKIT_SCREENSHOTS"):
+            browser.screenshot(Path(folder) / f"sweep-{width}.png")
+    first = "document.querySelector('.sortable').tBodies[0].rows[0].cells[0].innerText"
+    head = "[...document.querySelectorAll('.sortable')][0].tHead.rows[0].cells[4]"
+    assert browser.evaluate(first) == "0"
+    browser.evaluate(f"{head}.click()")
+    assert browser.evaluate(f"{head}.innerText") == "val_accuracy"
+    assert browser.evaluate(first) == "8"
+    check_quiet(browser, page)
+
+
+def wait_for(browser: Browser, text: str) -> bool:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if text in browser.evaluate("document.body.innerText"):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_a_served_page_renews_itself_and_says_when_the_run_has_ended(browser: Browser, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", text=HOSTILE)
+    (folder / "result.json").unlink()
+    with served(live_order(folder)) as address:
+        browser.open(address, 1400)
+        assert wait_for(browser, "epoch 12 of 20")
+        browser.evaluate("document.querySelectorAll('#graph input')[1].click()")
+        with (folder / "epochs.jsonl").open("a") as file:
+            file.write(json.dumps({"epoch": 12, "train_loss": 0.1}) + "\n")
+        assert wait_for(browser, "epoch 13 of 20")
+        assert browser.evaluate("document.querySelectorAll('#graph input')[1].checked")
+        browser.ask("Input.dispatchMouseEvent", type="mouseMoved", **at(browser, "loss", 0.5))
+        assert "train_loss" in browser.evaluate("document.querySelector('#loss .tip').innerText")
+    assert wait_for(browser, "The run has ended")
+    assert browser.evaluate("document.querySelectorAll('figure').length") > 5
 
 
 def test_a_comparison_shows_what_differs_in_a_narrow_window(browser: Browser, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -61,8 +62,11 @@ def test_a_sweep_runs_every_combination_and_shows_one_table(here: Path, capsys: 
     assert [row["partition"] for row in table] == ["1d", "2d", "1d", "2d"]
     assert [float(row["val_accuracy"]) for row in table] == [row["figures"]["val_accuracy"] for row in found]
     page = (folder / "report.html").read_text()
-    assert "4 runs compared" in page
-    assert "3: seed=1 partition=2d" in page
+    assert "Sweep over seed, partition" in page
+    assert "4 runs: 4 done." in page
+    links = re.findall(r'href="(.*?)"', page)
+    assert links == [f"{number}/report.html" for number in range(4)]
+    assert all((folder / link).is_file() for link in links)
     out = capsys.readouterr().out
     assert "job  seed  partition  val_accuracy" in out
     assert "mean of 2 seeds, partition=1d: val_accuracy " in out

@@ -99,13 +99,13 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def open(self, page: Path, width: int, *, dark: bool = False) -> None:
+    def open(self, page: Path | str, width: int, *, dark: bool = False) -> None:
         """Opens a page in a window of a width, and waits until it is there."""
         self.events.clear()
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.ask("Emulation.setEmulatedMedia", features=scheme)
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.ask("Page.navigate", url=page.absolute().as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\u202e\x00{{7*7}}"
 
 
@@ -29,6 +31,7 @@ def run_folder(folder: Path, *, text: str = "pystdlib", num_ranks: int = 3, num_
         "cache_hits": {"rate": [0.5 + 0.01 * rank for rank in range(num_ranks)]}, "wait_share": 0.25,
         "balance": {"nodes": 1.0, "work_mean": 2.3, text: 1}, "phases": {"reading": 1.0, text: 2.0}, "why": text,
         "versions": {"gnnkit": "0.1.0", text: text}, "command": f"gnnkit {text}", "device": text, "exact": True,
+        "main_figure": {"name": "val_accuracy", "lower_is_better": False},
         "confusion": {"classes": ["a", text, "c"], "test": [[5, 1, 0], [2, 7, 1], [0, 3, 9]]},
         "per_class": {"test": {text: {"f1": 0.5, text: text}}},
         "rebalanced": [{"epoch": 3, "slow": [text], "unit": "nodes", "moved": 7, "step_before": 0.02, text: 1}],
@@ -38,11 +41,20 @@ def run_folder(folder: Path, *, text: str = "pystdlib", num_ranks: int = 3, num_
     (folder / "config.yaml").write_text(json.dumps({"seed": 0, "dataset": {"name": text}}))
     (folder / "epochs.jsonl").write_text("".join(map(_line, _epochs(num_ranks, num_epochs))))
     ranks = [node % num_ranks for node in range(40)]
-    sample = {"rank": ranks, "edges": [[a, (a * 7 + 1) % 40] for a in range(40)], "whole": True}
+    of_nodes = {"nodes": list(range(40)), "rank": ranks, "class": [node % 4 - 1 for node in range(40)]}
+    sample = {**of_nodes, "edges": [[a, (a * 7 + 1) % 40] for a in range(40)], "whole": True}
     counts = {"nodes": [14] * num_ranks, "train_nodes": [4] * num_ranks, "num_nodes": 40, "num_edges": 40}
     edges = [[3] * num_ranks for _ in range(num_ranks)]
     partition = {**counts, "counted_edges": 40, "cut": 20, "edges": edges, "sample": sample}
     (folder / "partition.json").write_text(json.dumps(partition))
+    (folder / "classes.json").write_text(json.dumps(["a", text, "c"]))
+    np.save(folder / "predictions.npy", np.arange(40) % 3)
+    layouts = {
+        "chosen": {"grid": [num_ranks, 1, 1], "words_per_column": 7.0, "balance": {"words": 1.5, "edges": 1.25}},
+        "1d": {"grid": [num_ranks, 1, 1], "words_per_column": 7.0, "balance": {"words": 1.5, "edges": 1.25}},
+        text: {"grid": [1, 1, num_ranks], "words_per_column": 9.0, "balance": {"words": 1.0, "edges": text}},
+    }
+    (folder / "coordination.json").write_text(json.dumps({"decision": {"layouts": layouts, "why": text}}))
     return folder
 
 
@@ -55,7 +67,8 @@ def _epochs(num_ranks: int, num_epochs: int) -> list[dict[str, Any]]:
         }
         lines.append({"epoch": epoch, "clock": 0.1 * epoch, "train_loss": 2 / (1 + epoch), **parts})
         if epoch % 3 == 2:
-            figures = {"val_accuracy": 0.06 * epoch, "test_accuracy": 0.05 * epoch, "val_loss": 2 / epoch}
+            good = 0.06 * min(epoch, 12 - epoch)
+            figures = {"val_accuracy": good, "test_accuracy": 0.8 * good, "val_loss": 2 / epoch}
             lines.append({"epoch": epoch, "clock": 0.1 * epoch, "figures": figures})
     return lines
 

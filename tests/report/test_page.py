@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
 import os
@@ -17,14 +19,15 @@ from PIL import Image
 
 from gnnkit import config, keys, plugins
 from gnnkit.errors import UserError
-from gnnkit.report import compare, read_run, write
+from gnnkit.report import compare, read_run, timeline, write
 from gnnkit.report.charts import MOST_POINTS, Axis, thinned
+from gnnkit.report.learning import drawings as learning_drawings
 from gnnkit.report.markup import element, escaped
 from gnnkit.report.partition import drawings as partition_drawings
 from gnnkit.report.png import SCALE, png
 from gnnkit.report.run import Run
+from gnnkit.report.script import SCRIPT
 from gnnkit.report.suggestions import suggestions
-from gnnkit.report.timeline import drawings as timeline_drawings
 from tests.report.folders import HOSTILE, run_folder
 
 
@@ -43,10 +46,15 @@ class Elements(HTMLParser):
         assert not any(name.startswith("on") for name, _ in attrs)
 
 
-def test_a_page_is_one_file_without_scripts_and_addresses(tmp_path: Path) -> None:
+def test_a_page_is_one_file_with_no_script_but_ours_and_no_addresses(tmp_path: Path) -> None:
     page = write(read_run(run_folder(tmp_path / "run", text=HOSTILE)), tmp_path)
     found, text = Elements(page), page.read_text(encoding="utf-8")
-    assert not found.names & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not found.names & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    assert re.findall("<script.*?</script>", text, re.S) == [f"<script>{SCRIPT}</script>"]
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert "default-src &#x27;none&#x27;" in text
+    assert f"script-src &#x27;sha256-{digest}&#x27;" in text
+    assert "connect-src" not in text
     assert found.addresses == []
     assert "url(" not in text
     assert "@import" not in text
@@ -129,7 +137,7 @@ WRONG: list[Any] = [None, "x", [], {}, [[1]], [[1, 2], [3]], [["x"]], {"rank": [
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:20])
 def test_no_figure_of_any_wrong_type_breaks_a_page(tmp_path: Path, wrong: Any) -> None:
     folder = run_folder(tmp_path / "run")
-    for name in ("result.json", "partition.json"):
+    for name in ("result.json", "partition.json", "coordination.json"):
         content = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps(dict.fromkeys(content, wrong)))
     lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
@@ -144,14 +152,14 @@ def test_a_long_run_of_many_ranks_makes_a_small_page_that_says_so(tmp_path: Path
     folder = run_folder(tmp_path / "run", num_ranks=40, num_epochs=1500)
     run = read_run(folder)
     text = write(run, tmp_path).read_text(encoding="utf-8")
-    assert len(text) < 900_000
+    assert len(text) < 1_000_000
     assert "The 16 busiest of 40 ranks." in text
     assert "A column is the mean of 25 epochs." in text
     assert len(thinned([(float(x), 1.0) for x in range(1500)])) <= MOST_POINTS
 
 
 def test_the_timeline_is_as_high_as_the_seconds(tmp_path: Path) -> None:
-    figure = timeline_drawings(read_run(run_folder(tmp_path / "run")))[1]
+    figure = timeline.drawings(read_run(run_folder(tmp_path / "run")))[1]
     widths: dict[str, float] = {}
     for shape in figure.shapes:
         if note := getattr(shape, "note", ""):
@@ -169,6 +177,68 @@ def test_a_sample_says_that_it_is_one(tmp_path: Path) -> None:
     captions = [figure.caption for figure in partition_drawings(read_run(folder))]
     assert any("A sample: 40 of 9,000 nodes" in caption for caption in captions)
     assert any("Counted on a sample of 40 of 99,000 edges" in caption for caption in captions)
+
+
+def curves_of(run: Run) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for figure in learning_drawings(run):
+        if figure.plot is not None:
+            found[figure.name] = json.loads(figure.plot.numbers)
+    return found
+
+
+def test_each_split_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+    found = curves_of(read_run(run_folder(tmp_path / "run")))
+    assert list(found) == ["loss", "figures_accuracy"]
+    tints = {(name.partition("_")[0], tint) for chart in found.values() for name, tint, *_ in chart["curves"]}
+    assert len(tints) == 3  # train, val, test
+    assert len({tint for _, tint in tints}) == 3
+    assert not {tint for _, tint in tints} & set(timeline.COLOURS.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "epoch", "word"),
+    [
+        ({}, 6, "last model was kept"),  # 0.3 of the evaluations 0.12, 0.3, 0.24, 0.06
+        ({"best_epoch": 9, "best_value": 0.24}, 9, "its model was kept"),
+        ({"main_figure": {"name": "val_accuracy", "lower_is_better": True}}, 12, "last model was kept"),
+    ],
+)
+def test_charts_mark_the_best_epoch(tmp_path: Path, more: dict[str, Any], epoch: int, word: str) -> None:
+    run = read_run(run_folder(tmp_path / "run", **more))
+    assert all(chart["mark"] == [epoch, f"best epoch {epoch}"] for chart in curves_of(run).values())
+    assert all(word in figure.caption for figure in learning_drawings(run) if figure.plot is not None)
+    assert curves_of(read_run(run_folder(tmp_path / "old", main_figure=None)))["loss"]["mark"] is None
+
+
+def test_the_picture_is_coloured_by_rank_class_and_prediction(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    (figure, *_) = partition_drawings(read_run(folder))
+    assert [layer.name for layer in figure.layers] == ["rank", "class", "prediction"]
+    notes = [[shape.note for shape in layer.shapes if getattr(shape, "note", "")] for layer in figure.layers]
+    assert notes[0] == notes[1] == notes[2]
+    assert notes[0][:2] == ["rank 0, no class, predicted a", "rank 1, a, predicted pystdlib"]
+    (folder / "predictions.npy").write_bytes(b"\x93NUMPY")
+    run = read_run(folder)
+    assert any("predictions.npy" in note for note in run.notes)
+    assert [layer.name for layer in partition_drawings(run)[0].layers] == ["rank", "class"]
+
+
+def test_the_layouts_of_the_leader_are_a_table(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", text="other")
+    text = write(read_run(folder), folder).read_text(encoding="utf-8")
+    listed = text.split("Layouts that the leader compared")[1].split("</table>")[0]
+    assert re.findall(r"<tr><th>(.*?)</th>", listed.split("<tbody>")[1]) == ["1d (chosen)", "other"]
+    assert re.findall(r'class="number">([^<]*)</td>', listed) == [
+        "3 x 1 x 1",
+        "7",
+        "1.5",
+        "1.25",
+        "1 x 1 x 3",
+        "9",
+        "1",
+        "",
+    ]
 
 
 def test_suggestions_follow_from_the_figures(tmp_path: Path) -> None:

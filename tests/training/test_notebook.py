@@ -66,6 +66,8 @@ class Notebook:
         pytest.importorskip("ipykernel")
         self.manager, self.client = manager.start_new_kernel(kernel_name="python3", startup_timeout=60)
         self.printed = ""  # since the last cell began
+        self.red, self.bars = "", set[str]()  # on standard error, and displays, since then
+        self.traceback: list[str] = []
 
     def run(self, code: str, interrupt_at: str | None = None, seconds: float = 60.0) -> str | None:
         """Runs a cell. Returns the name of its error.
@@ -75,7 +77,7 @@ class Notebook:
             interrupt_at: Text that stops the cell when printed, like the stop button.
             seconds: The deadline.
         """
-        self.printed = ""
+        self.printed, self.red, self.bars = "", "", set()
         cell, error = self.client.execute(code), None
         for message in self._messages(seconds):
             if interrupt_at is not None and interrupt_at in self.printed:
@@ -83,6 +85,7 @@ class Notebook:
                 interrupt_at = None
             if message["parent_header"].get("msg_id") == cell:
                 error = message["content"].get("ename", error)
+                self.traceback = message["content"].get("traceback", self.traceback)
                 if message["content"].get("execution_state") == "idle":
                     return error
         raise AssertionError(f"the cell does not end: {self.printed}")
@@ -101,7 +104,13 @@ class Notebook:
         while time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
                 message: dict[str, Any] = self.client.get_iopub_msg(timeout=0.2)
-                self.printed += message["content"].get("text", "")
+                content = message["content"]
+                text: str = content.get("text", "")
+                self.red += text if content.get("name") == "stderr" else ""
+                if message["msg_type"] in ("display_data", "update_display_data"):
+                    text = content["data"].get("text/plain", "")
+                    self.bars.add(str(content["transient"].get("display_id")))
+                self.printed += text
                 yield message
 
 
@@ -141,15 +150,21 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 def test_cells_train_with_every_sync_and_communicator(notebook: Notebook, sync: str, comm: str) -> None:
     error = notebook.run(f"epochs = train(sync={sync!r}, comm={comm!r})['epochs']\nprint(f'epochs: {{epochs}}')")
     assert error is None, notebook.printed
-    assert notebook.prints("epochs: 2", "train_loss "), notebook.printed
+    assert notebook.prints("epochs: 2", "epoch 2/2  train_loss ", "best "), notebook.printed
+    assert len(notebook.bars) == 1
+    assert notebook.red == ""
+    assert len(notebook.printed.splitlines()) < 25
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comm", ["gloo", "threads"])
 def test_the_stop_button_ends_the_ranks_and_leaves_the_kernel(notebook: Notebook, comm: str) -> None:
-    """The cell shows progress until then."""
+    """The cell shows progress until then, and ends with one line."""
     error = notebook.run(f"train(10**6, comm={comm!r})", interrupt_at="/1000000  train_loss")
-    assert error == "KeyboardInterrupt", notebook.printed
+    assert error == "Interrupted", notebook.printed
+    assert notebook.red == ""
+    assert len(notebook.traceback) == 1
+    assert "keeps the last checkpoint" in notebook.traceback[0]
     assert notebook.run(CHILDREN) is None
     assert notebook.prints("left: []"), notebook.printed
     assert notebook.run("epochs = train()['epochs']\nprint(f'epochs: {epochs}')") is None, notebook.printed
@@ -179,3 +194,10 @@ print(f"{type(model).__name__} {result['epochs']}")
     assert notebook.run(cell) is None, notebook.printed
     assert notebook.prints("told by rank 0", "told by rank 1", "Linear 2"), notebook.printed
     assert notebook.run("train(modle='gcn')") == "UserError"
+    assert (
+        notebook.run(
+            "try:\n    train(10**6)\nexcept KeyboardInterrupt:\n    print('caught')", interrupt_at="train_loss"
+        )
+        is None
+    )
+    assert notebook.prints("caught")

@@ -33,6 +33,10 @@ class Plan(ABC):
     def tell(self, number: int, outcome: Outcome) -> None:  # noqa: B027 - most plans do not depend on outcomes
         """Takes in the outcome of a job, by the number of the job in its batch."""
 
+    def goal(self, task: Task) -> tuple[str, bool]:
+        """Returns the figure that jobs are judged by, and whether the least is best."""
+        return task.progress, task.is_lower_better(task.progress)
+
     def best(self) -> dict[str, Any] | None:
         """Returns the best job, where jobs are compared."""
         return None
@@ -92,6 +96,9 @@ class Search(Plan):
             self._study.tell(self._trials[number], value)
         else:
             self._study.tell(self._trials[number], state=TrialState.FAIL)
+
+    def goal(self, task: Task) -> tuple[str, bool]:
+        return self.metric, self.direction == "minimize"
 
     def best(self) -> dict[str, Any] | None:
         done = [trial for trial in self._study.trials if trial.value is not None]

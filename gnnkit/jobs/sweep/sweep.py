@@ -15,9 +15,9 @@ from gnnkit.jobs.folder import check_free, new_folder
 from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import plain_yaml
-from gnnkit.jobs.report import after_sweep
 from gnnkit.jobs.sweep import table
-from gnnkit.jobs.sweep.job import SweepJob
+from gnnkit.jobs.sweep.job import Outcome, SweepJob
+from gnnkit.jobs.sweep.page import Page
 from gnnkit.jobs.sweep.plans import Grid, Overrides, Plan, Search
 from gnnkit.jobs.sweep.runner import Runner
 from gnnkit.launch.exits import exit_code
@@ -61,6 +61,7 @@ class _Sweep:
         for settings in self.checked.values():
             dispatch.check(Order(settings))
         self.folder = self._folder()
+        self.page = Page(self.folder, self.task, self.plan.goal(self.task)) if self.settings.draws_report else None
         self.runner = Runner(
             self.folder,
             self.launcher,
@@ -68,7 +69,7 @@ class _Sweep:
             work=self._work,
             arguments=self._arguments,
             preload=lambda job: dispatch.preload(Order(job.settings)),
-            tell=self.plan.tell,
+            tell=self._tell,
         )
 
     def run(self) -> int:
@@ -84,6 +85,11 @@ class _Sweep:
             self._show(time.perf_counter() - begun)
         return self.runner.exit_code
 
+    def _tell(self, in_batch: int, outcome: Outcome) -> None:
+        self.plan.tell(in_batch, outcome)
+        if self.page is not None:
+            self.page.write(self.runner.outcomes, ended=False)
+
     def _show(self, seconds: float) -> None:
         outcomes, done = self.runner.outcomes, [outcome.job for outcome in self.runner.done]
         if not outcomes:
@@ -94,8 +100,8 @@ class _Sweep:
             (self.folder / "optimization_results.yaml").write_text(plain_yaml(best), encoding="utf-8")
             chosen = " ".join(f"{key}={value}" for key, value in best["best_evaluated_params"].items())
             lines.append(f"best {best['metric']} {best['best_evaluated_value']:.4g}: {chosen}")
-        if self.settings.draws_report:
-            after_sweep({f"{job.number}: {job.title}": job.folder for job in done}, self.folder)
+        if self.page is not None:
+            self.page.write(outcomes, ended=True)
         lines.append(f"{len(done)} of {len(outcomes)} jobs done in {seconds:.1f} s, written to {self.folder}")
         say("\n".join(lines))
 

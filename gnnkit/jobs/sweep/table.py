@@ -29,7 +29,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["job", "status", "exit_code", *swept, *figures, "folder"])
     for outcome in outcomes:
-        values = [_value(outcome, name) for name in (*swept, *figures)]
+        values = [value(outcome, name) for name in (*swept, *figures)]
         writer.writerow([outcome.job.number, outcome.status, outcome.exit_code, *values, outcome.job.folder])
     write_atomically(folder / "results.csv", text.getvalue().encode())
 
@@ -40,7 +40,7 @@ def shown(outcomes: Sequence[Outcome], task: Task) -> str:
     figures = main_figures(outcomes, task)
     lines = [["job", *swept, *figures, ""]]
     for outcome in outcomes:
-        cells = [spelt(_value(outcome, name)) for name in (*swept, *figures)]
+        cells = [spelt(value(outcome, name)) for name in (*swept, *figures)]
         remark = "" if outcome.status == DONE else " ".join(filter(None, [outcome.status, cut(outcome.error)]))
         lines.append([str(outcome.job.number), *cells, remark])
     return "\n".join([*aligned(lines), *_over_seeds(outcomes, swept, figures)])
@@ -72,7 +72,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "status": outcome.status,
         "exit_code": outcome.exit_code,
         "overrides": [override(text) for text in job.overrides],
-        "swept": {key: _value(outcome, key) for key in job.swept},
+        "swept": {key: value(outcome, key) for key in job.swept},
         "figures": dict(outcome.figures),
         "error": outcome.error,
         "folder": str(job.folder),
@@ -84,7 +84,7 @@ def _over_seeds(outcomes: Sequence[Outcome], swept: Sequence[str], figures: Sequ
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes if "seed" in swept else ():
         if outcome.status == DONE:
-            name = " ".join(f"{key}={_value(outcome, key)}" for key in swept if key != "seed")
+            name = " ".join(f"{key}={value(outcome, key)}" for key in swept if key != "seed")
             groups.setdefault(name, []).append(outcome)
     lines = []
     for name, members in groups.items():
@@ -106,7 +106,8 @@ def _names(mappings: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _value(outcome: Outcome, name: str) -> Any:
+def value(outcome: Outcome, name: str) -> Any:
+    """Returns a swept value as typed, without secrets, or a figure. Empty: neither."""
     if name in outcome.job.swept:
         return override(f"{name}={outcome.job.swept[name]}").partition("=")[2]
     return outcome.figures.get(name, "")

@@ -1,0 +1,111 @@
+"""What a notebook shows while a run trains: a bar, losses and the best epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from gnnkit.jobs.order import Order
+from gnnkit.leader.folder import EPOCHS
+from gnnkit.leader.rates import duration
+from gnnkit.settings import Settings, in_notebook
+
+_EVERY = 0.5  # seconds between two looks
+
+
+def shows_bar(order: Order) -> bool:
+    """Says whether this process shows a bar in place of lines."""
+    settings = order.settings
+    return settings.job.trains and order.source.trains and settings.trainer.progress_bar and in_notebook()
+
+
+class Bar:
+    """Reads what the leader writes of each epoch, and shows it in one place."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        """Shows an empty bar.
+
+        Args:
+            settings: Of the run.
+            folder: The run folder.
+        """
+        from IPython import display as notebook
+
+        task = settings.task.create()
+        self.main, self._sign = task.progress, -1 if task.is_lower_better(task.progress) else 1
+        self._path, self._max, self._place = folder / EPOCHS, settings.trainer.max_epochs, 0
+        self._names = tuple(dict.fromkeys(("train_loss", "val_loss", self.main)))
+        self._figures: dict[str, float] = {}
+        self._first, self._epoch, self._begun = 0, 0, 0.0  # epochs from 1, seconds of `time.monotonic`
+        self._best: tuple[float, int] | None = None  # value and epoch of the best evaluation
+        self._next = 0.0
+        show: Any = notebook.display
+        self._handle = show(self._shown(), raw=True, display_id=True)
+
+    def look(self) -> None:
+        """Shows what is new. Called a few times a second."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY
+            self.show()
+
+    def show(self) -> None:
+        """Shows what is new at once."""
+        begins = not self._epoch
+        if self._read():
+            if begins:  # a resumed run has epochs of before
+                self._first, self._begun = self._epoch, time.monotonic()
+            self._handle.update(self._shown(), raw=True)
+
+    @property
+    def text(self) -> str:
+        """How far the run is, in words."""
+        if not self._epoch:
+            return f"epoch 0/{self._max}  preparing the graph and the workers"
+        parts = [
+            f"epoch {self._epoch}/{self._max}",
+            *(f"{name} {self._figures[name]:.4f}" for name in self._names if name in self._figures),
+        ]
+        if self._best is not None:
+            parts.append(f"best {self._best[0]:.4f} in epoch {self._best[1]}")
+        if self._first < self._epoch < self._max:
+            seconds = (time.monotonic() - self._begun) / (self._epoch - self._first)
+            parts.append(f"{duration(seconds * (self._max - self._epoch))} left")
+        return "  ".join(parts)
+
+    def _shown(self) -> dict[str, str]:
+        place = (
+            f'<progress value="{self._epoch}" max="{self._max}" style="width:16em;vertical-align:middle"></progress>'
+        )
+        return {"text/plain": self.text, "text/html": f"<div>{place} <code>{escape(self.text)}</code></div>"}
+
+    def _read(self) -> bool:
+        """Takes in the lines that are whole. Says whether there are new ones."""
+        try:
+            if self._path.stat().st_size < self._place:  # ranks start again from a checkpoint
+                self._place = 0
+            with self._path.open("rb") as file:
+                file.seek(self._place)
+                lines, _, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return False
+        self._place += len(lines) + 1 if lines else 0
+        for line in lines.splitlines():
+            with contextlib.suppress(ValueError, KeyError):  # cut anew by a restart meanwhile
+                self._take(json.loads(line))
+        return bool(lines)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        epoch = line["epoch"] + 1
+        figures = {"train_loss": line.get("train_loss")} | line.get("figures", {})
+        kept = {name: figures.get(name) for name in self._names}
+        self._figures |= {name: value for name, value in kept.items() if value is not None and math.isfinite(value)}
+        value = kept[self.main]
+        if value is not None and (self._best is None or self._sign * (value - self._best[0]) > 0):
+            self._best = (value, epoch)
+        if "train_loss" in line:
+            self._epoch = epoch

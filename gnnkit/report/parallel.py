@@ -1,0 +1,79 @@
+"""Parallel coordinates: a line for each run, across an axis for each key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gnnkit.report.charts import clipped, legend, spelt
+from gnnkit.report.drawing import CHAR, WIDTH, Figure, Line, Shape, Strokes, Text
+from gnnkit.report.importance import as_numbers
+
+MOST_AXES, MOST_NAMES, MOST_LINES = 7, 12, 500
+_LEFT, _TOP, _BOTTOM, _HEIGHT = 34.0, 48.0, 16.0, 300.0
+_ORDERS = 30.0  # largest over smallest number, from which an axis is logarithmic
+_KINDS = {"best": ("ink", 2.6), "best quarter": ("c5", 1.4), "others": ("muted", 0.6)}
+
+_Tick = tuple[float, str]  # share of the axis from below, name
+
+
+def parallel(
+    keys: Sequence[str], main: str, lines: Sequence[tuple[Sequence[str], float]], notes: Sequence[str]
+) -> Figure:
+    """Draws runs, the best one first, over axes of keys and of the figure at the right.
+
+    Args:
+        keys: Names of the axes.
+        main: Name of the figure.
+        lines: Values by key and the figure, by run, the best one first.
+        notes: What is told about each run.
+    """
+    keys, lines, notes = list(keys[:MOST_AXES]), lines[:MOST_LINES], notes[:MOST_LINES]
+    columns = [[values[index] for values, _ in lines] for index in range(len(keys))]
+    placed = [_placed(column) for column in [*columns, [repr(score) for _, score in lines]]]
+    step = (WIDTH - _LEFT - 60) / max(len(keys), 1)
+    at = [_LEFT + step * index for index in range(len(keys) + 1)]
+    shapes, _ = legend([(name, tint) for name, (tint, _) in _KINDS.items()], _LEFT)
+    for rank, note in reversed(list(enumerate(notes))):  # the best on top
+        tint, width = _KINDS["best" if rank == 0 else "best quarter" if rank < len(lines) / 4 else "others"]
+        points = tuple((x, _y(shares[rank])) for x, (shares, _) in zip(at, placed, strict=True))
+        shapes.append(Line(points, tint, width, note))
+    for index, (name, x, (_, ticks)) in enumerate(zip([*keys, main], at, placed, strict=True)):
+        shapes += _axis(name, x, ticks, step, high=index % 2 == 0)
+    caption = f"A line is a run, from its keys to its {main} at the right. The best run is the strong one."
+    left = f" {len(keys)} keys are shown." if len(keys) == MOST_AXES else ""
+    return Figure("parallel", "Runs across keys", caption + left, _HEIGHT, tuple(shapes))
+
+
+def _y(share: float) -> float:
+    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _BOTTOM - _TOP)
+
+
+def _axis(name: str, x: float, ticks: Sequence[_Tick], room: float, *, high: bool) -> list[Shape]:
+    """Draws an axis, its name in the higher or the lower of two lines."""
+    title = clipped(name.rpartition(".")[2] or name, max(int(2 * room / CHAR) - 1, 6))
+    low = Strokes((((x, _y(0)), (x, _y(1))),), "muted", 1.0)
+    names = [
+        Text(x + 4, _y(share) + 4, clipped(text, max(int((room - 8) / CHAR), 3)), "start", "ink", 10)
+        for share, text in ticks
+    ]
+    return [low, Text(x, _TOP - (18 if high else 7), title, "middle", "ink"), *names]
+
+
+def _placed(values: Sequence[str]) -> tuple[list[float], list[_Tick]]:
+    """Returns the place of each value on its axis, from 0 to 1, and names of places."""
+    numbers = as_numbers(values)
+    if numbers is None or len(set(numbers)) == 1:
+        names = sorted(set(values))
+        shares = {name: (index + 0.5) / len(names) for index, name in enumerate(names)}
+        every = -(-len(names) // MOST_NAMES)
+        return [shares[value] for value in values], [(shares[name], name) for name in names[::every]]
+    low, high = min(numbers), max(numbers)
+    is_log = low > 0 and high / low > _ORDERS
+    scale = [math.log(each) for each in numbers] if is_log else numbers
+    least, span = min(scale), max(scale) - min(scale)
+    shares_of = [(each - least) / span for each in scale]
+    known = dict(zip(numbers, shares_of, strict=True))
+    if len(known) > 6:
+        known = {low: 0.0, high: 1.0}
+    return shares_of, [(share, spelt(each)) for each, share in known.items()]

@@ -1,0 +1,126 @@
+"""report=live: a page on loopback, for this machine, as long as the run."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from gnnkit import config, settings
+from gnnkit.errors import UserError
+from gnnkit.jobs import live
+from gnnkit.jobs.live import served
+from gnnkit.jobs.order import Order
+from tests.report.folders import HOSTILE, run_folder
+
+SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "workers=2", "trainer.max_epochs=20"]
+
+
+def order(folder: Path, *keys: str) -> Order:
+    return Order(settings.settle(config.compose([*SMALL, "report=live", *keys])), folder=folder)
+
+
+def ask(address: str, method: str = "GET", path: str | None = None, **headers: str) -> tuple[int, str]:
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection.request(method, parts.path if path is None else path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_a_page_is_served_to_this_machine_alone_and_ends_with_the_run(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", text=HOSTILE)
+    (folder / "result.json").unlink()
+    with served(order(folder)) as address:
+        assert urlsplit(address).hostname == "127.0.0.1"
+        status, text = ask(address)
+        assert status == 200
+        assert "The run goes on: epoch 12 of 20." in text
+        assert 'id="loss"' in text
+        assert "connect-src &#x27;self&#x27;" in text
+        assert text.count("<script") == 1
+        assert "<img" not in text
+        for path in ("/", "/report.html", urlsplit(address).path[:-2] + "x/", "/../result.json"):
+            assert ask(address, path=path)[0] == 404
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert ask(address, method)[0] == 501
+        for host in ("evil.example", f"evil.example:{urlsplit(address).port}", "", "127.0.0.1.evil.example"):
+            assert ask(address, Host=host)[0] == 403
+        assert ask(address, Host="localhost:1")[0] == 200
+        assert not (folder / "report.html").exists()
+    with pytest.raises(ConnectionRefusedError):
+        ask(address)
+
+
+def test_the_page_has_what_is_new_and_nothing_before_the_first_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_KEPT", 0)
+    with served(order(tmp_path)) as address:
+        assert "The run begins." in ask(address)[1]
+        (tmp_path / "epochs.jsonl").write_text(json.dumps({"epoch": 0, "train_loss": 0.5}) + "\n")
+        assert "The run goes on: epoch 1 of 20." in ask(address)[1]
+
+
+def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(UserError, match=f"report_port={port} cannot be opened"),
+            served(order(tmp_path, f"report_port={port}")),
+        ):
+            pass
+
+
+def test_a_forked_rank_holds_neither_the_socket_nor_a_lock(tmp_path: Path) -> None:
+    with served(order(tmp_path)) as address:
+        asking = [ask(address) for _ in range(3)]
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        assert [status for status, _ in asking] == [200] * 3
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            ask(address)
+    finally:
+        child.kill()
+        child.join()
+
+
+@pytest.mark.slow
+def test_a_run_serves_its_page_and_leaves_no_server(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "gnnkit",
+        *SMALL[:-1],
+        "trainer.max_epochs=100000",
+        "report=live",
+        f"output={tmp_path}/run",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        address = next(found[0] for line in process.stdout if (found := re.search(r"http://127\S+", line)))
+        deadline = time.monotonic() + 60
+        while "The run goes on" not in ask(address)[1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    with pytest.raises(ConnectionRefusedError):
+        ask(address)

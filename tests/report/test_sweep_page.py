@@ -1,0 +1,115 @@
+"""The page of a sweep, from runs made by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnnkit.report import Sweep, SweptRun, write_sweep
+from gnnkit.report.importance import explained
+from gnnkit.report.parallel import MOST_AXES, parallel
+from tests.report.folders import HOSTILE, run_folder
+
+
+def swept(folder: Path, count: int, *, key: str = "trainer.lr", **more: str) -> list[SweptRun]:
+    """Returns runs of three seeds each. The figure follows from the key alone."""
+    runs = []
+    for number in range(count):
+        values = {key: str(0.001 * 10 ** (number // 3)), "seed": str(number % 3), **more}
+        figures = {"val_accuracy": 0.5 + 0.1 * (number // 3) + 0.001 * (number % 3), "train_loss": 1.0}
+        runs.append(SweptRun(number, "done", values, figures, folder / str(number), folder / f"{number}.log"))
+    return runs
+
+
+def page(runs: list[SweptRun], folder: Path, *, lower: bool = False, ended: bool = True) -> str:
+    sweep = Sweep(runs, "val_accuracy", lower, ["val_accuracy", "train_loss"], ended)
+    return write_sweep(sweep, folder).read_text(encoding="utf-8")
+
+
+def test_runs_are_rows_of_a_sortable_table_and_linked(tmp_path: Path) -> None:
+    runs = swept(tmp_path, 9)
+    run_folder(runs[8].folder)
+    (runs[8].folder / "report.html").write_text("")
+    runs[1].log.write_text("")
+    text = page(runs, tmp_path)
+    listed = text.split('class="sortable"')[1].split("</table>")[0]
+    assert re.findall(r'<th class="number">(.*?)</th>', listed) == [
+        "trainer.lr",
+        "seed",
+        "val_accuracy",
+        "train_loss",
+        "status",
+    ]
+    assert len(re.findall("<tr>", listed)) == 10
+    assert re.findall(r'href="(.*?)"', text) == ["1.log", "8/report.html"]
+    assert "Best val_accuracy 0.702, of run 8" in text
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {"parallel", "importance", "figure"}
+
+
+def test_seeds_are_joined_to_means_and_deviations(tmp_path: Path) -> None:
+    runs = swept(tmp_path, 6)
+    means = page(runs, tmp_path).split("Means and deviations")[1].split("</table>")[0]
+    assert re.findall(r">([\d.]+ ± [\d.]+)</data>", means) == ["0.601 ± 0.001", "1 ± 0", "0.501 ± 0.001", "1 ± 0"]
+    assert "Means and deviations" not in page(runs[::3], tmp_path)
+
+
+def test_the_least_is_best_where_the_figure_is_an_error(tmp_path: Path) -> None:
+    assert "Best val_accuracy 0.5, of run 0" in page(swept(tmp_path, 9), tmp_path, lower=True)
+
+
+def test_a_page_of_a_sweep_that_goes_on_says_so_and_paints_nothing(tmp_path: Path) -> None:
+    rest = SweptRun(2, "not finished", {"seed": "2"}, {}, tmp_path / "2", tmp_path / "2.log")
+    text = page([*swept(tmp_path, 2), rest], tmp_path, ended=False)
+    assert "3 runs: 2 done, 1 not finished. The sweep goes on" in text
+    assert "2 runs are too few to tell" in text
+    assert not (tmp_path / "figures").exists()
+
+
+def test_hostile_values_are_text(tmp_path: Path) -> None:
+    runs = swept(tmp_path, 9, key=HOSTILE, more=HOSTILE)
+    bad = SweptRun(9, "failed", {HOSTILE: HOSTILE}, {}, tmp_path / HOSTILE[:7], tmp_path / "9.log", HOSTILE)
+    text = page([*runs, bad], tmp_path)
+    assert text.count("<script") == 1
+    assert "<img" not in text
+    assert page([bad], tmp_path).count("<script") == 1
+    assert page([], tmp_path).count("<script") == 1
+
+
+def test_a_key_that_decides_explains_all_and_noise_explains_nothing() -> None:
+    scores = [0.1 * (number % 4) for number in range(40)]
+    assert explained([str(number % 4) for number in range(40)], scores) == pytest.approx(1)
+    assert explained([str(number // 4 % 2) for number in range(40)], scores) == 0
+    rng = np.random.default_rng(0)
+    chance = [
+        explained([str(each) for each in rng.integers(0, 8, 40)], rng.normal(size=40).tolist()) for _ in range(200)
+    ]
+    assert np.mean([each for each in chance if each is not None]) < 0.1  # plain eta squared has a mean of 0.18
+    numbers = rng.uniform(size=40)
+    assert (explained([repr(float(each)) for each in numbers], numbers.tolist()) or 0) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("values", "scores"),
+    [
+        (["a", "b"] * 3, [0.0, 1.0] * 3),  # six runs
+        ([str(n) + "x" for n in range(20)], list(range(20))),  # a name for each run
+        (["a"] * 20, list(range(20))),
+        (["a", "b"] * 10, [1.0] * 20),
+    ],
+)
+def test_too_few_runs_tell_nothing(values: list[str], scores: list[float]) -> None:
+    assert explained(values, scores) is None
+
+
+def test_axes_of_many_kinds_stay_in_the_picture() -> None:
+    keys = [f"key{number}" for number in range(9)]
+    lines = [([str(n), str(10.0**n), "a" * n, "inf", "x", "", "-1", str(n % 2), "z"], float(n)) for n in range(30)]
+    figure = parallel(keys, "val_rmse", lines, [f"run {n}" for n in range(30)])
+    drawn = [shape for shape in figure.shapes if hasattr(shape, "points")]
+    assert len(drawn) == 30
+    assert all(len(line.points) == MOST_AXES + 1 for line in drawn)
+    assert all(0 <= x <= 440 and 0 <= y <= figure.height for line in drawn for x, y in line.points)
+    assert f"{MOST_AXES} keys are shown" in figure.caption
