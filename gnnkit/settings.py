@@ -43,6 +43,8 @@ INPUTS = ("features", "degree", "learned")
 INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
 FILLS = ("refuse", "mean", "zero", "drop")
+PLACES = ("memory", "mapped", "disk")  # of the rows of features
+POLICIES = ("exact", "static", "lru")  # of the rows that are kept in memory
 DEFAULT_WORKERS = 4
 FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
@@ -264,10 +266,17 @@ class FeaturesSettings:
 
     scale: str  # of SCALES, or AUTO: chosen by the columns
     fill: str  # of FILLS: what takes the place of empty cells
+    place: str  # of PLACES, or AUTO: chosen by the memory at hand
+    cache: int | None  # bytes of rows that each worker keeps, with place "disk". None: chosen
+    policy: str  # of POLICIES
+    direct: bool  # whether reads pass by the system's cache of files
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
         one_of("features.fill", self.fill, FILLS)
+        one_of("features.place", self.place, (AUTO, *PLACES))
+        one_of("features.policy", self.policy, POLICIES)
+        switch("features.direct", self.direct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,8 +561,15 @@ def _input_rows(inputs: str, rows: object) -> str:
 
 def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
-    features = FeaturesSettings(**section)
-    for key, usual in (("scale", AUTO), ("fill", "refuse")):
+    cache = None if section["cache"] == AUTO else _bytes("features.cache", section["cache"], 0)
+    features = FeaturesSettings(**{**section, "cache": cache})
+    for key, usual in (("cache", None), ("policy", "exact"), ("direct", False)):
+        if getattr(features, key) != usual and features.place not in (AUTO, "disk"):
+            raise UserError(
+                f"features.{key}={shown(section[key])}: features.place={features.place} keeps no rows beside those, leave "
+                "the key out"
+            )
+    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("place", AUTO)):
         if (value := getattr(features, key)) != usual and inputs != "features":
             raise UserError(
                 f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"
@@ -863,14 +879,20 @@ def _memory(job: JobFacts, value: object) -> int | None:
     """Reads a number of bytes, such as 1GB. Raises `UserError` where none is read."""
     if value == AUTO:
         return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(GB|GiB|MB|MiB)?", str(value))
-    if found is None or isinstance(value, bool):
-        raise UserError(f"memory={shown(value)} must be auto, a number of bytes, or a text such as 1GB or 512MiB")
-    size = float(found[1]) * _UNITS[found[2]]
-    if not LEAST_MEMORY <= size <= MOST_MEMORY:
-        raise UserError(f"memory={shown(value)} must be at least {LEAST_MEMORY // 2**20}MiB, and less than 2^60 bytes")
+    size = _bytes("memory", value, LEAST_MEMORY)
     if not job.reads_memory:
         raise UserError(f"memory={shown(value)} must be auto: only job=import reads the key, and job={job}")
+    return size
+
+
+def _bytes(key: str, value: object, least: int) -> int:
+    """Reads a number of bytes, such as 1GB. `least` is a number of MiB, in bytes."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(GB|GiB|MB|MiB)?", str(value))
+    if found is None or isinstance(value, bool):
+        raise UserError(f"{key}={shown(value)} must be auto, a number of bytes, or a text such as 1GB or 512MiB")
+    size = float(found[1]) * _UNITS[found[2]]
+    if not least <= size <= MOST_MEMORY:
+        raise UserError(f"{key}={shown(value)} must be at least {least // 2**20}MiB, and less than 2^60 bytes")
     return int(size)
 
 

@@ -159,7 +159,7 @@ class OnRanks(Run):
 
     def needs(self, order: Order) -> Needs:
         """Says what the ranks read. `order` has no `auto` any more."""
-        from gnnkit.jobs.inputs import reads_sparse
+        from gnnkit.jobs.inputs import may_stay, reads_sparse
         from gnnkit.leader.cut import Needs
 
         settings, source = order.settings, order.source
@@ -174,6 +174,8 @@ class OnRanks(Run):
             owned_edges=strategy.one_column or strategy.fetches,
             recut=settings.leader.rebalance and strategy.relief == "nodes",
             inputs=source.trains,
+            reads_disk=strategy.reads_disk and settings.inputs == "features" and source.trains,
+            may_stay=may_stay(settings, strategy),
         )
 
     def work(self, order: Order) -> Result:
