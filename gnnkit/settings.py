@@ -278,6 +278,12 @@ class FeaturesSettings:
         one_of("features.policy", self.policy, POLICIES)
         switch("features.direct", self.direct)
 
+    @property
+    def of_disk(self) -> list[str]:
+        """Lists the keys that were set of those that place "disk" reads."""
+        usual = {"cache": None, "policy": "exact", "direct": False}
+        return [key for key, value in usual.items() if getattr(self, key) != value]
+
 
 @dataclass(frozen=True, slots=True)
 class LearnedSettings:
@@ -508,7 +514,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         job=job,
         inputs=one_of("inputs", config["inputs"], INPUTS),
         input_rows=_input_rows(config["inputs"], config["input_rows"]),
-        features=_features(config["inputs"], config["features"]),
+        features=_features(job, config["inputs"], config["features"]),
         embedding=_embedding(config["inputs"], config["embedding"]),
         learned=_learned(config["inputs"], config["learned"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
@@ -559,16 +565,19 @@ def _input_rows(inputs: str, rows: object) -> str:
     return given
 
 
-def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
+def _features(job: JobFacts, inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
     cache = None if section["cache"] == AUTO else _bytes("features.cache", section["cache"], 0)
     features = FeaturesSettings(**{**section, "cache": cache})
-    for key, usual in (("cache", None), ("policy", "exact"), ("direct", False)):
-        if getattr(features, key) != usual and features.place not in (AUTO, "disk"):
+    for key in features.of_disk:
+        if features.place not in (AUTO, "disk"):
             raise UserError(
-                f"features.{key}={shown(section[key])}: features.place={features.place} keeps no rows beside those, leave "
+                f"features.{key}={shown(section[key])} is of features.place=disk, and features.place={features.place}: leave "
                 "the key out"
             )
+    for key in [*(["place"] if features.place != AUTO else []), *features.of_disk]:
+        if not job.reads_rows:
+            raise UserError(f"features.{key}={shown(section[key])}: job={job} computes with no rows, leave the key out")
     for key, usual in (("scale", AUTO), ("fill", "refuse"), ("place", AUTO)):
         if (value := getattr(features, key)) != usual and inputs != "features":
             raise UserError(

@@ -127,7 +127,7 @@ def bring_pages(array: Array) -> None:
     Ranks of a host share the pages. Does nothing for arrays in memory.
     """
     if mapped_file(array) is not None and array.size:
-        pages = array.reshape(-1).view(np.uint8)[::mmap.PAGESIZE]
+        pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
         for first in range(0, len(pages), _PAGES):
             int(pages[first : first + _PAGES].max())
 

@@ -40,9 +40,7 @@ class Reads:
     reads: int = 0  # calls of the system
 
     def __add__(self, other: Reads) -> Reads:
-        return Reads(
-            self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads
-        )
+        return Reads(self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads)
 
 
 class DiskFeatures(FeatureStore):

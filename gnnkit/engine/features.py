@@ -104,7 +104,7 @@ class TableFeatures(FeatureStore):
 
     @staticmethod
     def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
-        """Finds ids among ascending ids. Raises `UserError` for one that is not there."""
+        """Finds ids among ascending ids. Raises `UserError` for another one."""
         positions = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
         if len(ids) and (len(nodes) == 0 or (nodes[positions] != ids).any()):
             raise UserError("features of nodes that other ranks own are not at hand")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Asked:
     own: npt.NDArray[np.bool_]  # [num_nodes] of this rank
     kept: npt.NDArray[np.bool_]  # [num_nodes] of other ranks, in the cache
     split: ByOwner  # the others, by owner
-    asked: list[Ids]  # [world_size] nodes of this rank that each rank asks for
+    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank asks for
 
     @property
     def here(self) -> Ids:  # ascending

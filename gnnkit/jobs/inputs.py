@@ -25,16 +25,3 @@ def dense_readers(
         f"comm={settings.comm.name}": settings.comm.name != "nccl",  # products of sparse rows are native
     }
     return [name for name, sparse in readers.items() if not sparse]
-
-
-def may_stay(settings: Settings, strategy: ExecutionStrategy) -> bool:
-    """Says whether rows of features may stay on disk while these parts train."""
-    return strategy.reads_disk and not _holders(settings, strategy)
-
-
-def _holders(settings: Settings, strategy: ExecutionStrategy) -> bool:
-    sampler = None if settings.sampler is None else settings.sampler.create()
-    reads = sampler is not None and sampler.reads_features
-    return reads or settings.trainer.precision == "bf16-mixed" or (
-        strategy.fetches and getattr(strategy, "cache", "none") == "lru"
-    )

@@ -13,10 +13,10 @@ from torch import nn
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.engine import LearnedRows
 from gnnkit.engine.disk import OnDisk
+from gnnkit.graph.features import feature_arrays
 from gnnkit.jobs import models
 from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
-from gnnkit.graph.features import feature_arrays
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
@@ -124,7 +124,9 @@ class RankJob:
         )
         if self.prepared.place == "memory":
             progress("reading features into memory")
-            for table in feature_arrays(worker.shard.features if worker.graph is None else worker.graph.features).values():
+            for table in feature_arrays(
+                worker.shard.features if worker.graph is None else worker.graph.features
+            ).values():
                 bring_pages(table)
         return worker
 

@@ -317,9 +317,7 @@ def _prepared(
     """
     grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    return Prepared(
-        grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, num_nodes=graph.num_nodes
-    )
+    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, num_nodes=graph.num_nodes)
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:
