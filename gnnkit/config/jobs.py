@@ -33,7 +33,7 @@ JOBS = {
     for facts in (
         JobFacts("train", trains=True, reads_rows=True, keeps_inputs=True),
         JobFacts("verify", reads_rows=True),
-        JobFacts("plan", reads_plan=True),
+        JobFacts("plan", reads_plan=True, reads_rows=True),
         JobFacts("partition", reads_strategy=False, keeps_inputs=True),
         JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True),
         JobFacts("predict", reads_checkpoint=True, reads_rows=True, needs_labels=False),

@@ -303,6 +303,14 @@ class ExecutionStrategy(ABC):
         """
         raise NotImplementedError
 
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        """Counts what the first epochs will read from disk, as `figures` tells it.
+
+        Draws the batches and reads no rows of these. Collective. Called after `setup`
+        in place of training, where `reads_disk` and features stay on disk.
+        """
+        raise NotImplementedError
+
     def figures(self) -> dict[str, Any]:
         """Returns further figures of `result.json`. Called at the end."""
         return {}

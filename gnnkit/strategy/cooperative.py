@@ -89,6 +89,20 @@ class CooperativeBatches:
             if disk is not None:  # after the batches that are under way
                 self._background.submit(lambda comm: disk.forget())
 
+    def foresee(self, epoch: int) -> None:
+        """Counts what an epoch will read from disk, without a read. Collective."""
+        disk, steps = self._disk, range(len(self))
+        assert disk is not None
+        batches = self._ahead(disk, steps)
+
+        def count(comm: Communicator) -> None:
+            deal = self._seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            for _ in steps:
+                batches.next(lambda step: self._make(deal, step, comm))
+                disk.foresee()
+
+        self._background.submit(count).result()
+
     def close(self) -> None:
         """Ends the thread, after the batches that were asked for."""
         self._background.close()

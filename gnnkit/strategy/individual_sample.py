@@ -154,6 +154,13 @@ class IndividualSample(ExecutionStrategy):
         if len(state["shares"]) == self.num_workers:  # otherwise the shares are of other workers
             self.deal(state["shares"])
 
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        assert self._reads is not None
+        for epoch in range(epochs):
+            self.sampled.foresee(epoch)
+            self._reads.end_epoch(self.sampled.window)
+        return self._reads.figures()
+
     def figures(self) -> dict[str, Any]:
         found = {"cache_hits": self._hits.figures()} if self.fetches else {}
         return found if self._reads is None else found | {"features_read": self._reads.figures()}

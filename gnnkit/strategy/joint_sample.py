@@ -108,6 +108,14 @@ class JointSample(ExecutionStrategy):
             assert isinstance(self.sampled, CooperativeBatches)
             self._reads.end_epoch(self.sampled.window)
 
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        assert self._reads is not None
+        assert isinstance(self.sampled, CooperativeBatches)
+        for epoch in range(epochs):
+            self.sampled.foresee(epoch)
+            self._reads.end_epoch(self.sampled.window)
+        return self._reads.figures()
+
     def figures(self) -> dict[str, Any]:
         return {} if self._reads is None else {"features_read": self._reads.figures()}
 

@@ -121,10 +121,25 @@ class SampledBatches:
         """Draws the batches of an epoch, with their rows unless these are sparse."""
         if self._disk is None:
             return self._source.epoch(epoch, first)
+        window = self._begun(self._disk)
+        return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), window)
+
+    def foresee(self, epoch: int) -> None:
+        """Counts what an epoch will read from disk, without a read of its rows."""
+        assert self._disk is not None
+        window, steps = self._begun(self._disk), range(len(self))
+        with closing(self._source.epoch(epoch, 0)) as drawn:
+            batches = Ahead(self._disk, steps, _nodes_of, window)
+            for _ in steps:
+                batches.next(lambda _: next(drawn))
+                self._disk.foresee()
+
+    def _begun(self, disk: DiskFeatures) -> int:
+        """Returns how many batches are drawn ahead, after `on_disk.begin`."""
         if self.window is None:
             with closing(self._source.epoch(0, 0)) as drawn:
-                self.window = begin(self._disk, drawn, _nodes_of, lambda made: bytes_of(made.blocks))
-        return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), self.window)
+                self.window = begin(disk, drawn, _nodes_of, lambda made: bytes_of(made.blocks))
+        return self.window
 
     def _read(
         self, disk: DiskFeatures, drawn: Generator[_Made, None, None], steps: range, window: int

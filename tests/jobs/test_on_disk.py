@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_every_policy_gives_the_bits_of_memory(way: str, tmp_path: Path) -> None
         assert 0 < read[policy]["hit_rate"] < 1
         assert sum(read[policy]["bytes_by_epoch"]) == read[policy]["bytes"] > 0
     assert read["exact"]["rows"] < read["lru"]["rows"]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "cached"])
+@pytest.mark.parametrize("policy", ["exact", "static"])
+def test_a_plan_counts_the_bytes_that_a_run_reads(way: str, policy: str, tmp_path: Path) -> None:
+    keys = {"features": {"place": "disk", "cache": CACHE, "policy": policy}, **WAYS[way]}
+    planned = train(tmp_path / "plan", job="plan", **keys)["features_read"]
+    result = train(tmp_path / "run", **keys)
+    for name in ("bytes_by_epoch", "rows_by_epoch"):
+        assert result["features_read"][name][:2] == planned[name]
+    assert planned["bytes"] > 0
+    lines = (result.folder / "epochs.jsonl").read_text().splitlines()
+    by_epoch = [sum(found["bytes_read"]) for found in map(json.loads, lines) if "bytes_read" in found]
+    assert 0 < sum(by_epoch) <= result["features_read"]["bytes"]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
