@@ -201,7 +201,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
-SWITCHES = ("report", "profile", "leader.rebalance")
+SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
