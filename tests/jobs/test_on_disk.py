@@ -14,6 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
+from gnnkit.leader import placed
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow
@@ -137,5 +138,34 @@ def test_keys_that_nothing_reads_are_refused(features: Any, message: str | None,
     if message is None:  # more than all rows is all rows
         assert train(tmp_path / "run", features=features, **WAYS["shared"])["features_read"]["cache_rows"] == N
         return
+    with pytest.raises(UserError, match=re.escape(message)):
+        train(tmp_path / "run", features=features, **WAYS["shared"])
+
+
+def test_auto_goes_by_the_memory_at_hand_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = WAYS["shared"]
+    told = {}
+    for name, free in (("memory", 10**11), ("disk", 2 * placed.BASE)):
+        monkeypatch.setattr(placed, "available_memory", lambda free=free: free)
+        result = train(tmp_path / name, **keys)
+        told[name] = capsys.readouterr().out
+        assert ("features_read" in result) == (name == "disk")
+    assert "features: read into memory before the first step (features.place=auto: 0.0112 MB" in told["memory"]
+    assert "features: on disk, each worker keeps 0 MB of them" in told["disk"]
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"place": "memory"}, "features.place=memory: the features are 0.0113 MB, and 0 MB of memory are free"),
+        ({"place": "disk", "cache": "1GB"}, "features.cache=1 GB for each worker of this host"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_ranks_start(
+    features: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placed, "available_memory", lambda: 2 * placed.BASE)
     with pytest.raises(UserError, match=re.escape(message)):
         train(tmp_path / "run", features=features, **WAYS["shared"])
