@@ -152,7 +152,7 @@ def test_auto_goes_by_the_memory_at_hand_and_says_why(
         result = train(tmp_path / name, **keys)
         told[name] = capsys.readouterr().out
         assert ("features_read" in result) == (name == "disk")
-    assert "features: read into memory before the first step (features.place=auto: 0.0112 MB" in told["memory"]
+    assert "features: read into memory before the first step (features.place=auto: 0.0113 MB" in told["memory"]
     assert "features: on disk, each worker keeps 0 MB of them" in told["disk"]
 
 
