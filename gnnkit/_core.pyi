@@ -161,6 +161,44 @@ def gather_rows(source: _Bytes, ids: _Ids, out: _Bytes, threads: int) -> None:
         threads: Threads that copy.
     """
 
+# row_file
+_Counts = tuple[int, int, int, int]  # rows in memory, and rows, bytes and reads of the file
+
+@final
+class RowFile:
+    """Rows of a file, read by position, of which some stay in memory.
+
+    Args:
+        path: The file.
+        begin: Place of the first row, in bytes.
+        num_rows: Rows of the file.
+        row_bytes: Bytes of a row.
+        policy: exact, lru or static.
+        capacity: Most rows that stay.
+        direct: Whether reads pass by the system's cache of files.
+    """
+
+    def __new__(
+        cls, path: str, begin: int, num_rows: int, row_bytes: int, policy: str, capacity: int, direct: bool
+    ) -> RowFile: ...
+    def read(self, ids: _Ids, out: _Bytes) -> _Counts:
+        """Writes row `ids[i]` to row i of `out`, beside the rows that stay."""
+
+    def fill(self, rows: _Ids) -> _Counts:
+        """Reads rows that stay, under policy static."""
+
+    def announce(self, rows: _Ids) -> None:
+        """Tells the rows of a further batch, each once."""
+
+    def forget(self) -> None:
+        """Forgets the announced batches."""
+
+    def take(self, out: _Bytes) -> _Counts:
+        """Writes the rows of the first announced batch."""
+
+    def count(self) -> _Counts:
+        """Counts what `take` would read, and reads nothing."""
+
 # aggregate
 @final
 class Aggregator:

@@ -45,6 +45,8 @@ INPUT_ROWS = ("auto", "dense", "sparse")
 SCALES = ("standard", "row", "none")
 TEXTS = ("one_hot", "known", "refuse")
 FILLS = ("refuse", "mean", "zero", "drop")
+PLACES = ("memory", "mapped", "disk")  # of the rows of features
+POLICIES = ("exact", "static", "lru")  # of the rows that are kept in memory
 DEFAULT_WORKERS = 4
 FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
 DEFAULT_EMBEDDING = 64  # numbers of a learned row
@@ -270,11 +272,24 @@ class FeaturesSettings:
     scale: str  # of SCALES, or AUTO: chosen by the columns
     fill: str  # of FILLS: what takes the place of empty cells
     text: str  # of TEXTS: what columns of text are read as
+    place: str  # of PLACES, or AUTO: chosen by the memory at hand
+    cache: int | None  # bytes of rows that each worker keeps, with place "disk". None: chosen
+    policy: str  # of POLICIES
+    direct: bool  # whether reads pass by the system's cache of files
 
     def __post_init__(self) -> None:
         one_of("features.scale", self.scale, (AUTO, *SCALES))
         one_of("features.fill", self.fill, FILLS)
         one_of("features.text", self.text, TEXTS)
+        one_of("features.place", self.place, (AUTO, *PLACES))
+        one_of("features.policy", self.policy, POLICIES)
+        switch("features.direct", self.direct)
+
+    @property
+    def of_disk(self) -> list[str]:
+        """Lists the keys that were set of those that place "disk" reads."""
+        usual = {"cache": None, "policy": "exact", "direct": False}
+        return [key for key, value in usual.items() if getattr(self, key) != value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,7 +557,7 @@ def settle(composed: Mapping[str, Any]) -> Settings:
         job=job,
         inputs=one_of("inputs", config["inputs"], INPUTS),
         input_rows=_input_rows(config["inputs"], config["input_rows"]),
-        features=_features(config["inputs"], config["features"]),
+        features=_features(job, config["inputs"], config["features"]),
         embedding=_embedding(config["inputs"], config["embedding"]),
         learned=_learned(config["inputs"], config["learned"]),
         seed=whole("seed", config["seed"], 0, 2**63 - 1),
@@ -607,10 +622,20 @@ def _input_rows(inputs: str, rows: object) -> str:
     return given
 
 
-def _features(inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
+def _features(job: JobFacts, inputs: str, section: Mapping[str, Any]) -> FeaturesSettings:
     """Reads the section `features`. Raises `UserError` where there are no features."""
-    features = FeaturesSettings(**section)
-    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot")):
+    cache = None if section["cache"] == AUTO else _bytes("features.cache", section["cache"], 0)
+    features = FeaturesSettings(**{**section, "cache": cache})
+    for key in features.of_disk:
+        if features.place not in (AUTO, "disk"):
+            raise UserError(
+                f"features.{key}={shown(section[key])} is of features.place=disk, and features.place={features.place}: leave "
+                "the key out"
+            )
+    for key in [*(["place"] if features.place != AUTO else []), *features.of_disk]:
+        if not job.reads_rows:
+            raise UserError(f"features.{key}={shown(section[key])}: job={job} computes with no rows, leave the key out")
+    for key, usual in (("scale", AUTO), ("fill", "refuse"), ("text", "one_hot"), ("place", AUTO)):
         if (value := getattr(features, key)) != usual and inputs != "features":
             raise UserError(
                 f"features.{key}={value} must be {usual}: only inputs=features reads the key, and inputs={inputs}"
@@ -949,14 +974,20 @@ def _memory(job: JobFacts, value: object) -> int | None:
     """Reads a number of bytes, such as 1GB. Raises `UserError` where none is read."""
     if value == AUTO:
         return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(GB|GiB|MB|MiB)?", str(value))
-    if found is None or isinstance(value, bool):
-        raise UserError(f"memory={shown(value)} must be auto, a number of bytes, or a text such as 1GB or 512MiB")
-    size = float(found[1]) * _UNITS[found[2]]
-    if not LEAST_MEMORY <= size <= MOST_MEMORY:
-        raise UserError(f"memory={shown(value)} must be at least {LEAST_MEMORY // 2**20}MiB, and less than 2^60 bytes")
+    size = _bytes("memory", value, LEAST_MEMORY)
     if not job.reads_memory:
         raise UserError(f"memory={shown(value)} must be auto: only job=import reads the key, and job={job}")
+    return size
+
+
+def _bytes(key: str, value: object, least: int) -> int:
+    """Reads a number of bytes, such as 1GB. `least` is a number of MiB, in bytes."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(GB|GiB|MB|MiB)?", str(value))
+    if found is None or isinstance(value, bool):
+        raise UserError(f"{key}={shown(value)} must be auto, a number of bytes, or a text such as 1GB or 512MiB")
+    size = float(found[1]) * _UNITS[found[2]]
+    if not least <= size <= MOST_MEMORY:
+        raise UserError(f"{key}={shown(value)} must be at least {least // 2**20}MiB, and less than 2^60 bytes")
     return int(size)
 
 

@@ -29,6 +29,7 @@ _META = "meta.json"
 # and raises SystemError if another thread parses at the same moment.
 _reading = threading.Lock()
 _TRIES = 100
+_PAGES = 1 << 14  # that are brought at a time
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -98,6 +99,19 @@ def _map(path: Path) -> Array:
         raise UserError(f"{path}: {error.strerror}") from error
 
 
+def mapped_file(array: Array) -> tuple[Path, int] | None:
+    """Finds the file that an array is mapped from, and the place of its first number.
+
+    None for an array in memory, and for one that is a part of the mapped rows.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
+        owner = owner.base
+    if not isinstance(owner, np.memmap) or owner.filename is None or owner.nbytes != array.nbytes:
+        return None
+    return Path(owner.filename), owner.offset
+
+
 def expect_random_reads(array: Array | None) -> None:
     """Tells the system not to read ahead in a file that `array` is mapped from.
 
@@ -105,6 +119,17 @@ def expect_random_reads(array: Array | None) -> None:
     larger than memory.
     """
     _advise(array, "MADV_RANDOM")
+
+
+def bring_pages(array: Array) -> None:
+    """Reads a mapped file into memory, from its begin to its end.
+
+    Ranks of a host share the pages. Does nothing for arrays in memory.
+    """
+    if mapped_file(array) is not None and array.size:
+        pages = array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE]
+        for first in range(0, len(pages), _PAGES):
+            int(pages[first : first + _PAGES].max())
 
 
 def forget_pages(array: Array) -> None:

@@ -39,6 +39,10 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "dataset.targets": ["labels"],
     "cache": ["", 3],
     "on_exists": ["keep", ""],
+    "features.place": ["ram", "", None],
+    "features.cache": ["lots", "", "1XB", "-1GB", 2**61, None],
+    "features.policy": ["fifo", "", None],
+    "features.direct": [0, 1, "yes", "auto", None],
     "memory": ["lots", "", "1XB", "1MB", "-1GB", 0, 2.5, 2**61, "1GB", None],
     "partition.nodes": ["none"],
     "partition.grid": ["4d", "", 3, [4, 1], [5, 1, 1], [-2, -2, 1], [True, 4, 1], [4.0, 1, 1]],
@@ -200,7 +204,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "restarts": [-1, 2.5, 1001, NAN],
     "runs": [3, "", ["a", ""]],
 }
-SWITCHES = ("report", "profile", "leader.rebalance")
+SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",

@@ -19,6 +19,7 @@ RECORD = ".hydra"  # folder in a run folder: the configuration and overrides as 
 HIDDEN = "***"  # in the place of a secret
 _OF_MODEL = ("model", "task")  # sections that belong to a trained model
 _FIXED = (*_OF_MODEL, "inputs", "features", "embedding", "learned")  # keys that do
+_PLACES = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct"))  # of these, keys that do not
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
 _OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
@@ -67,7 +68,7 @@ def with_run(overrides: Sequence[str], given: Collection[str] = ()) -> list[str]
     folder = local_path("checkpoint", named["checkpoint"].strip("'\"").replace("\\'", "'"))
     run = of_run(folder)
     for key in named:
-        if key.partition(".")[0] in _FIXED:
+        if key.partition(".")[0] in _FIXED and key not in _PLACES:
             raise UserError(f"{key} cannot be changed for checkpoint={folder}: leave the key out")
     kept = {key: value for key, value in run.items() if key in _OF_RUN and key not in named and value is not None}
     for kind in ("dataset", *_OF_MODEL):
@@ -175,6 +176,7 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
         own: Those of the overrides that the user has named.
     """
     named, users = ({key_of(text): text.partition("=")[2].strip("'\"") for text in each} for each in (overrides, own))
+    fixed = {key.partition(".")[0] for key in named if key not in _PLACES}.intersection(_FIXED)
     name, root = named.get("dataset", ""), named.get("dataset.root", "").replace("\\'", "'")
     if name not in names("dataset") or not root:
         return list(overrides)
@@ -185,10 +187,10 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
         key: value
         for key, value in keys.items()
         if users.get(key, "auto") == "auto"
-        and not any(other.startswith(f"{key}.") for other in users)
-        and not (key in _FIXED and any(other.partition(".")[0] == key for other in named))
+        and not any(other.startswith(f"{key}.") and other not in _PLACES for other in users)
+        and key not in fixed
     }
-    rest = [text for text in overrides if key_of(text).partition(".")[0] not in brought]
+    rest = [text for text in overrides if key_of(text).partition(".")[0] not in brought or key_of(text) in _PLACES]
     return [*as_overrides(_named(brought)), *rest]
 
 

@@ -20,6 +20,7 @@ class JobFacts:
     needs_labels: bool = True
     splits: tuple[str, ...] = ("train",)  # with labels, a node of one of these is needed
     reads_memory: bool = False  # the key `memory`
+    reads_rows: bool = False  # of features, which models compute with
     goes_on: bool = False  # from what the same job has left in the run folder when it was interrupted
     keeps_inputs: bool = False  # leaves what later runs must know of the columns of the data
 
@@ -30,14 +31,14 @@ class JobFacts:
 JOBS = {
     facts.name: facts
     for facts in (
-        JobFacts("train", trains=True, keeps_inputs=True),
-        JobFacts("verify"),
-        JobFacts("plan", reads_plan=True),
+        JobFacts("train", trains=True, reads_rows=True, keeps_inputs=True),
+        JobFacts("verify", reads_rows=True),
+        JobFacts("plan", reads_plan=True, reads_rows=True),
         JobFacts("partition", reads_strategy=False, keeps_inputs=True),
         JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True),
-        JobFacts("predict", reads_checkpoint=True, needs_labels=False),
-        JobFacts("test", reads_checkpoint=True, splits=("val", "test")),
-        JobFacts("compare", trains=True, several=True, reads_strategy=False),
+        JobFacts("predict", reads_checkpoint=True, reads_rows=True, needs_labels=False),
+        JobFacts("test", reads_checkpoint=True, reads_rows=True, splits=("val", "test")),
+        JobFacts("compare", trains=True, several=True, reads_strategy=False, reads_rows=True),
         JobFacts("report", reads_strategy=False, reads_runs=True),
         JobFacts("init", reads_strategy=False, reads_data_only=True),
     )

@@ -100,10 +100,11 @@ class TableFeatures(FeatureStore):
         return native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)
 
     def _places(self, ids: Ids) -> Ids:
-        return ids if self._nodes is None else self._positions(self._nodes, ids)
+        return ids if self._nodes is None else self.positions(self._nodes, ids)
 
     @staticmethod
-    def _positions(nodes: Ids, ids: Ids) -> Ids:
+    def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
+        """Finds ids among ascending ids. Raises `UserError` for another one."""
         positions = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
         if len(ids) and (len(nodes) == 0 or (nodes[positions] != ids).any()):
             raise UserError("features of nodes that other ranks own are not at hand")

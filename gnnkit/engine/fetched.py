@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,36 @@ import torch
 from gnnkit.comm import Communicator
 from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
 from gnnkit.engine.cache import Cache
-from gnnkit.engine.owners import Owners, Sent, as_bytes, swap
+from gnnkit.engine.disk import DiskFeatures
+from gnnkit.engine.owners import ByOwner, Owners, Sent, as_bytes, swap
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.tally import Exchange, Tally
 from gnnkit.graph import Floats, Ids
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import gather_rows
+
+Read = tuple[Ids, Floats]  # ascending nodes, and their features
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The rows of a batch that a rank asks for, and those that others ask for here."""
+
+    nodes: Ids  # [num_nodes] int64, distinct
+    own: npt.NDArray[np.bool_]  # [num_nodes] of this rank
+    kept: npt.NDArray[np.bool_]  # [num_nodes] of other ranks, in the cache
+    split: ByOwner  # the others, by owner
+    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank asks for
+
+    @property
+    def here(self) -> Ids:  # ascending
+        """The distinct nodes of this rank whose rows are read."""
+        return np.unique(np.concatenate([self.nodes[self.own], *self.asked]))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the ids."""
+        return self.nodes.nbytes * 4 + sum(part.nbytes for part in self.asked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,15 +63,16 @@ class OwnedRows:
     loop, and the mean features of the in-edges.
     """
 
-    def __init__(self, shard: Shard, owners: Owners, *, values: bool) -> None:
+    def __init__(self, shard: Shard, owners: Owners, *, values: bool, disk: DiskFeatures | None = None) -> None:
         """Reads the shard.
 
         Args:
             shard: The nodes of this rank.
             owners: The owner of every node.
             values: Whether rows hold more than features and labels.
+            disk: The features of the shard, where these stay on disk.
         """
-        self.shard, self.owners = shard, owners
+        self.shard, self.owners, self.disk = shard, owners, disk
         self.in_edges = shard.num_in_edges  # [num_owned]
         features, mean = shard.features, shard.mean_edge_features
         fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
@@ -60,19 +86,31 @@ class OwnedRows:
         self.row = np.dtype(fields)
         self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers of a row
 
-    def owned(self, nodes: Ids) -> npt.NDArray[Any]:  # [num_nodes] records
-        """Returns rows of nodes that this rank owns."""
+    def owned(self, nodes: Ids, read: Read | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+        """Returns rows of nodes that this rank owns.
+
+        Args:
+            nodes: [num_nodes] ids.
+            read: Features that were read from disk, these nodes' among them.
+        """
         shard, places = self.shard, np.searchsorted(self.shard.owned, nodes)
         rows = np.empty(len(nodes), self.row)
         for name in self.row.names or ():
             if name == "features":
-                rows[name] = gather_rows(np.ascontiguousarray(shard.features), places)
+                rows[name] = self._features(nodes, places, read)
             elif name == "in_edges":
                 rows[name] = self.in_edges[places]
             else:
                 values = shard.labels if name == "label" else getattr(shard, name)
                 rows[name] = values[places]
         return rows
+
+    def _features(self, nodes: Ids, places: Ids, read: Read | None) -> Floats:  # [num_nodes, width]
+        if read is not None:
+            return read[1][np.searchsorted(read[0], nodes)]
+        if self.disk is not None:
+            return self.disk.read(nodes, counted=True)
+        return gather_rows(np.ascontiguousarray(self.shard.features), places)
 
     def fetch(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Fetched:
         """Returns rows of nodes of any owners. Collective.
@@ -86,19 +124,34 @@ class OwnedRows:
             comm: The ranks.
             sent: Counts the messages. Default: nobody counts.
         """
+        return self.answer(self.ask(nodes, cache, comm, sent), cache, comm, sent)
+
+    def ask(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Asked:
+        """Tells the owners which rows this rank needs, the first half of `fetch`."""
         nodes = nodes.astype(np.int64)
         own = self.owners.rank_of[nodes] == comm.rank
         kept = cache.find(nodes) & ~own
         missing = ~own & ~kept
         split = self.owners.split(nodes[missing], comm.world_size)
         asked = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
-        received = swap(comm, [as_bytes(self.owned(part)) for part in asked], sent)
+        return Asked(nodes, own, kept, split, asked)
+
+    def answer(
+        self, asked: Asked, cache: Cache, comm: Communicator, sent: Sent | None = None, read: Read | None = None
+    ) -> Fetched:
+        """Sends the rows that others asked for, the second half of `fetch`.
+
+        `read` are the features of `asked.here`, where these were read from disk.
+        """
+        nodes, own, kept = asked.nodes, asked.own, asked.kept
+        missing = ~own & ~kept
+        received = swap(comm, [as_bytes(self.owned(part, read)) for part in asked.asked], sent)
         rows = np.empty(len(nodes), self.row)
-        rows[own] = self.owned(nodes[own])
+        rows[own] = self.owned(nodes[own], read)
         rows[kept] = cache.read(nodes[kept])
-        rows[missing] = split.restored(np.concatenate([part.view(self.row) for part in received]))
+        rows[missing] = asked.split.restored(np.concatenate([part.view(self.row) for part in received]))
         cache.add(nodes[missing], rows[missing])
-        return Fetched(rows, split.counts, np.array([len(part) for part in asked]), int(kept.sum()))
+        return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), int(kept.sum()))
 
     def record(self, fetched: Fetched, sent: Sent, tally: Tally, me: int) -> None:
         """Counts the words of rows, and the bytes of all messages of a batch.

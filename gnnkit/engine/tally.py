@@ -79,6 +79,7 @@ class Tally:
     )  # (layer, step, peer rank)
     messages: dict[tuple[int, Step, int], int] = field(default_factory=lambda: defaultdict(int))  # sent, same keys
     bytes_sent: int = 0
+    bytes_read: int = 0  # of features, from disk. Since this process began
     seconds: float = 0.0  # spent in exchanges, waiting included
     counting: bool = True
     spans: Spans | None = field(default_factory=active)  # of a trace

@@ -129,7 +129,8 @@ class ChunkEvaluation(Evaluation):
     def _by_layer(self, model: nn.Module, scratch: Path) -> Tensor:
         num_layers: int = model.num_layers  # type: ignore[assignment]
         table = self._graph.features
-        features = self.worker.features if isinstance(table, SparseFeatures) else self._bounded(np.asarray(table))
+        keeps = isinstance(table, SparseFeatures) or self.worker.disk is not None
+        features = self.worker.features if keeps else self._bounded(np.asarray(table))
         files: list[_Rows] = []
 
         def shared(parts: Iterable[tuple[Ids, Tensor]]) -> FeatureStore:

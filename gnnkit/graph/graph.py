@@ -457,17 +457,23 @@ class Graph:
         return from_ogb(Path(folder), split, add_inverse_edge)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Graph:
+    def load(cls, folder: str | Path, *, reads_features: bool = True) -> Graph:
         """Maps a graph that was saved, read-only.
 
         Raises `UserError` naming file and place.
+
+        Args:
+            folder: the folder.
+            reads_features: whether to look at each number of the features, which reads
+                their file once. Otherwise the columns have no names.
         """
         folder = Path(folder)
         arrays, meta = load_arrays(folder)
         try:
-            return cls(
+            features = read_features(arrays)
+            found = cls(
                 CSC(arrays["indptr"], arrays["indices"], arrays.get("weight")),
-                read_features(arrays),
+                features if reads_features else np.empty((len(features), 0), np.float32),
                 arrays["labels"],
                 arrays["split"],
                 arrays.get("edge_features"),
@@ -478,13 +484,16 @@ class Graph:
                 node_ids=arrays.get("node_ids"),
                 edge_types=arrays.get("edge_types"),
                 node_types=meta.get("node_types"),
-                missing=arrays.get("missing"),
-                **_names(meta),
+                missing=arrays.get("missing") if reads_features else None,
+                **(_names(meta) if reads_features else _names(meta) | {"feature_names": None}),
             )
         except KeyError as error:
             raise UserError(f"{folder} holds no {error.args[0]}") from error
         except ValueError as error:
             raise UserError(f"{folder}: {error}") from error
+        if not reads_features:
+            set_fields(found, features=features)
+        return found
 
     @classmethod
     def trusted(cls, folder: Path) -> Graph:

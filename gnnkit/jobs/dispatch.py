@@ -20,6 +20,7 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import report
 from gnnkit.launch.phases import begin, say
 from gnnkit.leader.result import Result
+from gnnkit.settings import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
@@ -82,12 +83,22 @@ class Predict(OnRanks):
         return predict
 
 
-class Plan(Run):
-    """job=plan."""
+class Plan(OnRanks):
+    """job=plan. Ranks draw sampled batches, and layouts of full graphs are counted."""
+
+    on_ranks = False
+
+    def rank_work(self, *, trains: bool) -> RankWork:
+        from gnnkit.jobs.planned_batches import plan_batches
+
+        return plan_batches
 
     def work(self, order: Order) -> Result:
         from gnnkit.jobs.plan import plan
 
+        name = order.settings.strategy.name
+        if name != AUTO and order.settings.create_strategy().reads_disk:
+            return super().work(order)
         return plan(order)
 
 

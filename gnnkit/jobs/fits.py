@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnnkit.errors import UserError
 from gnnkit.jobs.inputs import dense_readers
@@ -129,6 +129,35 @@ _SPARSE_ROWS = Topic(
         "input_rows=sparse: {dense[0]} reads dense rows: use input_rows=auto": lambda s, p: _dense_readers(p),
     },
 )
+_PLACE = Topic(
+    lambda s, p: s.features.place != "auto" or s.features.of_disk,
+    {
+        "features.place={s.features.place}: strategy={s.strategy.name} with these options reads its rows once, before "
+        "it trains, and keeps them in memory: choose strategy=individual_sample, or leave the section out": lambda s, p: (
+            not p.strategy.reads_disk
+        ),
+        "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "
+        "draws: use features.place=mapped": lambda s, p: (
+            s.features.place == "disk" and p.sampler is not None and p.sampler.reads_features
+        ),
+        "features.place=disk: trainer.precision=bf16-mixed rounds all features before the first step: use "
+        "trainer.precision=32 or features.place=mapped": lambda s, p: (
+            s.features.place == "disk" and s.trainer.precision == "bf16-mixed"
+        ),
+        "features.place=disk: the rows that strategy.cache=lru asks for follow from those of the batch before, and "
+        "reads look further ahead: use strategy.cache=degree, vip or exact": lambda s, p: (
+            s.features.place == "disk" and getattr(p.strategy, "cache", None) == "lru"
+        ),
+    },
+)
+
+
+def may_stay(parts: Parts) -> bool:
+    """Says whether features may stay on disk while these parts train."""
+    settings = replace(parts.settings, features=replace(parts.settings.features, place="disk"))
+    return not any(holds(settings, parts) for holds in _PLACE.refused.values())
+
+
 _LEARNED_ROWS = Topic(
     lambda s, p: s.inputs == "learned",
     {
@@ -227,6 +256,7 @@ TOPICS = (
     _WRITE,
     _ACCUMULATE,
     _SPARSE_ROWS,
+    _PLACE,
     _LEARNED_ROWS,
     _RELIEF,
     _LOST_WORKERS,

@@ -21,7 +21,7 @@ from gnnkit.leader.importing import imported, told_disk
 from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
 from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.store.manifest import KEYS
+from gnnkit.store.manifest import shaping
 
 _CUT = "job=partition dataset={s.dataset.name} does so in memory"
 # What job=import refuses, by message.
@@ -94,7 +94,7 @@ def asked_of(order: Order) -> str:
     settings = order.settings
     sources = files_of(settings.dataset.create())
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in sources]
-    keys = {key: settings.cut[key] for key in (*KEYS, "strategy", "memory")}
+    keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
     asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 

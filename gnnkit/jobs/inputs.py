@@ -21,6 +21,7 @@ def dense_readers(
     readers = {
         f"strategy={settings.strategy.name}": strategy.reads_sparse,
         f"model={source.name}": source.reads_sparse,
+        f"features.place={settings.features.place}": settings.features.place != "disk",
         f"comm={settings.comm.name}": settings.comm.name != "nccl",  # products of sparse rows are native
     }
     return [name for name, sparse in readers.items() if not sparse]

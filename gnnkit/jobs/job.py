@@ -161,7 +161,9 @@ class OnRanks(Run):
 
     def needs(self, order: Order) -> Needs:
         """Says what the ranks read. `order` has no `auto` any more."""
+        from gnnkit.jobs.fits import may_stay
         from gnnkit.jobs.inputs import reads_sparse
+        from gnnkit.jobs.parts import Parts
         from gnnkit.leader.cut import Needs
 
         settings, source = order.settings, order.source
@@ -176,6 +178,8 @@ class OnRanks(Run):
             owned_edges=strategy.one_column or strategy.fetches,
             recut=settings.leader.rebalance and strategy.relief == "nodes",
             inputs=source.trains,
+            reads_disk=strategy.reads_disk and settings.inputs == "features" and source.trains,
+            may_stay=may_stay(Parts.of(order)),
         )
 
     def work(self, order: Order) -> Result:

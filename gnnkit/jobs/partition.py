@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,7 @@ from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.kept import content, origin
 from gnnkit.leader.result import Result, versions
 from gnnkit.settings import AUTO, Settings
-from gnnkit.store.manifest import KEYS, Manifest
+from gnnkit.store.manifest import Manifest, shaping
 
 
 def partition(order: Order, decided: Settings) -> Result:
@@ -61,7 +61,7 @@ def _asked(order: Order) -> str:
     """Hashes the keys that shape parts, and what tells the data apart."""
     settings, graph = order.settings, order.graph
     data: Any = content(graph) if graph is not None else [asdict(settings.dataset), origin(settings.dataset)]
-    keys: Mapping[str, Any] = {key: settings.cut[key] for key in (*KEYS, "strategy", "seed")}
+    keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "seed")}
     nodes = settings.partition.nodes
     asked = [keys, data, None if nodes.name == AUTO else origin(nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

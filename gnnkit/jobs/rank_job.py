@@ -12,6 +12,8 @@ from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.engine import LearnedRows
+from gnnkit.engine.disk import OnDisk
+from gnnkit.graph.features import feature_arrays
 from gnnkit.jobs import models
 from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
@@ -20,6 +22,7 @@ from gnnkit.launch.progress import progress
 from gnnkit.leader.cut import Prepared
 from gnnkit.model.exactness import inexact
 from gnnkit.settings import Settings
+from gnnkit.storage import bring_pages
 from gnnkit.store.parts import Parts
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync
@@ -72,6 +75,12 @@ class RankJob:
         """Where the ranks read."""
         return self.prepared.parts(self.folder)
 
+    @property
+    def on_disk(self) -> OnDisk | None:
+        """How ranks read features that stay on disk."""
+        features, prepared = self.settings.features, self.prepared
+        return OnDisk(prepared.cache, features.policy, features.direct) if prepared.place == "disk" else None
+
     def strategy(self) -> ExecutionStrategy:
         """Makes a new strategy."""
         strategy: ExecutionStrategy = self.settings.create_strategy()
@@ -99,7 +108,7 @@ class RankJob:
         progress("reading its shard")
         set_up_torch(settings)
         inputs = _INPUTS.get(str(settings.trainer.precision)) if dtype is None and comm.device.type == "cpu" else None
-        return Worker(
+        worker = Worker(
             comm,
             parts.shard(comm.rank if shard is None else shard),
             dtype or DTYPES[settings.trainer.precision],
@@ -111,7 +120,15 @@ class RankJob:
             peers=tuple(self.prepared.peers[comm.rank]) if shard is None else None,
             input_dtype=inputs,
             rounded=None if inputs is None else parts.rounded(),
+            on_disk=self.on_disk,
         )
+        if self.prepared.place == "memory":
+            progress("reading features into memory")
+            for table in feature_arrays(
+                worker.shard.features if worker.graph is None else worker.graph.features
+            ).values():
+                bring_pages(table)
+        return worker
 
     def widths(self, worker: Worker) -> Widths:
         """Returns the widths that the model of this run must fit."""

@@ -54,11 +54,14 @@ class Prepared:
     store: str | None = None  # the folder whose parts the ranks read. None: the run folder
     reads: Reads = "shard"  # of a store
     dense: bool = False  # of a store: whether ranks read features with their zeros
+    num_nodes: int = 0
+    place: str = "mapped"  # of the rows of features: memory, mapped or disk
+    cache: int = 0  # bytes of rows that each rank keeps, where rows stay on disk
 
     def parts(self, folder: Path) -> Parts:
         """Returns where the ranks read. `folder` is the run folder."""
         store = None if self.store is None else Path(self.store)
-        return Parts(folder / PREPARED, store, self.reads, self.dense)
+        return Parts(folder / PREPARED, store, self.reads, self.dense, self.place == "disk")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,6 +80,8 @@ class Needs:
     owned_edges: bool = False  # whether the owner of a node must hold all in-edges
     recut: bool = False  # whether the leader may cut the graph again while the ranks train
     inputs: bool = True  # whether a model reads input rows. A program need not
+    reads_disk: bool = False  # whether batches gather rows of features, which so may lie in memory or on disk
+    may_stay: bool = False  # whether these may stay on disk
 
     @property
     def shares_all(self) -> bool:
@@ -312,7 +317,7 @@ def _prepared(
     """
     grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
+    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, num_nodes=graph.num_nodes)
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:

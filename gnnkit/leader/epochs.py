@@ -17,7 +17,16 @@ from gnnkit.leader.result import finite
 if TYPE_CHECKING:
     from gnnkit.leader.watch import WorkerState
 
-_SUMS = ("rows", "edges", "bytes_sent", "seconds_wait", "seconds_compute", "seconds_exchange", "seconds_sync")
+_SUMS = (
+    "rows",
+    "edges",
+    "bytes_sent",
+    "bytes_read",
+    "seconds_wait",
+    "seconds_compute",
+    "seconds_exchange",
+    "seconds_sync",
+)
 
 
 class EpochLog:

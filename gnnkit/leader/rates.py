@@ -11,7 +11,10 @@ _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Rates:
-    """Rows, edges and bytes of all workers per second."""
+    """Rows, edges and bytes of all workers per second.
+
+    Bytes from disk are left out where none are read.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Starts at zero.
@@ -20,18 +23,20 @@ class Rates:
             clock: Gives seconds. Default: the system's clock.
         """
         self._clock = clock
-        self._totals = (0.0, 0.0, 0.0)
+        self._totals = (0.0, 0.0, 0.0, 0.0)
         self._looks = deque([(clock(), self._totals)], KEPT)  # seconds and totals
 
-    def add(self, rows: int, edges: int, num_bytes: int) -> None:
+    def add(self, rows: int, edges: int, num_bytes: int, bytes_read: int = 0) -> None:
         """Adds a step of all workers.
 
         Args:
             rows: Rows that the loss reads.
             edges: Edges that were aggregated.
             num_bytes: Bytes that were sent.
+            bytes_read: Bytes from disk.
         """
-        self._totals = (self._totals[0] + rows, self._totals[1] + edges, self._totals[2] + num_bytes)
+        rows_before, edges_before, sent_before, read_before = self._totals
+        self._totals = (rows_before + rows, edges_before + edges, sent_before + num_bytes, read_before + bytes_read)
         now = self._clock()
         if now - self._looks[-1][0] >= SPACING:
             self._looks.append((now, self._totals))
@@ -40,9 +45,8 @@ class Rates:
         then, before = self._looks[0]
         seconds = max(self._clock() - then, 1e-9)
         rates = [(total - old) / seconds for total, old in zip(self._totals, before, strict=True)]
-        return "  ".join(
-            f"{short(rate)} {name}/s" for rate, name in zip(rates, ("seeds", "edges", "bytes"), strict=True)
-        )
+        names = ("seeds/s", "edges/s", "bytes/s", "bytes/s from disk")[: 4 if self._totals[3] else 3]
+        return "  ".join(f"{short(rate)} {name}" for rate, name in zip(rates, names, strict=False))
 
 
 def short(number: float) -> str:

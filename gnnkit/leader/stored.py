@@ -20,12 +20,13 @@ from gnnkit.leader import cut
 from gnnkit.leader.cut import Needs, Preparation, Prepared
 from gnnkit.leader.folder import COORDINATION, PICTURE, PREPARED, SOURCE
 from gnnkit.leader.inputs import IDS, check_width
+from gnnkit.leader.placed import placed
 from gnnkit.leader.rebalanced import keep, load_partition, rebalanced
 from gnnkit.leader.trained import take_stored
 from gnnkit.ranges import shown
 from gnnkit.storage import write_atomically
 from gnnkit.store.join import whole
-from gnnkit.store.manifest import KEYS, Manifest
+from gnnkit.store.manifest import Manifest, shaping
 from gnnkit.store.parts import GRAPH, Reads, without_features
 
 _GRAPH = "a strategy that reads the whole graph"
@@ -36,8 +37,8 @@ def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepare
     """Cuts the graph, or takes the facts of a store. `in_child` calls in a child."""
     root = None if asked.graph is not None else asked.settings.dataset.create().store_folder
     if root is None:
-        return Prepared(**in_child(cut.prepare, asked))
-    return _taken(asked, root, in_child)
+        return placed(asked, Prepared(**in_child(cut.prepare, asked)))
+    return placed(asked, _taken(asked, root, in_child))
 
 
 def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
@@ -80,6 +81,7 @@ def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequenc
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
     lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
     dense = manifest.holds["sparse"] and not needs.sparse
+    known = replace(known, num_nodes=manifest.counts["nodes"])
     return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
 
 
@@ -109,6 +111,11 @@ def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
         raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
     if settings.inputs == "features" and needs.inputs:
         check_width(manifest.counts["features"])
+    if settings.features.place == "disk" and manifest.holds["sparse"]:
+        raise UserError(
+            f"features.place=disk: the store {root} keeps features without zeros: use features.place=mapped, or write the "
+            "store with input_rows=dense"
+        )
     partition, _ = rebalanced(settings, manifest.counts["nodes"])
     if partition is not None:
         raise UserError(
@@ -125,7 +132,7 @@ def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: boo
         its: Sections of the other one.
         whole_task: Whether other keys of the task than the name shape parts too.
     """
-    here, there = (_flat({key: values[key] for key in KEYS}) for values in (own, its))
+    here, there = (_flat(shaping(values)) for values in (own, its))
     keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
     spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
     return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]

@@ -20,7 +20,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.sampler.links import Links
 from gnnkit.settings import AUTO, Settings
-from gnnkit.store.manifest import KEYS, PARTS, Manifest, files_of
+from gnnkit.store.manifest import PARTS, Manifest, files_of, shaping
 from gnnkit.store.parts import GRAPH, LINKS
 from gnnkit.task import Task
 
@@ -111,7 +111,7 @@ def manifest(
     return Manifest(
         asked=asked,
         source=settings.dataset.name,
-        keys={key: settings.cut[key] for key in KEYS},
+        keys=shaping(settings.cut),
         counts=_counts(graph),
         schema={
             "node_types": None if found.node_types is None else [list(each) for each in found.node_types],

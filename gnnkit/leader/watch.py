@@ -48,6 +48,7 @@ class WorkerState:
     rows_per_second: float  # output rows
     memory: int  # peak so far, bytes
     bytes_sent: int = 0  # to other ranks, in exchanges
+    bytes_read: int = 0  # of features, from disk, ahead of the step
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -243,7 +244,10 @@ class Watch:
         self.states = states
         self._log.add(states)
         self.rates.add(
-            *(sum(counts) for counts in zip(*((s.rows, s.edges, s.bytes_sent) for s in states), strict=True))
+            *(
+                sum(counts)
+                for counts in zip(*((s.rows, s.edges, s.bytes_sent, s.bytes_read) for s in states), strict=True)
+            )
         )
         for state in states:
             self._edges[state.rank] += state.edges

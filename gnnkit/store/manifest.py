@@ -15,6 +15,7 @@ from gnnkit.storage import write_atomically
 FILE = "store.json"  # in the folder of the store, written last
 PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
+_OF_FEATURES = ("scale", "fill", "text")  # of the section `features`. Others say where a run keeps rows
 _FORMAT, _VERSION = "gnnkit store", 1
 _SMALL = 64 << 20  # bytes. Files up to this size are hashed when they are opened, which takes 0.1 s at most
 
@@ -82,6 +83,12 @@ class Manifest:
             raise _damaged(root, name, error.strerror or "it cannot be read") from error
         if there != size:
             raise _damaged(root, name, f"it has {there:,} bytes of {size:,}")
+
+
+def shaping(composed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a composed configuration that shape parts."""
+    keys = {key: composed[key] for key in KEYS}
+    return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
 
 
 def files_of(root: Path, *further: str) -> dict[str, tuple[int, str]]:

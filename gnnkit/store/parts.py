@@ -37,6 +37,7 @@ class Parts:
     store: Path | None = None
     reads: Reads = "shard"  # of a store
     dense: bool = False  # of a store: whether ranks read features with their zeros
+    on_disk: bool = False  # whether features stay on disk, so that nobody looks at each number
 
     def shard(self, name: int | str) -> Shard:
         """Maps the shard of a rank, or `WHOLE`."""
@@ -51,10 +52,10 @@ class Parts:
     def graph(self) -> Graph | None:
         """Maps the whole graph, where the ranks read one."""
         if (self.own / GRAPH).exists():
-            return Graph.load(self.own / GRAPH)
+            return Graph.load(self.own / GRAPH, reads_features=not self.on_disk)
         if self.store is None or self.reads == "shard":
             return None
-        graph = Graph.load(self._folder(GRAPH))
+        graph = Graph.load(self._folder(GRAPH), reads_features=not self.on_disk)
         return without_features(graph) if self.reads == "topology" else graph
 
     def links(self) -> Links | None:
@@ -66,6 +67,12 @@ class Parts:
         """Maps all features in bfloat16, where batches read these."""
         path = self.own / ROUNDED
         return load_arrays(path)[0]["features"] if path.exists() else None
+
+    def files(self, name: str) -> list[Path]:
+        """Lists the arrays of a part, unchecked. None where there is no such part."""
+        stored = self.store is not None and not (self.own / name).exists()
+        folder = self.store / PARTS / name if self.store is not None and stored else self.own / name
+        return sorted(folder.glob("*.npy"))
 
     def adopting(self, others: Collection[int]) -> Shard:
         """Makes the shard of rank 0 that also owns the nodes of other ranks.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, Rows, TableFeatures, Tally
+from gnnkit.engine.disk import DiskFeatures, OnDisk
 from gnnkit.engine.features import Bits
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
@@ -38,6 +39,7 @@ class Worker:
     peers: tuple[int, ...] | None = None  # ranks whose nodes share an edge with this rank's, ascending. None: unknown
     input_dtype: torch.dtype | None = None  # of the input rows of sampled batches. None: `dtype`
     rounded: Bits | None = None  # [num_nodes, width] features of `graph` in bfloat16, where `input_dtype` is
+    on_disk: OnDisk | None = None  # where rows of features stay on disk
 
     @property
     def device(self) -> torch.device:
@@ -57,9 +59,16 @@ class Worker:
 
         Of the owned nodes where this rank `fetches`, else of every node.
         """
-        if self.graph is not None and not self.fetches:
-            return TableFeatures(self.graph.features, None, self.dtype, self.device)
-        return TableFeatures(self.shard.features, self.shard.owned, self.dtype, self.device)
+        whole = self.graph if not self.fetches else None
+        table, nodes = (self.shard.features, self.shard.owned) if whole is None else (whole.features, None)
+        if self.on_disk is not None:
+            return DiskFeatures(table, nodes, self.dtype, self.device, self.on_disk)
+        return TableFeatures(table, nodes, self.dtype, self.device)
+
+    @property
+    def disk(self) -> DiskFeatures | None:
+        """The features, where these stay on disk."""
+        return self.features if isinstance(self.features, DiskFeatures) else None
 
     @cached_property
     def _engines(self) -> dict[bool, Engine]:
@@ -215,6 +224,7 @@ class ExecutionStrategy(ABC):
     reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
     one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
     exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
+    reads_disk: bool = False  # whether batches read features in the background, so that these may stay on disk
     reads_sparse: bool = False  # True: features may be sparse, reads rows by `input_rows`
     joins_layers: bool = False  # whether the edges of all layers of a batch make one graph, in which no rank talks
     fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
@@ -290,6 +300,14 @@ class ExecutionStrategy(ABC):
 
         Args:
             shares: [world_size] share of each worker, with a sum of 1.
+        """
+        raise NotImplementedError
+
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        """Counts what the first epochs will read from disk, as `figures` tells it.
+
+        Draws the batches and reads no rows of these. Collective. Called after `setup`
+        in place of training, where `reads_disk` and features stay on disk.
         """
         raise NotImplementedError
 

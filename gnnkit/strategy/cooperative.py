@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Lookup, Reach, Tally
+from gnnkit.engine import Lookup, Reach, Rows, Tally
 from gnnkit.engine.background import Background
+from gnnkit.engine.disk import DiskFeatures
 from gnnkit.engine.owners import Owners, Sent
-from gnnkit.graph import Ids
+from gnnkit.graph import Floats, Ids
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.on_disk import Ahead, begin, bytes_of
 from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
 from gnnkit.strategy.seeds import Deal, OwnedSeeds, Seeds, Step
 
@@ -29,6 +32,13 @@ class _Made:
     drawn: Drawn
     reach: Reach | None  # brings the ends of this rank's pairs
     sent: Sent
+    nodes: Ids  # [num_known] global ids of the owned nodes of the batch
+    x: Floats | None = None  # [num_known, width] their features, where these were read from disk
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the batch, of which routes take as much as the blocks."""
+        return 2 * bytes_of(self.drawn.blocks) + self.nodes.nbytes
 
 
 class CooperativeBatches:
@@ -56,6 +66,8 @@ class CooperativeBatches:
         self._seeds: Seeds = OwnedSeeds(worker, batch_size) if worker.links is None else LinkSeeds(worker, batch_size)
         self._lookup = Lookup(worker.comm, worker.owned, owners.rank_of, tally)
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
+        self._disk = worker.disk
+        self.window: int | None = None  # batches drawn ahead of those whose rows are read from disk, once counted
         self._background = Background(worker.comm)
 
     def __len__(self) -> int:
@@ -67,9 +79,29 @@ class CooperativeBatches:
         sent = Sent.nothing(self._worker.comm.world_size)
         deal = self._background.submit(lambda comm: self._seeds.epoch(epoch, comm, sent)).result()
         sent.record(self._tally, self._worker.comm.rank)
-        work = (partial(self._make, deal, step) for step in range(first, len(self)))
-        for made in self._background.ahead(work, self._prefetch):
-            yield self._batch(made)
+        disk, steps = self._disk, range(first, len(self))
+        make = partial(self._make, deal) if disk is None else partial(self._read, deal, self._ahead(disk, steps))
+        try:
+            for made in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
+                self._tally.bytes_read = 0 if disk is None else disk.counts.bytes
+                yield self._batch(made)
+        finally:
+            if disk is not None:  # after the batches that are under way
+                self._background.submit(lambda comm: disk.forget())
+
+    def foresee(self, epoch: int) -> None:
+        """Counts what an epoch will read from disk, without a read. Collective."""
+        disk, steps = self._disk, range(len(self))
+        assert disk is not None
+        batches = self._ahead(disk, steps)
+
+        def count(comm: Communicator) -> None:
+            deal = self._seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            for _ in steps:
+                batches.next(lambda step: self._make(deal, step, comm))
+                disk.foresee()
+
+        self._background.submit(count).result()
 
     def close(self) -> None:
         """Ends the thread, after the batches that were asked for."""
@@ -86,12 +118,37 @@ class CooperativeBatches:
             seeds, step = asked.here, replace(step, pairs=replace(step.pairs, rows=asked.place[step.pairs.rows]))
             reach = self._lookup.reach(asked, seeds, comm, self._num_layers)
         own = np.searchsorted(owned, seeds)
-        return _Made(step, own, self._draws.draw(own, step.draws, comm), reach, sent)
+        drawn = self._draws.draw(own, step.draws, comm)
+        return _Made(step, own, drawn, reach, sent, owned[drawn.nodes])
+
+    def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[_Made]:
+        """Begins to draw ahead of the reads. Collective at the first call."""
+        if self.window is None:
+            self.window = self._background.submit(partial(self._begin, disk)).result()
+        return Ahead(disk, steps, _nodes_of, self.window)
+
+    def _begin(self, disk: DiskFeatures, comm: Communicator) -> int:
+        """Draws batches of the first epoch for `on_disk.begin`. Collective."""
+        deal = self._seeds.epoch(0, comm, Sent.nothing(comm.world_size))
+        drawn = (self._make(deal, number, comm) for number in range(len(self)))
+        return begin(disk, drawn, _nodes_of, lambda made: made.num_bytes, comm)
+
+    def _read(self, deal: Deal, batches: Ahead[_Made], number: int, comm: Communicator) -> _Made:
+        """Draws ahead, and reads the rows of one batch from disk. Collective."""
+        assert self._disk is not None
+        made = batches.next(lambda step: self._make(deal, step, comm))
+        return replace(made, x=self._disk.take(len(made.nodes)))
 
     def _batch(self, made: _Made) -> Batch:
-        worker, drawn = self._worker, made.drawn
+        worker = self._worker
         made.sent.record(self._tally, worker.comm.rank)
-        nodes = worker.owned[drawn.nodes]
-        x = worker.features.input_rows(nodes, self._model)
-        adjacencies = drawn.adjacencies(self._draws.layers, made.step)
-        return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach, nodes=nodes)
+        if made.x is None:
+            x: Rows = worker.features.input_rows(made.nodes, self._model)
+        else:
+            x = torch.from_numpy(made.x).to(worker.device, worker.dtype)
+        adjacencies = made.drawn.adjacencies(self._draws.layers, made.step)
+        return made.step.batch(x, adjacencies, worker.shard.labels[made.own], made.reach, nodes=made.nodes)
+
+
+def _nodes_of(made: _Made) -> Ids:
+    return made.nodes

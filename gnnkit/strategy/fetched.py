@@ -16,12 +16,14 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import BlockLayers, Pool, Tally
 from gnnkit.engine.background import Background
 from gnnkit.engine.block import LayerValues
-from gnnkit.engine.fetched import Fetched, FetchedLayers
+from gnnkit.engine.disk import DiskFeatures
+from gnnkit.engine.fetched import Asked, Fetched, FetchedLayers, Read
 from gnnkit.engine.frontier import Frontier
 from gnnkit.engine.owners import Owners, Sent
 from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, Worker
+from gnnkit.strategy.on_disk import Ahead, begin, bytes_of
 from gnnkit.strategy.row_cache import RowCache
 from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing
 
@@ -59,6 +61,22 @@ class Draw:
         if self.csc is None:
             return self._frontier.sample(seeds, key, comm, sent)
         return self.sampler.sample(self.csc, seeds, key=key), None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One batch before its rows are read, and the rows that ranks ask for."""
+
+    step: Step
+    batch: MiniBatch
+    edges: Edges | None
+    asked: Asked
+    sent: Sent
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the batch."""
+        return bytes_of(self.batch.blocks) + self.asked.num_bytes + (0 if self.edges is None else self.edges.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +123,7 @@ class FetchedBatches:
         if filled is not None:
             self._record(*filled)
         self.fetched_rows = self.hits = 0  # rows of other ranks that batches read, by origin
+        self.window: int | None = None  # batches drawn ahead of those whose rows are read from disk, once counted
         self._background = Background(worker.comm)
 
     def __len__(self) -> int:
@@ -119,11 +138,32 @@ class FetchedBatches:
         steps = range(first, len(self))
         if self.cache.counts_ahead:
             self._record(*self._background.submit(partial(self._fill, deal, steps)).result())
-        for made in self._background.ahead((partial(self._make, deal, step) for step in steps), self.prefetch):
-            self._record(made.fetched, made.sent)
-            self.fetched_rows += int(made.fetched.received.sum())
-            self.hits += made.fetched.hits
-            yield self._batch(made)
+        disk = self.rows.disk
+        make = partial(self._make, deal) if disk is None else partial(self._read, deal, self._ahead(disk, steps))
+        try:
+            for made in self._background.ahead((partial(make, step) for step in steps), self.prefetch):
+                self._record(made.fetched, made.sent)
+                self.fetched_rows += int(made.fetched.received.sum())
+                self.hits += made.fetched.hits
+                self.tally.bytes_read = 0 if disk is None else disk.counts.bytes
+                yield self._batch(made)
+        finally:
+            if disk is not None:  # after the batches that are under way
+                self._background.submit(lambda comm: disk.forget())
+
+    def foresee(self, epoch: int) -> None:
+        """Counts what an epoch will read from disk, without a read. Collective."""
+        disk, steps = self.rows.disk, range(len(self))
+        assert disk is not None
+        batches = self._ahead(disk, steps)
+
+        def count(comm: Communicator) -> None:
+            deal = self.seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            for _ in steps:
+                batches.next(lambda step: self._drawn(deal, step, comm))
+                disk.foresee()
+
+        self._background.submit(count).result()
 
     def close(self) -> None:
         """Ends the thread, after the batches that were asked for."""
@@ -131,10 +171,38 @@ class FetchedBatches:
 
     def _make(self, deal: Deal, number: int, comm: Communicator) -> Made:
         """Draws and fetches one batch. Collective."""
+        return self._fetched(self._drawn(deal, number, comm), comm)
+
+    def _drawn(self, deal: Deal, number: int, comm: Communicator) -> Drawn:
+        """Draws one batch, and asks for its rows. Collective."""
         sent = Sent.nothing(comm.world_size)
         step = deal(number, comm, sent)
         batch, edges = self.draw(step.seeds, step.draws, comm, sent)
-        return Made(step, batch, edges, self.rows.fetch(batch.input_nodes, self.cache.rows, comm, sent), sent)
+        return Drawn(step, batch, edges, self.rows.ask(batch.input_nodes, self.cache.rows, comm, sent), sent)
+
+    def _fetched(self, drawn: Drawn, comm: Communicator, read: Read | None = None) -> Made:
+        """Fetches the rows of a batch. Collective."""
+        fetched = self.rows.answer(drawn.asked, self.cache.rows, comm, drawn.sent, read)
+        return Made(drawn.step, drawn.batch, drawn.edges, fetched, drawn.sent)
+
+    def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[Drawn]:
+        """Begins to draw ahead of the reads. Collective at the first call."""
+        if self.window is None:
+            self.window = self._background.submit(partial(self._begin, disk)).result()
+        return Ahead(disk, steps, _here, self.window)
+
+    def _begin(self, disk: DiskFeatures, comm: Communicator) -> int:
+        """Draws batches of the first epoch for `on_disk.begin`. Collective."""
+        deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
+        drawn = (self._drawn(deal, number, comm) for number in range(len(self)))
+        return begin(disk, drawn, _here, lambda each: each.num_bytes, comm)
+
+    def _read(self, deal: Deal, batches: Ahead[Drawn], number: int, comm: Communicator) -> Made:
+        """Draws ahead, and fetches one batch, with rows from disk. Collective."""
+        assert self.rows.disk is not None
+        drawn = batches.next(lambda step: self._drawn(deal, step, comm))
+        here = drawn.asked.here
+        return self._fetched(drawn, comm, (here, self.rows.disk.take(len(here))))
 
     def _fill(self, deal: Deal, steps: range, comm: Communicator) -> tuple[Fetched, Sent]:
         """Counts the rows that some steps need, and keeps the best. Collective."""
@@ -162,3 +230,7 @@ class FetchedBatches:
             return self._whole
         nodes = (made.batch.input_nodes.astype(np.int64), made.fetched.rows)
         return FetchedLayers(worker.shard, self.model, worker.dtype, worker.device, nodes, made.edges, self.pool)
+
+
+def _here(drawn: Drawn) -> Ids:
+    return drawn.asked.here

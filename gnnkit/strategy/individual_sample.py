@@ -20,6 +20,7 @@ from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_cache, check_places, place
 from gnnkit.strategy.row_cache import CACHES, RowCache
 from gnnkit.strategy.sampled import SampledBatches
@@ -41,6 +42,7 @@ class IndividualSample(ExecutionStrategy):
     """
 
     samples = True
+    reads_disk = True
     joins_layers = True
     refuses_relief = (
         "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
@@ -116,13 +118,15 @@ class IndividualSample(ExecutionStrategy):
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally, self.num_workers = Tally(), worker.comm.world_size
         self.sampled: SampledBatches | FetchedBatches
+        self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
         if not self.fetches:
             self.sampled = SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch)
             return
         self._hits = CacheHits(worker.comm)
         seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)
-        rows = OwnedRows(worker.shard, Owners.of(worker.shard, worker.comm), values=not self.reads_graph)
+        owners = Owners.of(worker.shard, worker.comm)
+        rows = OwnedRows(worker.shard, owners, values=not self.reads_graph, disk=worker.disk)
         cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
         self.sampled = FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
 
@@ -135,6 +139,8 @@ class IndividualSample(ExecutionStrategy):
     def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
         if isinstance(self.sampled, FetchedBatches):
             self._hits.add(self.sampled)
+        if self._reads is not None:
+            self._reads.end_epoch(self.sampled.window)
 
     def deal(self, shares: Sequence[float]) -> None:
         assert isinstance(self.sampled, SampledBatches)
@@ -148,8 +154,16 @@ class IndividualSample(ExecutionStrategy):
         if len(state["shares"]) == self.num_workers:  # otherwise the shares are of other workers
             self.deal(state["shares"])
 
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        assert self._reads is not None
+        for epoch in range(epochs):
+            self.sampled.foresee(epoch)
+            self._reads.end_epoch(self.sampled.window)
+        return self._reads.figures()
+
     def figures(self) -> dict[str, Any]:
-        return {"cache_hits": self._hits.figures()} if self.fetches else {}
+        found = {"cache_hits": self._hits.figures()} if self.fetches else {}
+        return found if self._reads is None else found | {"features_read": self._reads.figures()}
 
     def close(self) -> None:
         if isinstance(self.sampled, FetchedBatches):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 
@@ -11,8 +12,9 @@ from gnnkit.engine import Tally
 from gnnkit.engine.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
-from gnnkit.strategy.base import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
+from gnnkit.strategy.on_disk import DiskReads
 from gnnkit.strategy.places import check_joint
 from gnnkit.strategy.push_pull import PushPullBatches, PushPullShards
 from gnnkit.strategy.row_cache import CACHES
@@ -68,6 +70,7 @@ class JointSample(ExecutionStrategy):
         check_joint(mode, {"topology": topology, "features": features}, cache, cache_rows)
         self.topology = _MODES[mode][0] if topology is None else topology
         self.reads_graph, self.one_column = self.topology == "shared", self.topology == "partitioned"
+        self.reads_disk = mode == "cooperative"
         self.fetches = mode == "push_pull" and self.one_column
         self.reads_sparse = mode == "cooperative"
         self.refuses_learned = (
@@ -91,6 +94,7 @@ class JointSample(ExecutionStrategy):
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.tally = Tally()
+        self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         self.sampled = _BATCHES[self.mode, self.topology](worker, model, self.batch_size, self.tally, self.prefetch)
 
     def num_batches(self, epoch: int) -> int:
@@ -98,6 +102,22 @@ class JointSample(ExecutionStrategy):
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         return self.sampled.epoch(epoch, first)
+
+    def end_epoch(self, epoch: int, measured: Measured, model: nn.Module) -> None:
+        if self._reads is not None:
+            assert isinstance(self.sampled, CooperativeBatches)
+            self._reads.end_epoch(self.sampled.window)
+
+    def foresee_reads(self, epochs: int) -> dict[str, Any]:
+        assert self._reads is not None
+        assert isinstance(self.sampled, CooperativeBatches)
+        for epoch in range(epochs):
+            self.sampled.foresee(epoch)
+            self._reads.end_epoch(self.sampled.window)
+        return self._reads.figures()
+
+    def figures(self) -> dict[str, Any]:
+        return {} if self._reads is None else {"features_read": self._reads.figures()}
 
     def close(self) -> None:
         self.sampled.close()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -16,15 +16,17 @@ import torch
 from torch import nn
 
 from gnnkit.engine import Adjacency, BlockLayers, Pool, Rows, Tally
+from gnnkit.engine.disk import DiskFeatures
 from gnnkit.engine.dropout import derive
 from gnnkit.engine.features import of_bits
 from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
-from gnnkit.graph import Block, Split
+from gnnkit.graph import Block, Ids, Split
 from gnnkit.sampler import Loader, gather_rows
 from gnnkit.spans import active, span
 from gnnkit.strategy.base import Batch, Worker, weighing_sums
 from gnnkit.strategy.link_seeds import LinkSeeds
+from gnnkit.strategy.on_disk import Ahead, begin, bytes_of
 from gnnkit.strategy.seeds import Deal, Step, drawing
 
 T = TypeVar("T")
@@ -75,6 +77,8 @@ class SampledBatches:
         self.worker, self.graph, self.model = worker, worker.graph, model
         self.layers = BlockLayers(self.graph, model, worker.dtype, worker.device, Pool(worker.comm, tally))
         self._source: _Nodes | _Links
+        self._tally, self._disk, self._prefetch = tally, worker.disk if self.gathers else None, prefetch
+        self.window: int | None = None  # batches drawn ahead, once counted
         if worker.links is not None:
             self._source = _Links(worker, self.layers, batch_size, prefetch, gathers=self.gathers)
             return
@@ -107,11 +111,54 @@ class SampledBatches:
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Gives the batches of an epoch, from step `first` on."""
-        with closing(self._source.epoch(epoch, first)) as made:
+        with closing(self._epoch(epoch, first)) as made:
             for each in made:
                 x, adjacencies = self._inputs(each.blocks, each.x, each.step.key)
                 nodes = each.blocks[0].src_nodes if self.gathers else None
                 yield each.step.batch(x, adjacencies, self.graph.labels[each.step.seeds], nodes=nodes)
+
+    def _epoch(self, epoch: int, first: int) -> Generator[_Made, None, None]:
+        """Draws the batches of an epoch, with their rows unless these are sparse."""
+        if self._disk is None:
+            return self._source.epoch(epoch, first)
+        window = self._begun(self._disk)
+        return self._read(self._disk, self._source.epoch(epoch, first), range(first, len(self)), window)
+
+    def foresee(self, epoch: int) -> None:
+        """Counts what an epoch will read from disk, without a read of its rows."""
+        assert self._disk is not None
+        window, steps = self._begun(self._disk), range(len(self))
+        with closing(self._source.epoch(epoch, 0)) as drawn:
+            batches = Ahead(self._disk, steps, _nodes_of, window)
+            for _ in steps:
+                batches.next(lambda _: next(drawn))
+                self._disk.foresee()
+
+    def _begun(self, disk: DiskFeatures) -> int:
+        """Returns how many batches are drawn ahead, after `on_disk.begin`."""
+        if self.window is None:
+            with closing(self._source.epoch(0, 0)) as drawn:
+                self.window = begin(disk, drawn, _nodes_of, lambda made: bytes_of(made.blocks))
+        return self.window
+
+    def _read(
+        self, disk: DiskFeatures, drawn: Generator[_Made, None, None], steps: range, window: int
+    ) -> Generator[_Made, None, None]:
+        """Reads the rows of batches from disk, while the batch before is computed."""
+        batches = Ahead(disk, steps, _nodes_of, window)
+
+        def make(step: int) -> _Made:
+            made = batches.next(lambda _: next(drawn))
+            return replace(made, x=disk.take(len(_nodes_of(made))))
+
+        try:
+            with closing(ahead(make, steps, self._prefetch)) as made:
+                for each in made:
+                    self._tally.bytes_read = disk.counts.bytes
+                    yield each
+        finally:
+            drawn.close()
+            disk.forget()
 
     def endless(self, first: int) -> Iterator[Batch]:
         """Gives batches of epoch after epoch, from step `first` of all steps on."""
@@ -136,6 +183,10 @@ class SampledBatches:
         rows = np.asarray(x)
         given = torch.from_numpy(rows) if worker.rounded is None else of_bits(rows)
         return given.to(worker.device, worker.input_dtype or worker.dtype), self.layers.layers(blocks, key)
+
+
+def _nodes_of(made: _Made) -> Ids:
+    return made.blocks[0].src_nodes
 
 
 class _Nodes:

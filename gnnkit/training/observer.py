@@ -25,11 +25,14 @@ class _Mark:
     waiting: float
     exchange: float
     bytes_sent: int
+    bytes_read: int
 
     @classmethod
     def now(cls, module: Any) -> _Mark:
         tally = module.strategy.tally
-        return cls(time.perf_counter(), module.loader.seconds_waiting, tally.seconds, tally.bytes_sent)
+        return cls(
+            time.perf_counter(), module.loader.seconds_waiting, tally.seconds, tally.bytes_sent, tally.bytes_read
+        )
 
 
 class Observer(Callback):
@@ -127,6 +130,7 @@ class Observer(Callback):
                 rows_per_second=batch.adjacencies[-1].num_dst / seconds,
                 memory=peak_memory(self.worker.device),
                 bytes_sent=now.bytes_sent - self._mark.bytes_sent,
+                bytes_read=now.bytes_read - self._mark.bytes_read,
             )
         )
         self.meter.reset()

@@ -21,6 +21,7 @@ LEARNED, RELIEF, LOST = "inputs=learned", "leader.rebalance=true", "sync.on_lost
 SERVERS, ASYNC, LEADER = "sync=parameter_server", "sync.mode=async", "sync=leader"
 LINKS, TRAINED = "task=link_prediction", "checkpoint=RUN"
 OF_EDGES = "a module of (x, edge_index)"  # takes the place of the configured model
+ON_DISK = "features.place=disk"
 LINK = "comm.link={gigabits:1,milliseconds:1}"
 TORCHRUN = {
     "RANK": "0",
@@ -54,6 +55,10 @@ REFUSED = [
     [SAMPLED, SERVERS, ASYNC, "trainer.accumulate=2"],
     [SAMPLED, LEARNED, "trainer.accumulate=2"],
     [SAMPLED, "strategy.features=partitioned", "input_rows=sparse"],
+    [FULL, "features.place=memory"],
+    [SAMPLED, ON_DISK, "sampler=metropolis_hastings", "sampler.target=similarity"],
+    [SAMPLED, ON_DISK, "trainer.precision=bf16-mixed"],
+    [SAMPLED, ON_DISK, "strategy.features=partitioned", "strategy.cache=lru"],
     [FULL, LEARNED, "job=plan"],
     [PRESET, LEARNED],
     [SAMPLED, LEARNED, SERVERS, ASYNC],

@@ -18,6 +18,7 @@ mod generate;
 mod graph;
 mod links;
 mod loader;
+mod row_file;
 mod sample;
 mod streaming;
 
@@ -44,6 +45,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     graph::register(m)?;
     links::register(m)?;
     loader::register(m)?;
+    row_file::register(m)?;
     sample::register(m)?;
     streaming::register(m)
 }

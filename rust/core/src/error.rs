@@ -210,6 +210,16 @@ pub enum Error {
         /// Source and destination of the edge.
         edge: [i64; 2],
     },
+    /// Bytes of a file cannot be read.
+    #[error("{path}: byte {at}: {why}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The place in the file.
+        at: u64,
+        /// The system's reason.
+        why: String,
+    },
     /// A probability outside of [0, 1].
     #[error("p = {0} is not a probability")]
     Probability(f64),

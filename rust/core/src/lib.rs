@@ -18,6 +18,8 @@ pub mod loader;
 pub mod memory;
 pub mod pool;
 pub mod rng;
+pub mod row_cache;
+pub mod row_file;
 pub mod sample;
 pub mod similarity;
 pub mod stream_edges;
