@@ -123,6 +123,10 @@ def table(random: Random) -> Any:
     return random.choice([made, made, np.asfortranarray(made)])
 
 
+def few_bytes(random: Random) -> Any:
+    return np.zeros(number(random) * number(random), np.uint8)
+
+
 def graph(random: Random) -> tuple[Any, Any]:
     """Mostly a graph of eight nodes, or two arrays that fit by chance only."""
     if random.random() < 0.3:
@@ -283,6 +287,15 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
     "generate_labels": {"num_nodes": number, "num_classes": number, "key": number},
     "generate_features": {"labels": ids, "width": number, "noise": Random.random, "key": number},
     "gather_rows": {"source": table, "ids": ids, "out": table, "threads": few},
+    "RowFile": {
+        "path": lambda random: __file__,
+        "begin": number,
+        "num_rows": eight,
+        "row_bytes": number,
+        "policy": lambda random: random.choice(["exact", "static", "lru"]),
+        "capacity": number,
+        "direct": lambda random: False,
+    },
     "tree_sizes": {**GRAPH, "fanouts": fanouts, "replace": flag, "seeds": ids, "threads": few},
     "even_order": {"costs": costs, "num_workers": number, "batch_size": number, "window": number, "key": number},
     "shuffled_order": {"ids": ids, "key": number},
@@ -394,12 +407,20 @@ METHODS: dict[str, dict[str, dict[str, Make]]] = {
         "max": {"x": rows, "out": rows, "arg": places, "threads": few},
         "max_backward": {"grad": rows, "arg": places, "out": rows, "threads": few},
     },
+    "RowFile": {
+        "announce": {"rows": ids},
+        "read": {"ids": ids, "out": few_bytes},
+        "fill": {"rows": ids},
+        "take": {"out": few_bytes},
+        "count": {},
+        "forget": {},
+    },
     "Numbering": {"add": {"ids": ids}, "nodes": {}},
     "Loader": {"take": {}, "last_work": {}, "close": {}},
 }
 # Fields of arguments that have no place of their own in a signature.
 FIELDS = "csc|weight|wanted|features|floor|sharpness|similarity|cluster|rows|sources|counts|walk_length|num_walks|alpha|seeds|offsets|first step|fanouts?"
-FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement"
+FIELDS += "|importance|redraw|key|walks|least|most|num_hops|grid|allocate|table|num_sources|num_classes|columns|prefetch|indices|indptr|edges|num_nodes|draws|input_nodes|replacement|byte|take"
 
 
 def check_named(error: BaseException, arguments: Mapping[str, Make]) -> None:

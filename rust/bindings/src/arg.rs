@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use gnnkit_core::float;
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods, dtype};
@@ -103,6 +104,11 @@ pub(crate) fn flag(name: &str, value: Arg<'_, '_>) -> PyResult<bool> {
 /// A text.
 pub(crate) fn text(name: &str, value: Arg<'_, '_>) -> PyResult<String> {
     value.extract().map_err(|_| mistyped(name, "a text", value))
+}
+
+/// The path of a file.
+pub(crate) fn path(name: &str, value: Arg<'_, '_>) -> PyResult<PathBuf> {
+    value.extract().map_err(|_| mistyped(name, "a path", value))
 }
 
 /// The items of a sequence.

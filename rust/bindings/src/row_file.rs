@@ -1,13 +1,12 @@
 //! Rows of a file, of which a cache keeps some.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gnnkit_core::row_cache::Policy;
 use gnnkit_core::row_file::{CachedRows, Counts, RowFile};
 use pyo3::prelude::*;
 
-use crate::arg::{Arg, Ids, count, flag, refuse, text};
+use crate::arg::{self, Arg, Ids, count, flag, refuse, text};
 use crate::array::Output;
 use crate::user_error;
 
@@ -36,7 +35,7 @@ impl PyRowFile {
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
-        path: PathBuf,
+        path: Arg<'_, '_>,
         begin: Arg<'_, '_>,
         num_rows: Arg<'_, '_>,
         row_bytes: Arg<'_, '_>,
@@ -46,7 +45,7 @@ impl PyRowFile {
     ) -> PyResult<Self> {
         let (begin, num_rows) = (count("begin", begin)? as u64, count("num_rows", num_rows)?);
         let (row_bytes, capacity) = (count("row_bytes", row_bytes)?, count("capacity", capacity)?);
-        let direct = flag("direct", direct)?;
+        let (direct, path) = (flag("direct", direct)?, arg::path("path", path)?);
         let policy = match text("policy", policy)?.as_str() {
             "exact" => Policy::Exact,
             "lru" => Policy::Lru,
