@@ -194,7 +194,7 @@ impl RowFile {
     }
 
     fn check_out(&self, num_rows: usize, out: &[u8]) -> Result<(), Error> {
-        let expected = num_rows.checked_mul(self.row_bytes).unwrap_or(usize::MAX);
+        let expected = num_rows.saturating_mul(self.row_bytes);
         crate::error::check_length("out", out.len(), expected)
     }
 }
