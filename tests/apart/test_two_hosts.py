@@ -138,7 +138,11 @@ def losses(run: Path) -> list[tuple[int, int, float]]:
 
 @pytest.mark.parametrize(
     "strategy",
-    [("strategy=individual_sample", "strategy.topology=partitioned"), ("strategy=joint_sample",)],
+    [
+        ("strategy=individual_sample", "strategy.topology=partitioned"),
+        ("strategy=joint_sample",),
+        ("strategy=vertex_centric", "partition=2d", "parts=4"),
+    ],
     ids=lambda strategy: strategy[0],
 )
 def test_two_hosts_train_as_two_ranks_of_one_host(tmp_path: Path, link: ModuleType, strategy: Sequence[str]) -> None:
