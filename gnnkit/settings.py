@@ -367,7 +367,7 @@ class InitSettings:
         real("init.minutes", self.minutes, 0, MAX_MINUTES)
 
 
-_NUMBERS = ("workers", "threads", "seed", "embedding", "restarts", "report", "profile")  # keys at the top
+_NUMBERS = ("workers", "parts", "threads", "seed", "embedding", "restarts", "report", "profile")  # keys at the top
 _TYPED = {
     "trainer": TrainerSettings,
     "leader": LeaderSettings,
@@ -515,6 +515,14 @@ class Settings:
     def cut(self) -> Mapping[str, Any]:
         """The composed configuration, in which `workers` is the number of parts."""
         return {**self.composed, "workers": self.workers}
+
+    @property
+    def workers_here(self) -> int:
+        """Number of workers of this host."""
+        if self.started is None:
+            return self.workers
+        in_each = -(-self.world_size // self.started.world_size)
+        return min(in_each * self.started.local_world_size, self.workers)
 
     @property
     def on_cpus(self) -> bool:

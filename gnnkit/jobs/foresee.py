@@ -21,7 +21,7 @@ from gnnkit.jobs.models import Widths
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
 from gnnkit.jobs.rank_job import DTYPES
-from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, ranks_here, rehearse
+from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, rehearse
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader.choose import rough_work, sizes_of
@@ -99,7 +99,7 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
     """
     plan = settings.plan
     single = rehearsal.bandwidth == 0
-    crowd = 1.0 if plan.is_cluster else ranks_here(settings) / num_processes(settings)
+    crowd = 1.0 if plan.is_cluster else settings.workers_here / num_processes(settings)
     latency = (0.0 if single else rehearsal.latency * max(crowd, 1)) if plan.latency is None else plan.latency * 1e-6
     bandwidth = (
         (np.inf if single else rehearsal.bandwidth / max(crowd, 1)) if plan.bandwidth is None else plan.bandwidth * 1e9
@@ -109,7 +109,7 @@ def machine_of(settings: Settings, rehearsal: Rehearsal) -> Machine:
         latency=latency,
         bandwidth=float(bandwidth),
         memory=available_memory() if plan.memory is None else plan.memory * 2**30,
-        ranks_per_host=ranks_here(settings) if plan.memory is None else 1,
+        ranks_per_host=settings.workers_here if plan.memory is None else 1,
         base=rehearsal.base,
     )
 
@@ -130,7 +130,7 @@ def _slowdown(settings: Settings, rehearsal: Rehearsal) -> float:
     if plan.is_cluster:
         return 1.0
     at_once = num_cores() if counts_cpu(settings) else num_processes(settings)
-    return max(ranks_here(settings) / at_once, 1)
+    return max(settings.workers_here / at_once, 1)
 
 
 def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:

@@ -50,12 +50,6 @@ class Rehearsal:
     layouts: dict[str, list[list[float]]]  # by layout, then rank: seconds of a step, and bytes beyond `base`
 
 
-def ranks_here(settings: Settings) -> int:
-    """Counts the workers of this host."""
-    started = settings.started
-    return settings.workers if started is None else min(settings.workers, started.local_world_size)
-
-
 def num_processes(settings: Settings) -> int:
     """Returns how many ranks measure at once.
 
@@ -63,7 +57,7 @@ def num_processes(settings: Settings) -> int:
     """
     if settings.workers == 1:
         return 1
-    return max(min(ranks_here(settings), num_cores() // settings.threads), 2)
+    return max(min(settings.workers_here, num_cores() // settings.threads), 2)
 
 
 def import_for_steps() -> None:

@@ -14,7 +14,7 @@ from gnnkit.store.parts import GRAPH
 if TYPE_CHECKING:
     from gnnkit.store.parts import Parts
 
-BASE = 700 << 20  # bytes of a rank without data: the program, and the buffers of a step
+BASE = 700 << 20  # bytes of a process without data: the program, and the buffers of a step
 _PER_NODE, _PER_ROW = 8, 12  # bytes of a cache beside its rows: for each row of the file, and each row that is kept
 
 
@@ -28,8 +28,8 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
     if settings.inputs != "features" or not needs.reads_disk:
         return replace(found, place="mapped")
     size, rest, dense = _sizes(asked, found.parts(asked.folder))
-    free, ranks = available_memory(), _ranks_here(asked)
-    room = free - rest - ranks * BASE
+    free, ranks = available_memory(), settings.workers_here
+    room = free - rest - min(settings.processes or ranks, ranks) * BASE
     place, why = features.place, f"features.place={features.place}"
     if place == AUTO:
         place = "memory" if size <= room or not (needs.may_stay and dense) else "disk"
@@ -82,11 +82,6 @@ def _sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
     rest = sum(size for name in others for stem, size in sizes[name] if not stem.startswith("feature"))
     dense = all(stem != "feature_width" for name in holders for stem, _ in sizes[name])
     return features, rest, dense
-
-
-def _ranks_here(asked: Preparation) -> int:
-    started = asked.settings.started
-    return started.local_world_size if started else asked.settings.world_size
 
 
 def _spelt(num_bytes: float) -> str:
