@@ -18,15 +18,13 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Ids, SparseFeatures
 from gnnkit.storage import mapped_file
 
-POLICIES = ("exact", "static", "lru")
-
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
     """How a rank reads rows that stay on disk."""
 
     cache: int  # bytes of the rows that the rank keeps in memory
-    policy: str = "exact"  # one of POLICIES: which rows these are
+    policy: str = "exact"  # which rows these are: exact, static or lru
     direct: bool = False  # whether reads pass by the system's cache of files
 
 

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from gnnkit import plugins
 from gnnkit.errors import UserError
@@ -18,7 +19,7 @@ from gnnkit.leader.result import Result
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.settings import AUTO, Settings
 
-CHOSEN = "chosen"
+CHOSEN, ALONE = "chosen", "one worker"
 
 
 def plan(order: Order) -> Result:
@@ -48,7 +49,9 @@ def plan(order: Order) -> Result:
     else:
         foreseen, chosen = foresee(order, _layouts), CHOSEN
         why = _why(settings, foreseen)
-    lines = [*foreseen.about, *table(foreseen.layouts), *pays(foreseen, chosen), why]
+    alone = _alone(order) if foreseen.machine is not None and settings.workers > 1 else None
+    rows = foreseen.layouts if alone is None else {**foreseen.layouts, ALONE: alone}
+    lines = [*foreseen.about, *table(rows), *pays(foreseen, chosen), why, *_against(alone, foreseen.layouts[chosen])]
     figures = {
         "job": "plan",
         "model": order.source.name,
@@ -56,6 +59,7 @@ def plan(order: Order) -> Result:
         "why": why,
         "machine": None if foreseen.machine is None else foreseen.machine.to_dict(),
         "layouts": foreseen.layouts,
+        "one_worker": alone,
     }
     return Result("plan", figures, "\n".join(lines))
 
@@ -64,6 +68,27 @@ def _layouts(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
     quality = measure(graph, assign(graph, settings.partition, settings.workers))
     yield CHOSEN, quality
     yield from alternatives(settings, graph, quality)
+
+
+def _alone(order: Order) -> dict[str, Any]:
+    """Returns the figures of one worker, which holds the whole graph."""
+    (partition,) = candidates(1, plugins.names("partition"), grids=False).values()
+    settings = replace(order.settings, workers=1, processes=None, partition=partition)
+
+    def whole(settings: Settings, graph: Graph) -> Iterator[tuple[str, Quality]]:
+        yield ALONE, measure(graph, assign(graph, settings.partition, 1))
+
+    figures: dict[str, Any] = foresee(replace(order, settings=settings), whole).layouts[ALONE]
+    return figures
+
+
+def _against(alone: dict[str, Any] | None, chosen: dict[str, Any]) -> list[str]:
+    """Says in a line whether workers pay."""
+    if alone is None:
+        return []
+    one, several = alone["seconds"], chosen["seconds"]
+    verdict = f"the workers are {one / several:.1f} times as fast" if several < one else "workers=1 is no slower"
+    return [f"one worker takes {one:.4g} s an epoch, the chosen layout {several:.4g} s: {verdict}"]
 
 
 def _why(settings: Settings, foreseen: Foreseen) -> str:

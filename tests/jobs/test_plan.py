@@ -265,6 +265,10 @@ def test_the_job_compares_all_layouts_and_says_why(tmp_path: Any) -> None:
     least = min(layout["words"]["max"] for layout in result["layouts"].values())
     assert f"{least:,}" in result["why"] or "no layout moves fewer" in result["why"]
     assert result["layouts"]["[1,1,4]"]["words"]["gathered"] == [0] * 4
+    alone = result["one_worker"]
+    assert (alone["grid"], alone["words"]["max"]) == ([1, 1, 1], 0)
+    assert alone["seconds"] > 0
+    assert f"one worker takes {alone['seconds']:.4g} s an epoch" in result.summary
 
 
 @pytest.mark.slow
