@@ -13,6 +13,7 @@ from hypothesis.strategies import integers
 
 from gnnkit.dataset.npz import Npz
 from gnnkit.graph import Graph
+from gnnkit.launch.signals import HANDLED
 
 pytest_plugins = ["pytester", "tests.rules"]
 # A shell that starts the tests in the background turns Ctrl-C off. Tests need Ctrl-C.
@@ -51,6 +52,18 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def signals_stay() -> Iterator[None]:
+    """Fails a test that leaves signals ignored or blocked, as programs inherit these."""
+
+    def handled() -> list[object]:
+        return [[signal.getsignal(number) for number in HANDLED], signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+
+    before = handled()
+    yield
+    assert handled() == before
 
 
 @pytest.fixture(autouse=True)

@@ -181,7 +181,9 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
     if name not in names("dataset") or not root:
         return list(overrides)
     keys = dict(load("dataset", name).brought_keys(root))
-    if users.get("workers", "auto") not in ("auto", str(keys.get("workers"))):  # fewer, of several parts each
+    job = JOBS.get(named.get("job", "train"))
+    is_other = users.get("workers", "auto") not in ("auto", str(keys.get("workers")))
+    if is_other and job is not None and not job.reads_plan:  # fewer workers, of several parts each
         keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}
     brought = {
         key: value

@@ -21,7 +21,7 @@ _EVERY = 0.5  # seconds between two looks
 def shows_bar(order: Order) -> bool:
     """Says whether this process shows a bar in place of lines."""
     settings = order.settings
-    return settings.job.trains and order.source.trains and settings.trainer.progress_bar and in_notebook()
+    return in_notebook() and settings.job.trains and settings.trainer.progress_bar and order.source.trains
 
 
 class Bar:

@@ -78,8 +78,8 @@ class Ranks:
         if not self.comm.in_threads:
             return [self._run_alone(process, listener)]
         alone = self.processes == 1 and self.first is None
-        among = None if alone else self._meet(process, listener)
-        return self.comm.run(self.work, self.world_size, timeout=self.timeout, among=among)
+        several = {} if alone else {"among": self._meet(process, listener)}
+        return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         """Returns the results of ranks, from those of `run_several` by process."""

@@ -188,7 +188,7 @@ def test_the_same_job_again_does_nothing_and_says_so(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"workers": 2}, r"workers=2: the store .* was cut with workers=4: leave the key out"),
+        ({"workers": 8}, r"workers=8 must be auto or a whole number, of processes that hold parts, from 1 to 4"),
         (
             {"partition": {"name": "hash", "grid": "2d"}},
             r"partition=hash: the store .* was cut with partition=contiguous",

@@ -233,7 +233,7 @@ def test_a_rank_that_hangs_in_training_is_blamed_with_its_step(hang: Callable[[]
             model=functools.partial(own_gcn, hang=hang, calls=4),
             workers=2,
             comm={"name": "gloo", "timeout": 2.0},
-            trainer={"max_epochs": 8, "checkpoint": False},
+            trainer={"max_epochs": 8, "checkpoint": False, "check_val_every_n_epoch": 8},
             folder=tmp_path / "run",
             **BARE,
         )
@@ -327,7 +327,7 @@ def test_a_model_that_turns_in_short_sleeps_on_all_ranks_is_named(
             model=functools.partial(own_gcn, hang=turn, calls=4, ranks="01"),
             workers=2,
             comm={"name": "gloo", "timeout": 2.0},
-            trainer={"max_epochs": 8},
+            trainer={"max_epochs": 8, "check_val_every_n_epoch": 8},
             folder=tmp_path / "run",
             **BARE,
         )
