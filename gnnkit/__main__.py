@@ -20,7 +20,6 @@ from gnnkit.launch.exits import exit_code
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
     return exit_code(lambda: _run(_parsed(argv)))
 
 
@@ -31,6 +30,7 @@ def program() -> NoReturn:
     """
     from gnnkit.launch.lean import leave_out_unused
 
+    signal.signal(signal.SIGTERM, _terminate)
     _open_closed_streams()
     leave_out_unused()
     code = main()

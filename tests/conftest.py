@@ -56,7 +56,7 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def signals_stay() -> Iterator[None]:
-    """Fails a test that leaves signals ignored or blocked, as programs inherit these."""
+    """Fails a test that leaves signals ignored or blocked. Programs inherit these."""
 
     def handled() -> list[object]:
         return [[signal.getsignal(number) for number in HANDLED], signal.pthread_sigmask(signal.SIG_BLOCK, ())]
