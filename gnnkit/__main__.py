@@ -6,21 +6,21 @@ import argparse
 import contextlib
 import functools
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from gnnkit import config
 from gnnkit.errors import UserError
 from gnnkit.launch.exits import exit_code
+from gnnkit.launch.signals import sigterm_as_exit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
-    return exit_code(lambda: _run(_parsed(argv)))
+    with sigterm_as_exit():
+        return exit_code(lambda: _run(_parsed(argv)))
 
 
 def program() -> NoReturn:
@@ -30,7 +30,6 @@ def program() -> NoReturn:
     """
     from gnnkit.launch.lean import leave_out_unused
 
-    signal.signal(signal.SIGTERM, _terminate)
     _open_closed_streams()
     leave_out_unused()
     code = main()
@@ -196,10 +195,6 @@ def _show_info(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
     print(info.text(arguments.info, arguments.config_dir, choices), end="")
     return 0
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":
