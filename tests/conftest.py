@@ -61,7 +61,7 @@ def signals_stay() -> Iterator[None]:
     def handled() -> list[object]:
         return [[signal.getsignal(number) for number in HANDLED], signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever libraries and fixtures of modules have left
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # LLVM, of Triton, takes the signal
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     before = handled()
     yield
