@@ -2,7 +2,7 @@
 
     uv run python benchmarks/scaling.py --nodes 20000 --ranks 4 16 64
 
-Counts of a rank (messages and words of a step) and what the leader holds (result.json,
+The ranks that a rank hears of, and what the leader holds (result.json,
 a step in workers.jsonl, the manifest of a store, a checkpoint), and seconds to start.
 Each column is fitted by `a + b P^c` on the measured numbers, and extrapolated.
 """
@@ -34,12 +34,12 @@ def main() -> None:
     for partition in given.partitions:
         rows = {ranks: measured(ranks, partition, given.nodes) for ranks in given.ranks}
         names = list(rows[given.ranks[0]])
-        print(f"\npartition={partition}\n{'ranks':>8}" + "".join(f"{name:>18}" for name in names))
+        print(f"\npartition={partition}\n{'ranks':>8}" + "".join(f"{name:>24}" for name in names))
         for ranks, row in rows.items():
-            print(f"{ranks:>8}" + "".join(f"{row[name]:>18,.4g}" for name in names), flush=True)
+            print(f"{ranks:>8}" + "".join(f"{row[name]:>24,.4g}" for name in names), flush=True)
         fits = [fitted(np.array(given.ranks), np.array([row[name] for row in rows.values()])) for name in names]
-        print(f"{given.to:>8}" + "".join(f"{a + b * given.to**c:>18,.4g}" for a, b, c in fits))
-        print(f"{'fit':>8}" + "".join(f"{f'{a:.3g} + {b:.3g} P^{c:g}':>18}" for a, b, c in fits))
+        print(f"{given.to:>8}" + "".join(f"{a + b * given.to**c:>24,.4g}" for a, b, c in fits))
+        print(f"{'fit':>8}" + "".join(f"{f'{a:.3g} + {b:.3g} P^{c:g}':>24}" for a, b, c in fits))
 
 
 def measured(ranks: int, partition: str, num_nodes: int) -> dict[str, float]:
@@ -56,7 +56,6 @@ def measured(ranks: int, partition: str, num_nodes: int) -> dict[str, float]:
         cut = ["strategy=vertex_centric", f"partition={partition}", f"workers={ranks}", f"output={store}"]
         command(["job=partition", *cut, "dataset=synthetic", f"dataset.num_nodes={num_nodes}"])
         return {
-            "words, busiest": result["words_gathered"] + result["words_reduced"],
             "senders, busiest": max(np.count_nonzero(result["words_between"], axis=0)),
             "start seconds": seconds - result["phases"]["training"] - result["phases"]["evaluation"],
             "result.json KB": (run / "result.json").stat().st_size / 1e3,
