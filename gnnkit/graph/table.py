@@ -38,6 +38,7 @@ class Table:
         self.name = name
         self._first, self._cure = first, cure
         self._table = table
+        self._categories: dict[str, list[str]] = {}
         self.names: list[str] = table.column_names
         seen: set[str] = set()
         for column in self.names:
@@ -205,7 +206,10 @@ class Table:
 
     def categories(self, name: str) -> list[str]:
         """Lists the values of a column of text, in the order of code points."""
-        return sorted(set(pc.unique(self.plain(name).cast(pa.string())).to_pylist()) - {"", None})
+        if name not in self._categories:
+            found = set(pc.unique(self.plain(name).cast(pa.string())).to_pylist())
+            self._categories[name] = sorted(found - {"", None})
+        return self._categories[name]
 
     def _one_hot(self, name: str) -> Floats:  # [rows, values] float32, NaN where a cell is empty
         values = self.categories(name)

@@ -66,9 +66,14 @@ def join(
     def joined(comm: Communicator) -> dict[str, Any]:
         return work(prepared[0], comm)
 
-    comm, processes = settings.comm.load(), started.world_size
-    world_size = processes if settings.processes is None else settings.world_size
-    ranks = Ranks(over_link(joined, settings), world_size, comm, settings.timeout, processes, first)
+    ranks = Ranks(
+        over_link(joined, settings),
+        settings.world_size,
+        settings.comm.load(),
+        settings.timeout,
+        started.world_size,
+        first,
+    )
     try:
         results = settings.create_launcher().ranks(ranks)
         return Result(settings.job.name, next(iter(results.values())))

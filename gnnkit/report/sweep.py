@@ -71,7 +71,8 @@ def write_sweep(sweep: Sweep, folder: Path) -> Path:
         sweep: The runs.
         folder: The folder of the sweep.
     """
-    figures = [*_parallel(sweep), *_importance(sweep), *_curves(sweep)]
+    shares = _shares(sweep)
+    figures = [*_parallel(sweep), *_importance(sweep, shares), *_curves(sweep)]
     title = f"Sweep over {', '.join(sweep.keys)}" if sweep.keys else "Sweep"
     body = [
         element("h1", title),
@@ -80,7 +81,7 @@ def write_sweep(sweep: Sweep, folder: Path) -> Path:
         element("h2", "Runs"),
         element("div", _runs(sweep, folder), class_="panel wide"),
         *_seeds(sweep),
-        section("What matters", figures, _too_few(sweep)),
+        section("What matters", figures, _too_few(sweep, shares)),
     ]
     return save(title, body, figures, folder, paints=sweep.ended)
 
@@ -163,11 +164,11 @@ def _parallel(sweep: Sweep) -> list[Figure]:
     return [parallel(keys, sweep.main, lines, notes)]
 
 
-def _importance(sweep: Sweep) -> list[Figure]:
-    found = {key: share for key, share in _shares(sweep).items() if share is not None}
+def _importance(sweep: Sweep, shares: Mapping[str, float | None]) -> list[Figure]:
+    found = {key: share for key, share in shares.items() if share is not None}
     if not found:
         return []
-    left = ", ".join(key for key, share in _shares(sweep).items() if share is None)
+    left = ", ".join(key for key, share in shares.items() if share is None)
     untold = f" Too few runs to tell: {left}." if left else ""
     caption = (
         f"Share of the variance of {sweep.main} that the values of a key explain by themselves: adjusted eta squared, "
@@ -187,9 +188,9 @@ def _shares(sweep: Sweep) -> dict[str, float | None]:
     return {key: explained([run.swept.get(key, "") for run in sweep.done], scores) for key in sweep.keys}
 
 
-def _too_few(sweep: Sweep) -> list[Markup]:
+def _too_few(sweep: Sweep, shares: Mapping[str, float | None]) -> list[Markup]:
     """Says so where no key's importance can be told."""
-    if any(share is not None for share in _shares(sweep).values()):
+    if any(share is not None for share in shares.values()):
         return []
     words = (
         f"{len(sweep.done)} runs are too few to tell: this takes 8 that are done, and two for each value of a key, "

@@ -13,12 +13,11 @@ from torch import nn
 from gnnkit.comm import Communicator
 from gnnkit.engine import Lookup, Reach, Rows, Tally
 from gnnkit.engine.background import Background
-from gnnkit.engine.disk import DiskFeatures
 from gnnkit.engine.owners import Owners, Sent
 from gnnkit.graph import Floats, Ids
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import LinkSeeds
-from gnnkit.strategy.on_disk import Ahead, begin, bytes_of
+from gnnkit.strategy.on_disk import Ahead, DrawnTogether, bytes_of
 from gnnkit.strategy.owner_draws import Drawn, OwnerDraws
 from gnnkit.strategy.seeds import Deal, OwnedSeeds, Seeds, Step
 
@@ -67,8 +66,10 @@ class CooperativeBatches:
         self._lookup = Lookup(worker.comm, worker.owned, owners.rank_of, tally)
         self._num_layers: int = model.num_layers  # type: ignore[assignment]
         self._disk = worker.disk
-        self.window: int | None = None  # batches drawn ahead of those whose rows are read from disk, once counted
         self._background = Background(worker.comm)
+        self._ahead = None
+        if worker.disk is not None:
+            self._ahead = DrawnTogether(worker.disk, self._seeds, self._background, self._make, _nodes_of)
 
     def __len__(self) -> int:
         """Counts the steps of an epoch."""
@@ -80,28 +81,25 @@ class CooperativeBatches:
         deal = self._background.submit(lambda comm: self._seeds.epoch(epoch, comm, sent)).result()
         sent.record(self._tally, self._worker.comm.rank)
         disk, steps = self._disk, range(first, len(self))
-        make = partial(self._make, deal) if disk is None else partial(self._read, deal, self._ahead(disk, steps))
+        ahead = self._ahead
+        make = partial(self._make, deal) if ahead is None else partial(self._read, deal, ahead.ahead(steps))
         try:
             for made in self._background.ahead((partial(make, step) for step in steps), self._prefetch):
                 self._tally.bytes_read = 0 if disk is None else disk.counts.bytes
                 yield self._batch(made)
         finally:
-            if disk is not None:  # after the batches that are under way
-                self._background.submit(lambda comm: disk.forget())
+            if ahead is not None:
+                ahead.forget()
 
     def foresee(self, epoch: int) -> None:
         """Counts what an epoch will read from disk, without a read. Collective."""
-        disk, steps = self._disk, range(len(self))
-        assert disk is not None
-        batches = self._ahead(disk, steps)
+        assert self._ahead is not None
+        self._ahead.foresee(epoch)
 
-        def count(comm: Communicator) -> None:
-            deal = self._seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
-            for _ in steps:
-                batches.next(lambda step: self._make(deal, step, comm))
-                disk.foresee()
-
-        self._background.submit(count).result()
+    @property
+    def window(self) -> int | None:
+        """Batches drawn ahead of those whose rows are read from disk, once counted."""
+        return None if self._ahead is None else self._ahead.window
 
     def close(self) -> None:
         """Ends the thread, after the batches that were asked for."""
@@ -121,22 +119,11 @@ class CooperativeBatches:
         drawn = self._draws.draw(own, step.draws, comm)
         return _Made(step, own, drawn, reach, sent, owned[drawn.nodes])
 
-    def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[_Made]:
-        """Begins to draw ahead of the reads. Collective at the first call."""
-        if self.window is None:
-            self.window = self._background.submit(partial(self._begin, disk)).result()
-        return Ahead(disk, steps, _nodes_of, self.window)
-
-    def _begin(self, disk: DiskFeatures, comm: Communicator) -> int:
-        """Draws batches of the first epoch for `on_disk.begin`. Collective."""
-        deal = self._seeds.epoch(0, comm, Sent.nothing(comm.world_size))
-        drawn = (self._make(deal, number, comm) for number in range(len(self)))
-        return begin(disk, drawn, _nodes_of, lambda made: made.num_bytes, comm)
-
     def _read(self, deal: Deal, batches: Ahead[_Made], number: int, comm: Communicator) -> _Made:
         """Draws ahead, and reads the rows of one batch from disk. Collective."""
         assert self._disk is not None
-        made = batches.next(lambda step: self._make(deal, step, comm))
+        assert self._ahead is not None
+        made = self._ahead.next(batches, deal, comm)
         return replace(made, x=self._disk.take(len(made.nodes)))
 
     def _batch(self, made: _Made) -> Batch:

@@ -16,14 +16,13 @@ from gnnkit.comm import Communicator
 from gnnkit.engine import BlockLayers, Pool, Tally
 from gnnkit.engine.background import Background
 from gnnkit.engine.block import LayerValues
-from gnnkit.engine.disk import DiskFeatures
 from gnnkit.engine.fetched import Asked, Fetched, FetchedLayers, Read
 from gnnkit.engine.frontier import Frontier
 from gnnkit.engine.owners import Owners, Sent
 from gnnkit.graph import CSC, Ids, MiniBatch
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, Worker
-from gnnkit.strategy.on_disk import Ahead, begin, bytes_of
+from gnnkit.strategy.on_disk import Ahead, DrawnTogether, bytes_of
 from gnnkit.strategy.row_cache import RowCache
 from gnnkit.strategy.seeds import Deal, Seeds, Step, drawing
 
@@ -123,8 +122,10 @@ class FetchedBatches:
         if filled is not None:
             self._record(*filled)
         self.fetched_rows = self.hits = 0  # rows of other ranks that batches read, by origin
-        self.window: int | None = None  # batches drawn ahead of those whose rows are read from disk, once counted
         self._background = Background(worker.comm)
+        self._ahead = None
+        if self.rows.disk is not None:
+            self._ahead = DrawnTogether(self.rows.disk, seeds, self._background, self._drawn, _here)
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank."""
@@ -138,8 +139,8 @@ class FetchedBatches:
         steps = range(first, len(self))
         if self.cache.counts_ahead:
             self._record(*self._background.submit(partial(self._fill, deal, steps)).result())
-        disk = self.rows.disk
-        make = partial(self._make, deal) if disk is None else partial(self._read, deal, self._ahead(disk, steps))
+        disk, ahead = self.rows.disk, self._ahead
+        make = partial(self._make, deal) if ahead is None else partial(self._read, deal, ahead.ahead(steps))
         try:
             for made in self._background.ahead((partial(make, step) for step in steps), self.prefetch):
                 self._record(made.fetched, made.sent)
@@ -148,22 +149,18 @@ class FetchedBatches:
                 self.tally.bytes_read = 0 if disk is None else disk.counts.bytes
                 yield self._batch(made)
         finally:
-            if disk is not None:  # after the batches that are under way
-                self._background.submit(lambda comm: disk.forget())
+            if ahead is not None:
+                ahead.forget()
 
     def foresee(self, epoch: int) -> None:
         """Counts what an epoch will read from disk, without a read. Collective."""
-        disk, steps = self.rows.disk, range(len(self))
-        assert disk is not None
-        batches = self._ahead(disk, steps)
+        assert self._ahead is not None
+        self._ahead.foresee(epoch)
 
-        def count(comm: Communicator) -> None:
-            deal = self.seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
-            for _ in steps:
-                batches.next(lambda step: self._drawn(deal, step, comm))
-                disk.foresee()
-
-        self._background.submit(count).result()
+    @property
+    def window(self) -> int | None:
+        """Batches drawn ahead of those whose rows are read from disk, once counted."""
+        return None if self._ahead is None else self._ahead.window
 
     def close(self) -> None:
         """Ends the thread, after the batches that were asked for."""
@@ -185,22 +182,11 @@ class FetchedBatches:
         fetched = self.rows.answer(drawn.asked, self.cache.rows, comm, drawn.sent, read)
         return Made(drawn.step, drawn.batch, drawn.edges, fetched, drawn.sent)
 
-    def _ahead(self, disk: DiskFeatures, steps: range) -> Ahead[Drawn]:
-        """Begins to draw ahead of the reads. Collective at the first call."""
-        if self.window is None:
-            self.window = self._background.submit(partial(self._begin, disk)).result()
-        return Ahead(disk, steps, _here, self.window)
-
-    def _begin(self, disk: DiskFeatures, comm: Communicator) -> int:
-        """Draws batches of the first epoch for `on_disk.begin`. Collective."""
-        deal = self.seeds.epoch(0, comm, Sent.nothing(comm.world_size))
-        drawn = (self._drawn(deal, number, comm) for number in range(len(self)))
-        return begin(disk, drawn, _here, lambda each: each.num_bytes, comm)
-
     def _read(self, deal: Deal, batches: Ahead[Drawn], number: int, comm: Communicator) -> Made:
         """Draws ahead, and fetches one batch, with rows from disk. Collective."""
         assert self.rows.disk is not None
-        drawn = batches.next(lambda step: self._drawn(deal, step, comm))
+        assert self._ahead is not None
+        drawn = self._ahead.next(batches, deal, comm)
         here = drawn.asked.here
         return self._fetched(drawn, comm, (here, self.rows.disk.take(len(here))))
 

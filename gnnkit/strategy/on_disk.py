@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from gnnkit.comm import Communicator
+from gnnkit.engine.background import Background
 from gnnkit.engine.disk import DiskFeatures, Reads
-from gnnkit.engine.owners import to_all
+from gnnkit.engine.owners import Sent, to_all
 from gnnkit.graph import Block, Ids
+from gnnkit.strategy.seeds import Deal, Seeds
 
 T = TypeVar("T")
 LEAST, MOST = 2, 256  # batches that are drawn ahead
@@ -96,6 +98,74 @@ class Ahead(Generic[T]):
             self._drawn += 1
         self._taken += 1
         return self._waiting.popleft()
+
+
+class Sized(Protocol):
+    """A drawn batch."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the batch."""
+
+
+S = TypeVar("S", bound=Sized)
+
+
+class DrawnTogether(Generic[S]):
+    """Batches that ranks draw together, ahead of the reads of their rows."""
+
+    def __init__(
+        self,
+        disk: DiskFeatures,
+        seeds: Seeds,
+        background: Background,
+        draw: Callable[[Deal, int, Communicator], S],
+        needs: Callable[[S], Ids],
+    ) -> None:
+        """Draws nothing yet.
+
+        Args:
+            disk: The rows of this rank.
+            seeds: The seeds of all ranks.
+            background: Draws, in order.
+            draw: Draws the batch of a step. Collective.
+            needs: Lists the rows of a batch, each once.
+        """
+        self._disk, self._seeds, self._background, self._draw, self._needs = disk, seeds, background, draw, needs
+        self.window: int | None = None  # batches drawn ahead, once counted
+
+    def ahead(self, steps: range) -> Ahead[S]:
+        """Begins to draw ahead of the reads. Collective at the first call."""
+        if self.window is None:
+            self.window = self._background.submit(self._begin).result()
+        return Ahead(self._disk, steps, self._needs, self.window)
+
+    def next(self, batches: Ahead[S], deal: Deal, comm: Communicator) -> S:
+        """Returns the next batch, whose rows `DiskFeatures.take` brings. Collective."""
+        return batches.next(lambda step: self._draw(deal, step, comm))
+
+    def foresee(self, epoch: int) -> None:
+        """Counts what an epoch will read from disk, without a read. Collective."""
+        steps = range(len(self._seeds))
+        batches = self.ahead(steps)
+
+        def count(comm: Communicator) -> None:
+            deal = self._seeds.epoch(epoch, comm, Sent.nothing(comm.world_size))
+            for _ in steps:
+                self.next(batches, deal, comm)
+                self._disk.foresee()
+
+        self._background.submit(count).result()
+
+    def forget(self) -> None:
+        """Forgets batches that nobody takes, after those that are under way."""
+        self._background.submit(lambda comm: self._disk.forget())
+
+    def _begin(self, comm: Communicator) -> int:
+        """Draws batches of the first epoch for `begin`. Collective."""
+        deal = self._seeds.epoch(0, comm, Sent.nothing(comm.world_size))
+        drawn = (self._draw(deal, number, comm) for number in range(len(self._seeds)))
+        return begin(self._disk, drawn, self._needs, lambda batch: batch.num_bytes, comm)
 
 
 class DiskReads:
