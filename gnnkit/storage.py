@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,7 @@ _META = "meta.json"
 # NumPy parses headers as Python. CPython 3.11 counts the depth of all threads at once,
 # and raises SystemError if another thread parses at the same moment.
 _reading = threading.Lock()
+_PASSING = ContextVar("passing", default=False)
 _TRIES = 100
 _PAGES = 1 << 14  # that are brought at a time
 _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype[Any]]]] = {
@@ -185,9 +187,9 @@ def whole_folder(folder: Path, meta: Mapping[str, Any]) -> Iterator[Path]:
         yield temporary
         with _synced(temporary / _META) as file:
             file.write(json.dumps(meta).encode())
-        _sync_folder(temporary)
+        _sync(temporary)
         _move(temporary, folder)
-        _sync_folder(folder.parent)
+        _sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -227,7 +229,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    _sync(path.parent)
 
 
 def cache_folder() -> Path | None:
@@ -243,15 +245,38 @@ def cache_folder() -> Path | None:
 
 
 @contextmanager
+def passing() -> Iterator[None]:
+    """Writes arrays without waiting for the disk.
+
+    For files that nobody reads once the machine has stopped.
+    """
+    token = _PASSING.set(True)
+    try:
+        yield
+    finally:
+        _PASSING.reset(token)
+
+
+def sync_files(folder: Path) -> None:
+    """Waits until the files of a folder are on the disk."""
+    for path in (*folder.rglob("*"), folder):
+        _wait_for(path)
+
+
+@contextmanager
 def _synced(path: Path) -> Iterator[IO[bytes]]:
     with path.open("wb") as file:
         yield file
-        file.flush()
-        os.fsync(file.fileno())
+    _sync(path)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    if not _PASSING.get():
+        _wait_for(path)
+
+
+def _wait_for(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

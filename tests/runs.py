@@ -53,6 +53,7 @@ def within_process() -> Iterator[None]:
         patch.setattr(keys, "plain", _plain)
         patch.setattr(result, "version", _version)
         patch.setattr(registry, "entry_points", _entry_points)
+        patch.setattr(os, "fsync", lambda _: None)  # no test turns the machine off
         yield
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(precision)

@@ -32,7 +32,7 @@ from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all, uncut
 from gnnkit.sampler.links import Links
 from gnnkit.settings import Settings
-from gnnkit.storage import save_arrays
+from gnnkit.storage import passing, save_arrays
 from gnnkit.store.parts import GRAPH, LINKS, ROUNDED, WHOLE, Parts, Reads, without_edges, without_features
 from gnnkit.task import Task
 
@@ -143,15 +143,16 @@ def prepare(asked: Preparation) -> dict[str, Any]:
         check_owned(asked)
     phase("cutting")
     target = folder / PREPARED
-    prepared = _kept_shards(asked, kept, partition)
-    if links is not None:
-        links.save(target / LINKS)
-    if needs.recut:
-        graph.save(target / SOURCE)
+    with passing():
+        prepared = _kept_shards(asked, kept, partition)
+        if links is not None:
+            links.save(target / LINKS)
+        if needs.recut:
+            graph.save(target / SOURCE)
+        if needs.reference:
+            save_whole(graph, needs, target)
     if needs.recut or shifted is not None:
         keep(folder, settings, partition, changed=shifted is not None)
-    if needs.reference:
-        save_whole(graph, needs, target)
     if settings.draws_report:
         picture.save(graph, partition, folder)
     summary = "\n".join([prepared.summary, *told, *lines, *note, *kept.notes])

@@ -27,7 +27,7 @@ from gnnkit.leader.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.settings import Choice, Settings
-from gnnkit.storage import load_arrays, save_arrays
+from gnnkit.storage import load_arrays, save_arrays, sync_files
 
 T = TypeVar("T")
 
@@ -113,6 +113,7 @@ class Kept:
             facts = write(temporary)
             body = {"files": _files(temporary), "facts": facts}
             (temporary / _META).write_text(json.dumps({**body, "sha256": _digest(body)}), encoding="utf-8")
+            sync_files(temporary)
             _make_room(self.folder, _size(temporary))
             temporary.rename(entry)
         except (OSError, ValueError) as error:

@@ -274,6 +274,18 @@ def test_files_are_copied_where_disks_differ(prepared: Prepare, monkeypatch: pyt
     assert first[1] == second[1]
 
 
+def test_kept_files_wait_for_the_disk_and_those_of_a_run_do_not(
+    prepared: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    waited: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda file: waited.add(os.fstat(file).st_ino))
+    prepared(small_graph(), "cache=false")
+    assert not {path.stat().st_ino for path in (tmp_path / "run0" / PREPARED).rglob("*")} & waited
+    monkeypatch.setattr(kept, "WORTH", -1.0)
+    prepared(small_graph())
+    assert {path.stat().st_ino for path in (tmp_path / "cache").rglob("*") if path.is_file()} <= waited
+
+
 @pytest.mark.usefixtures("worthwhile")
 def test_only_the_user_reads_the_entries(prepared: Prepare, tmp_path: Path) -> None:
     prepared(small_graph())
