@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 WINDOW = 7  # steps whose median counts: four slow steps in a row tell, three do not
+PERSISTENT = 50  # steps. Three of four count where a worker waits for a processor, as on any busy machine
 FACTOR = 2.0  # times the others' median
 LEAST = 0.005  # seconds a step. Less is noise of the system's scheduler
 
@@ -18,17 +19,21 @@ class Straggler:
 
     rank: int
     step: int
-    seconds: float  # compute of a step, its median
-    others: float  # the same of the other workers
+    seconds: float  # compute of a step, its median, or what three of four steps take at least
+    others: float  # the median of the other workers
+    steps: int = WINDOW  # that count
 
     @property
     def factor(self) -> float:
         return self.seconds / max(self.others, 1e-9)
 
     def __str__(self) -> str:
+        persists = self.steps == PERSISTENT
+        of = f"three of four of {self.steps} steps" if persists else f"medians of {self.steps} steps"
+        why = "; other work takes its processor" if persists else ""
         return (
             f"step {self.step}: rank {self.rank} is slow in compute, {1e3 * self.seconds:.1f} ms a step, {self.factor:.1f} "
-            f"times the others' {1e3 * self.others:.1f} ms (medians of {WINDOW} steps); the others wait for it"
+            f"times the others' {1e3 * self.others:.1f} ms ({of}); the others wait for it{why}"
         )
 
 
@@ -36,11 +41,13 @@ class Stragglers:
     """The recent compute times of all workers.
 
     Times in exchange and synchronisation do not count. All others spend the wait for a
-    slow worker there.
+    slow worker there. On a busy machine workers wait for a processor, now this one, now
+    that one. So a worker is slow if it is so without these waits, or for a long time.
     """
 
     def __init__(self, num_workers: int) -> None:
-        self._recent: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]
+        self._recent: list[deque[float]] = [deque(maxlen=PERSISTENT) for _ in range(num_workers)]
+        self._own: list[deque[float]] = [deque(maxlen=WINDOW) for _ in range(num_workers)]  # without waits
         self._slow: set[int] = set()  # named workers. A worker that recovers may be named again
 
     @property
@@ -50,22 +57,30 @@ class Stragglers:
 
     def pace(self) -> list[float]:  # [num_workers]
         """Returns the recent compute seconds of a step of each worker, the medians."""
-        return [median(recent) for recent in self._recent]
+        return [median(list(recent)[-WINDOW:]) for recent in self._recent]
 
-    def observe(self, step: int, seconds: Mapping[int, float]) -> list[Straggler]:
+    def observe(
+        self, step: int, seconds: Mapping[int, float], queued: Mapping[int, float] | None = None
+    ) -> list[Straggler]:
         """Takes in one step. Returns the workers slow since this step.
 
         Args:
             step: Step of the run.
             seconds: Compute time of the step by rank, of the workers that are left.
+            queued: The part in which a rank waited for a processor. Default: none.
         """
         for rank, value in seconds.items():
             self._recent[rank].append(value)
-        if len(seconds) < 2 or len(self._recent[min(seconds)]) < WINDOW:
-            return []
-        medians = {rank: median(self._recent[rank]) for rank in seconds}
-        slow = {rank: others for rank in medians if _is_slow(medians[rank], others := _others(medians, rank))}
-        new = [Straggler(rank, step, medians[rank], slow[rank]) for rank in sorted(slow.keys() - self._slow)]
+            self._own[rank].append(max(value - (queued or {}).get(rank, 0.0), 0.0))
+        slow: dict[int, Straggler] = {}
+        for recent, steps in ((self._recent, PERSISTENT), (self._own, WINDOW)):
+            if len(seconds) < 2 or len(recent[min(seconds)]) < steps:
+                continue
+            medians = {rank: median(recent[rank]) for rank in seconds}
+            own = medians if steps == WINDOW else {rank: sorted(recent[rank])[steps // 4] for rank in seconds}
+            found = (Straggler(rank, step, own[rank], _others(medians, rank), steps) for rank in sorted(own))
+            slow |= {straggler.rank: straggler for straggler in found if _is_slow(straggler)}
+        new = [slow[rank] for rank in sorted(slow.keys() - self._slow)]
         self._slow = set(slow)
         return new
 
@@ -75,5 +90,5 @@ def _others(medians: Mapping[int, float], rank: int) -> float:
     return median(others)
 
 
-def _is_slow(seconds: float, others: float) -> bool:
-    return seconds > FACTOR * others and seconds > others + LEAST
+def _is_slow(found: Straggler) -> bool:
+    return found.seconds > FACTOR * found.others and found.seconds > found.others + LEAST

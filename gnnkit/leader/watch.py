@@ -49,6 +49,7 @@ class WorkerState:
     memory: int  # peak so far, bytes
     bytes_sent: int = 0  # to other ranks, in exchanges
     bytes_read: int = 0  # of features, from disk, ahead of the step
+    seconds_queued: float = 0.0  # of its compute, in which it waited for a processor. 0 where nothing tells
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -262,7 +263,8 @@ class Watch:
         self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
         self._publish(states, step, loss)
         seconds = {state.rank: state.seconds_compute for state in states}
-        for straggler in self._slow.observe(step, seconds) if step > self._relieved else ():
+        queued = {state.rank: state.seconds_queued for state in states}
+        for straggler in self._slow.observe(step, seconds, queued) if step > self._relieved else ():
             self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
             print(straggler, file=sys.stderr, flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -16,6 +17,8 @@ from gnnkit.spans import active
 from gnnkit.strategy import Batch, Measured, Worker
 from gnnkit.training.ddp import SyncMeter
 
+_SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a processor and in the queue, slices
+
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
@@ -26,13 +29,29 @@ class _Mark:
     exchange: float
     bytes_sent: int
     bytes_read: int
+    used: float  # of a processor, by this thread
+    queued: float  # this thread waited for a processor
 
     @classmethod
     def now(cls, module: Any) -> _Mark:
         tally = module.strategy.tally
         return cls(
-            time.perf_counter(), module.loader.seconds_waiting, tally.seconds, tally.bytes_sent, tally.bytes_read
+            time.perf_counter(),
+            module.loader.seconds_waiting,
+            tally.seconds,
+            tally.bytes_sent,
+            tally.bytes_read,
+            time.thread_time(),
+            _seconds_queued(),
         )
+
+
+def _seconds_queued() -> float:
+    """Returns how long this thread was ready and had no processor. 0 if unknown."""
+    try:
+        return int(_SCHEDULED.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class Observer(Callback):
@@ -131,10 +150,17 @@ class Observer(Callback):
                 memory=peak_memory(self.worker.device),
                 bytes_sent=now.bytes_sent - self._mark.bytes_sent,
                 bytes_read=now.bytes_read - self._mark.bytes_read,
+                seconds_queued=min(self._queued(now, computing), computing),
             )
         )
         self.meter.reset()
         self._mark = _Mark.now(module)
+
+    def _queued(self, now: _Mark, computing: float) -> float:
+        """Returns how long this rank waited for a processor, or for ranks beside."""
+        if self.worker.comm.in_threads:  # threads wait for each other's Python
+            return max(computing - (now.used - self._mark.used), 0.0)
+        return now.queued - self._mark.queued
 
     def on_validation_end(self, trainer: L.Trainer, module: Any) -> None:
         figures = {

@@ -70,8 +70,11 @@ def test_a_slow_rank_is_named_within_ten_steps_and_changes_nothing(
     result = train(tmp_path / "slow", Sleeps, sync=sync)
     told = re.findall(r"step (\d+): rank (\d) is slow in compute, .* times the others'", capfd.readouterr().err)
     lines = [json.loads(line) for line in (tmp_path / "slow/workers.jsonl").read_text().splitlines()]
-    compute = np.array([line["seconds_compute"] for line in lines]).reshape(-1, 3)  # [num_steps, num_workers]
-    named = [(slow.step + 1, slow.rank) for slow in observed(compute)]
+    compute, queued = (  # [num_steps, num_workers]
+        np.array([line[f"seconds_{name}"] for line in lines]).reshape(-1, 3) for name in ("compute", "queued")
+    )
+    assert (queued <= compute).all()
+    named = [(slow.step + 1, slow.rank) for slow in observed(compute, queued)]
     assert [(int(step), int(rank)) for step, rank in told] == named
     assert any(rank == SLOW and step <= FIRST_SLOW + 10 for step, rank in named)
     assert result["stragglers"][f"rank {SLOW}"] >= 2  # rounded, and more than 2
@@ -88,11 +91,14 @@ def check_states(lines: Sequence[dict[str, Any]]) -> None:
     assert np.median([line["phase"] != "compute" for line in waiting]) == 1
 
 
-def observed(steps: np.ndarray) -> list[Straggler]:
-    """`steps` [num_steps, num_workers] seconds."""
+def observed(steps: np.ndarray, queued: np.ndarray | float = 0.0) -> list[Straggler]:
+    """`steps` [num_steps, num_workers] seconds, and those without a processor."""
     watch = Stragglers(steps.shape[1])
+    rows = zip(steps, np.broadcast_to(queued, steps.shape), strict=True)
     return [
-        straggler for step, row in enumerate(steps) for straggler in watch.observe(step, dict(enumerate(row.tolist())))
+        straggler
+        for step, (row, waits) in enumerate(rows)
+        for straggler in watch.observe(step, dict(enumerate(row.tolist())), dict(enumerate(waits.tolist())))
     ]
 
 
@@ -115,6 +121,20 @@ def test_two_slow_workers_of_five_are_both_named() -> None:
     steps = np.full((30, 5), 0.02)
     steps[:, [0, 3]] = 0.09
     assert [(s.rank, s.step) for s in observed(steps)] == [(0, 6), (3, 6)]
+
+
+def test_waits_for_a_processor_that_move_between_workers_are_no_stragglers() -> None:
+    rng = np.random.default_rng(0)
+    waits = np.repeat(rng.choice([0, 0.1], (80, 4), p=[0.9, 0.1]), 5, axis=0)  # for five steps in a row
+    assert observed(0.02 + waits, waits) == []
+    assert observed(0.02 + waits), "without knowing of the waits"
+
+
+def test_a_worker_that_waits_for_a_processor_all_the_time_is_named() -> None:
+    waits = np.tile([0.0, 0.08, 0.0], (80, 1))
+    found = observed(0.02 + waits, waits)
+    assert [(slow.rank, slow.step) for slow in found] == [(1, 49)]
+    assert str(found[0]).endswith("(three of four of 50 steps); the others wait for it; other work takes its processor")
 
 
 STATE = WorkerState(
