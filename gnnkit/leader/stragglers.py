@@ -42,7 +42,8 @@ class Stragglers:
 
     Times in exchange and synchronisation do not count. All others spend the wait for a
     slow worker there. On a busy machine workers wait for a processor, now this one, now
-    that one. So a worker is slow if it is so without these waits, or for a long time.
+    that one. So a worker is slow if it is so without its waits, while those of the others
+    count, or for a long time.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -76,8 +77,9 @@ class Stragglers:
         for recent, steps in ((self._recent, PERSISTENT), (self._own, WINDOW)):
             if len(seconds) < 2 or len(recent[min(seconds)]) < steps:
                 continue
-            medians = {rank: median(recent[rank]) for rank in seconds}
-            own = medians if steps == WINDOW else {rank: sorted(recent[rank])[steps // 4] for rank in seconds}
+            place = steps // 2 if steps == WINDOW else steps // 4
+            own = {rank: sorted(recent[rank])[place] for rank in seconds}
+            medians = {rank: median(list(self._recent[rank])[-steps:]) for rank in seconds}
             found = (Straggler(rank, step, own[rank], _others(medians, rank), steps) for rank in sorted(own))
             slow |= {straggler.rank: straggler for straggler in found if _is_slow(straggler)}
         new = [slow[rank] for rank in sorted(slow.keys() - self._slow)]
