@@ -35,6 +35,9 @@ _ALSO_CALLED = {
     "num_neighbors": "fanouts",
     "early_stopping": "patience",
     "l2": "weight_decay",
+    "gradient_clip_val": "clip_norm",
+    "accumulate_grad_batches": "accumulate",
+    "devices": "workers",
 }  # last parts of keys elsewhere, and ours
 
 

@@ -463,6 +463,8 @@ def test_info_names_versions_plugins_folders_and_choices(
     assert [word for word in (*expected, f"{empty_folder}  --config-dir") if word not in text] == []
     assert main(["--info", "searchpath"]) == 0
     assert "model=" not in capsys.readouterr().out
+    assert main(["--info"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  strategy is missing: choose one")
 
 
 @pytest.mark.slow

@@ -226,7 +226,7 @@ def nan_at(shape: tuple[int, int], row: int, column: int) -> np.ndarray[Any, np.
         ({"labels": np.zeros((4, 2))}, r"labels has shape \[4, 2\], expected \[3\] or \[3, numbers\]"),
         (
             {"split": [1, 0, 0], "labels": [np.nan, 1.0, 2.0]},
-            r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = nan: no label",
+            r"split\[0\] = 1 \(TRAIN\), but labels\[0\] = nan: no label; 1 such nodes: give each a label, or the split none",
         ),
         ({"labels": [0, 0]}, "labels has 2 entries, expected 3"),
         ({"split": [0, 1, 4]}, r"split\[2\] = 4 is out of range 0\.\.3"),

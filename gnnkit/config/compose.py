@@ -53,7 +53,9 @@ def choices(
     overrides: Sequence[str] = (), *, config_dirs: Sequence[Path] = (), config_name: str = MAIN
 ) -> dict[str, str]:
     """Returns the option that each section gets. Arguments are those of `compose`."""
-    found = _Composer(overrides, config_dirs, config_name).composed(with_hydra=True).hydra.runtime.choices
+    composer = _Composer(overrides, config_dirs, config_name)
+    with composer.as_user_errors():
+        found = composer.composed(with_hydra=True).hydra.runtime.choices
     return {str(kind): str(name) for kind, name in found.items() if name and not str(kind).startswith("hydra/")}
 
 
@@ -145,7 +147,7 @@ class _Composer:
         """Returns plain data, with every interpolation resolved."""
         from omegaconf import OmegaConf
 
-        with self._as_user_errors():
+        with self.as_user_errors():
             composed = self.composed()
             raw = OmegaConf.to_container(composed)
             refuse_code_in(raw, "the configuration")
@@ -170,7 +172,7 @@ class _Composer:
             return compose(self.name, [*chosen, f"hydra.searchpath=[{paths}]"], return_hydra_config=with_hydra)
 
     @contextlib.contextmanager
-    def _as_user_errors(self) -> Iterator[None]:
+    def as_user_errors(self) -> Iterator[None]:
         """Turns errors of Hydra into one line with the key."""
         from hydra.errors import HydraException, MissingConfigException, OverrideParseException
         from omegaconf.errors import OmegaConfBaseException

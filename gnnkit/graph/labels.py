@@ -78,5 +78,6 @@ def check_labelled(labels: Labels, split: Ids) -> None:
     if len(bad):
         node = bad[0]
         raise UserError(
-            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label"
+            f"split[{node}] = {split[node]} ({Split(split[node]).name}), but labels[{node}] = {labels[node]}: no label; "
+            f"{len(bad)} such nodes: give each a label, or the split none (0)"
         )

@@ -64,7 +64,11 @@ class Result(Mapping[str, Any]):
         return Curves.from_dict(rows, orient="index").sort_index().rename_axis("epoch")
 
     def __getitem__(self, name: str) -> Any:
-        return self.figures[name]
+        try:
+            return self.figures[name]
+        except KeyError:
+            there = f"there are {', '.join(self.figures)}" if self.run_folder else "read the result of rank 0"
+            raise KeyError(f"{name} is no figure of job={self.job} here: {there}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.figures)

@@ -42,8 +42,8 @@ class Stragglers:
 
     Times in exchange and synchronisation do not count. All others spend the wait for a
     slow worker there. On a busy machine workers wait for a processor, now this one, now
-    that one. So a worker is slow if it is so without its waits, while those of the others
-    count, or for a long time.
+    that one. So a worker is slow if it is so without its waits, while those of the
+    others count, or for a long time.
     """
 
     def __init__(self, num_workers: int) -> None:

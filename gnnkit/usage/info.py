@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gnnkit import plugins
 from gnnkit.config import HYDRA_PARTS, hydra_options
+from gnnkit.errors import UserError
 
 _PACKAGES = ("gnnkit", "torch", "lightning", "hydra-core", "numpy", "optuna", "submitit")
 
@@ -23,13 +24,20 @@ def text(topic: str, config_dirs: Sequence[Path], choices: Callable[[], Mapping[
     parts: dict[str, Callable[[], Iterator[str]]] = {
         "plugins": _plugins,
         "searchpath": lambda: _folders(config_dirs),
-        "defaults": lambda: (f"  {kind}={name}" for kind, name in choices().items()),
+        "defaults": lambda: _defaults(choices),
     }
     lines = [f"{name} {_version(name)}" for name in _PACKAGES] if topic == "all" else []
     for name, make in parts.items():
         if topic in ("all", name):
             lines += [f"{name}:", *make()]
     return "\n".join(lines) + "\n"
+
+
+def _defaults(choices: Callable[[], Mapping[str, str]]) -> Iterator[str]:
+    try:
+        yield from (f"  {kind}={name}" for kind, name in choices().items())
+    except UserError as error:  # a command without a strategy
+        yield f"  {error}"
 
 
 def _plugins() -> Iterator[str]:

@@ -20,6 +20,14 @@ def test_the_folder_of_a_result_is_the_leaders(tmp_path: Path) -> None:
         Result("train", {}).folder  # noqa: B018
 
 
+@pytest.mark.parametrize(("folder", "reason"), [(None, "read the result of rank 0"), (Path("run"), "there are loss")])
+def test_a_figure_that_is_not_there_is_a_key_error_with_the_reason(folder: Path | None, reason: str) -> None:
+    result = Result("train", {"loss": 1.0}, run_folder=folder)
+    with pytest.raises(KeyError, match=f"test_accuracy is no figure of job=train here: {reason}"):
+        result["test_accuracy"]
+    assert result.get("test_accuracy") is None
+
+
 def test_a_program_may_name_the_class_of_results() -> None:
     assert gnnkit.Result is Result
     with pytest.raises(AttributeError, match="has no attribute 'Results'"):
