@@ -69,6 +69,13 @@ def linked(text: str, page: str) -> str:
     return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", link, text)
 
 
+def limits(_argument: str = "") -> str:
+    """Returns what README says cannot be done yet, with links as pages have them."""
+    heading = "## What it cannot do yet"
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
+    return heading + section.replace("](docs/", "](").rstrip()
+
+
 def every_key(_argument: str = "") -> str:
     """Lists the keys of all YAML files that are installed, with default and comment."""
     parts = [f"## The main keys\n\n{_keys('', keys.read('', 'config').keys)}"]
@@ -96,6 +103,7 @@ def _cell(text: str) -> str:
 
 FILL: dict[str, Callable[[str], str]] = {
     "keys": every_key,
+    "limits": limits,
     "layout": lambda shape: layout(Grid(*map(int, shape.split()))),
     "strategy": strategy,
 }
