@@ -35,6 +35,10 @@ def test_both_spellings_of_the_strategy_work(spelling: str) -> None:
             r"^trainer\.hidden is not known: did you mean model\.hidden\?",
         ),
         (
+            ["strategy=vertex_centric", "trainer.gradient_clip_val=3"],
+            r"^trainer\.gradient_clip_val is not known: did you mean trainer\.clip_norm\?",
+        ),
+        (
             ["strategy=vertex_centric", "trainer.learning_rate=3"],
             r"^trainer\.learning_rate is not known: did you mean trainer\.lr\?",
         ),
