@@ -151,15 +151,31 @@ def test_the_memory_of_a_host_is_that_of_its_ranks() -> None:
     assert predict(one, load(), [[1, 50], [1, 25]], slowdown=1).host_memory == 100
 
 
-def test_memory_at_hand_heeds_the_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("group", "version", "joined"),
+    [
+        ("", 2, None),
+        ("memory", 1, None),
+        ("slurm/job", 2, "0::/slurm/job/step\n"),
+        ("memory/slurm/job", 1, "9:cpu,cpuacct:/other\n4:memory:/slurm/job/step\n0::/\n"),
+    ],
+)
+def test_memory_at_hand_heeds_the_limit_of_a_container(
+    group: str, version: int, joined: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:   10 kB\n")
-    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_GROUPS", (tmp_path / "two", tmp_path / "one"))
+    if joined is not None:
+        (tmp_path / "joined").write_text(joined)
+    for name, path in (("_MEMORY", "meminfo"), ("_JOINED", "joined"), ("_GROUPS", "groups")):
+        monkeypatch.setattr(memory, name, tmp_path / path)
     assert memory.available_memory() == 10 * 1024
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "memory.current").write_text("6000\n")
-    (tmp_path / "two" / "memory.stat").write_text("anon 1\ninactive_file 500\n")
-    (tmp_path / "two" / "memory.max").write_text("max\n")
+    folder, limit = tmp_path / "groups" / group, memory._LIMIT[2 - version]
+    folder.mkdir(parents=True)
+    (folder / memory._USED[2 - version]).write_text("6000\n")
+    (folder / "memory.stat").write_text(
+        "anon 1\n" + ("inactive_file 500\n" if version == 2 else "total_inactive_file 500\n")
+    )
+    (folder / limit).write_text("max\n")
     assert memory.available_memory() == 10 * 1024
-    (tmp_path / "two" / "memory.max").write_text("9000\n")
+    (folder / limit).write_text("9000\n")
     assert memory.available_memory() == 9000 - 6000 + 500
