@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gnnkit.errors import UserError
 
 LOOPBACK = "127.0.0.1"
+LEAST_TOKEN = 16  # characters
 _FIRST_PORT, _NUM_PORTS = 12000, 20000  # below the ports that Linux hands out by itself
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")  # MPICH, Intel MPI
@@ -27,6 +28,8 @@ class StartedRank:
     master_addr: str | None = None  # host of rank 0. None: unknown
     master_port: int | None = None
     by_torchrun: bool = False  # torchrun is the parent, and holds the meeting point
+    store: str | None = None  # file in which ranks of this machine meet. None: at the port
+    token: str | None = None  # secret of the run. None: GNNKIT_TOKEN of the environment
 
     @property
     def on_loopback(self) -> bool:
@@ -36,9 +39,12 @@ class StartedRank:
     def variables(self) -> dict[str, str]:
         """Returns the environment variables that tell torch and gnnkit of this rank.
 
-        Raises `UserError` where the meeting point is unknown.
+        Raises `UserError` where the meeting point is unknown, or the token too short.
         """
-        if self.master_addr is None or self.master_port is None:
+        token = os.environ.get("GNNKIT_TOKEN", "") if self.token is None else self.token
+        if 0 < len(token) < LEAST_TOKEN:
+            raise UserError(f"GNNKIT_TOKEN has {len(token)} characters, at least {LEAST_TOKEN} are hard to guess")
+        if self.master_addr is None or (self.master_port is None and self.store is None):
             raise UserError(
                 "MASTER_ADDR and MASTER_PORT are not set: name the host of rank 0, and a port that is free there"
             )
@@ -48,7 +54,9 @@ class StartedRank:
             "LOCAL_RANK": str(self.local_rank),
             "LOCAL_WORLD_SIZE": str(self.local_world_size),
             "MASTER_ADDR": self.master_addr,
-            "MASTER_PORT": str(self.master_port),
+            "MASTER_PORT": str(self.master_port or 0),
+            "GNNKIT_STORE": self.store or "",
+            "GNNKIT_TOKEN": token,
             **(local_only() if self.on_loopback else {}),
         }
 

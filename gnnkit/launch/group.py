@@ -72,7 +72,6 @@ class Group:
         children: list[Child],
         patience: Patience,
         *,
-        after_first_start: Callable[[], None] = lambda: None,
         beside: Callable[[], object] = lambda: None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
@@ -81,14 +80,13 @@ class Group:
         Args:
             children: The processes.
             patience: How long to wait for a sign of progress.
-            after_first_start: Called when the first process has begun.
             beside: Called once, when all processes have begun. Takes a few seconds at
                 most, because nobody watches the processes meanwhile.
             meanwhile: Called whenever the group is looked at.
         """
         self._children = children
         self._watchdog = Watchdog(patience)
-        self._after_first_start, self._beside, self._meanwhile = after_first_start, beside, meanwhile
+        self._beside, self._meanwhile = beside, meanwhile
         self._cancelled = False
         self._started, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
@@ -137,7 +135,6 @@ class Group:
                 for child in self._children:
                     if not self._cancelled:
                         self._start(child)
-                        self._after_first_start()
         except BaseException as error:
             self._error = error
         finally:
