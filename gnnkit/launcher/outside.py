@@ -15,7 +15,10 @@ from gnnkit.launcher.base import Launcher, Ranks
 
 
 class Outside(Launcher):
-    """Finds this process's rank in the environment of torchrun, SLURM or MPI."""
+    """Finds this process's rank in the environment of torchrun, SLURM or MPI.
+
+    Tasks of a scheduler that are no ranks are an error.
+    """
 
     def check(self, what: str) -> None:
         if self.started() is None:
@@ -28,7 +31,10 @@ class Outside(Launcher):
         return self.started() is not None
 
     def started(self) -> StartedRank | None:
-        return environment.started_rank()
+        started = environment.started_rank()
+        if started is None:
+            environment.check_tasks()
+        return started
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         self.check("")
