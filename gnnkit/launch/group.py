@@ -40,6 +40,7 @@ class Failure:
     cause: str = ""  # a line
     step: int | None = None  # of training, the first is 1. None: before the first
     epoch: int | None = None  # of this step, the first is 1
+    lost_peer: bool = False  # the process has lost another one, which is the cause
     at: float = field(default_factory=time.monotonic)  # seconds of `time.monotonic`
 
 
@@ -230,7 +231,9 @@ class Group:
         places = [each.place for each in self._children]
         step, epoch = child.place if child is not None and child.place[0] else max(places)
         at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
-        return Failure(None if child is None else child.name, one_line(cause), step or None, epoch or None, at)
+        lost_peer = child is not None and child.lost_peer
+        name = None if child is None else child.name
+        return Failure(name, one_line(cause), step or None, epoch or None, lost_peer, at)
 
     def _stuck(self, why: str) -> RankError:
         """Returns the error of processes that do not go on, with all stacks."""

@@ -58,17 +58,49 @@ def launch(
     """
     token = secrets.token_hex(16)
     with _meeting_file() as store:
-        children = [
-            Child(
-                f"rank {rank}" if names is None else names[rank],
-                start_method,
-                StartedRank(rank, world_size, rank, world_size, LOOPBACK, store=store, token=token).variables(),
-                function,
-                (rank, world_size),
-            )
+        places = [
+            StartedRank(rank, world_size, rank, world_size, LOOPBACK, store=store, token=token)
             for rank in range(world_size)
         ]
-        return Group(children, patience or Patience(), meanwhile=meanwhile).run()
+        return launch_at(
+            function, places, start_method=start_method, patience=patience, names=names, meanwhile=meanwhile
+        )
+
+
+def launch_at(
+    function: RankFunction,
+    places: Sequence[StartedRank],
+    *,
+    start_method: StartMethod = "fork",
+    patience: Patience | None = None,
+    names: Sequence[str] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[int, Any]:
+    """Runs the processes of this machine, of a run that may have others elsewhere.
+
+    All as for `launch`.
+
+    Args:
+        function: The work of each rank.
+        places: Of the ranks here, which say where all meet.
+        start_method: fork or spawn. Default: fork.
+        patience: How long to wait for a sign of progress. Default: `Patience()`.
+        names: Name of each process of the run in messages. Default: `rank` with the
+            number.
+        meanwhile: Called a few times a second. Default: does nothing.
+    """
+    children = [
+        Child(
+            f"rank {place.rank}" if names is None else names[place.rank],
+            start_method,
+            place.variables(),
+            function,
+            (place.rank, place.world_size),
+        )
+        for place in places
+    ]
+    found = Group(children, patience or Patience(), meanwhile=meanwhile).run()
+    return {places[number].rank: result for number, result in found.items()}
 
 
 @contextlib.contextmanager
