@@ -102,10 +102,10 @@ def _listen(address: str, port: int, world_size: int) -> socket.socket:
     A store that binds by itself listens on all interfaces, at any address given.
     """
     host = _LOOPBACK if os.environ.get("GNNKIT_LOCAL") else address
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=max(world_size, 128))
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:  # the address of a service, which leads here
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:  # a service's, which leads here
             return socket.create_server(("", port), backlog=max(world_size, 128))
         raise UserError(f"MASTER_PORT={port}: {os.strerror(error.errno or 0)}; set another port") from error

@@ -82,6 +82,7 @@ def test_bad_options_are_refused(key: str, value: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # six starts of agents that import torch
 def test_the_launcher_keeps_the_promises(cluster: Any, second: Any) -> None:
     check_launcher(gnnkit_ray.Ray)
 
