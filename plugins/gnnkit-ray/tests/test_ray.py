@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -45,6 +46,19 @@ def second(cluster: Any) -> Iterator[Any]:
     yield node
     if node in cluster.list_all_nodes():
         cluster.remove_node(node)
+
+
+def left() -> list[str]:
+    """Lists agents and ranks that are still there after a few seconds."""
+    found, deadline = ["unknown"], time.monotonic() + 10
+    while found and time.monotonic() < deadline:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                found += [path.parent.name] if words[1:3] == [b"-m", b"gnnkit_ray"] else []
+        time.sleep(0.1)
+    return found
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -120,6 +134,7 @@ def test_a_killed_node_ends_no_run_with_restarts(
     (restarted,) = json.loads(Path("there/result.json").read_text())["restarted"]
     assert "Ray's node" in restarted["cause"]
     assert restarted["from_step"] > 0
+    assert not left()
     here, there = weights(tmp_path / "here"), weights(tmp_path / "there")
     assert all(torch.equal(here[name], there[name]) for name in here)
 
