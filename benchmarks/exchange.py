@@ -71,11 +71,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few turns")
     given = parser.parse_args()
 
-    def rank(rank: int, world_size: int, listener: Any) -> dict[str, Any]:
+    def rank(rank: int, world_size: int) -> dict[str, Any]:
         from gnnkit.comm.process import Gloo as Shared
 
         torch.set_num_threads(1)
-        comm = Shared.connect(rank, world_size, device=torch.device("cpu"), timeout=60, listener=listener)
+        comm = Shared.connect(rank, world_size, device=torch.device("cpu"), timeout=60)
         assert isinstance(comm, Shared)
         gloo = Gloo(comm.split(range(world_size)).group, comm.device, comm.timeout)
         found = {

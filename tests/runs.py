@@ -72,7 +72,7 @@ def _launch(function: processes.RankFunction, *_: Any, **__: Any) -> dict[int, A
     collects = gc.isenabled()
     gc.enable()
     try:
-        found = {0: _as_json(function(0, 1, None))}
+        found = {0: _as_json(function(0, 1))}
     except UserError as error:
         raise UserError(str(error)) from error  # a process tells its parent no more than the message
     finally:

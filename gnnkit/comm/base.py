@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -43,20 +42,16 @@ class Communicator(ABC):
 
     @classmethod
     @abstractmethod
-    def connect(
-        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
-    ) -> Communicator:
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
         """Joins the ranks of the run. Every process of a rank calls this method.
 
-        MASTER_ADDR and MASTER_PORT hold address and port of a meeting point.
+        The environment says where ranks meet, see `gnnkit.comm.rendezvous`.
 
         Args:
             rank: This rank.
             world_size: Number of ranks.
             device: Where this rank's tensors are.
             timeout: Deadline in seconds of everything that waits for peers.
-            listener: Listening socket at the meeting point, given to rank 0 if gnnkit
-                started the ranks. Default: none.
         """
 
     @classmethod

@@ -18,7 +18,7 @@ from gnnkit.comm.mailbox import Letter
 
 PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all tensors
 MAX_HEADER = 2**20  # bytes
-MAX_HELLO = 256  # bytes
+HELLO = struct.Struct("!32sI")  # token, rank
 MAX_DIMS = 64
 LARGE = 2**22  # bytes of a tensor that is received on huge pages, at least
 GOODBYE = PREFIX.pack(0, 0)
@@ -99,17 +99,23 @@ def prefix(header: bytes, parts: Sequence[memoryview]) -> bytes:
 
 
 def hello(token: str, rank: int) -> bytes:
-    """Returns the first frame of a connection."""
-    header = json.dumps({"token": token, "rank": rank}).encode()
-    return prefix(header, []) + header
+    """Returns the first bytes of a connection.
+
+    Args:
+        token: Secret of the run, 32 characters of ASCII.
+        rank: The rank that connects.
+    """
+    return HELLO.pack(token.encode(), rank)
 
 
-def read_hello(header: bytes | bytearray, token: str) -> int:
-    """Returns the rank that says hello. Raises `ValueError` without the run's token."""
-    match _parse(header):
-        case {"token": str(given), "rank": int(rank)} if hmac.compare_digest(given.encode(), token.encode()):
-            return rank
-    raise ValueError("the first frame lacks the token of the run")
+def read_hello(first: bytes | bytearray, token: str) -> int:
+    """Returns the rank that says hello.
+
+    Raises `ValueError` without the run's token, before anything else is read.
+    """
+    if len(first) != HELLO.size or not hmac.compare_digest(bytes(first[:32]), token.encode()):
+        raise ValueError("the first bytes are not the token of the run")
+    return int(HELLO.unpack(first)[1])
 
 
 def read_prefix(prefix: bytes | bytearray, max_header: int, limit: int) -> tuple[int, int]:

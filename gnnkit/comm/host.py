@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import selectors
 import socket
 import struct
 import sys
@@ -119,26 +120,47 @@ def _connect(
             if _user(link) != os.geteuid():
                 raise PermissionError("a stranger listens")
             link.send(frames.hello(there[peer]["token"], rank))
-    while len(met) < len(near):
-        listener.settimeout(_left(deadline))
-        connection, _ = listener.accept()
-        connection.settimeout(_left(deadline))
-        caller = _caller(connection, there[rank]["token"])
-        if caller is None or caller <= rank or caller not in near or caller in met:
-            connection.close()
-        else:
-            met[caller] = connection
+    expected = {peer for peer in near if peer > rank}
+    met.update(_answer(expected, listener, there[rank]["token"], deadline))
     for link in met.values():
         link.setblocking(False)
     links.update(met)
 
 
+def _answer(expected: set[int], listener: socket.socket, token: str, deadline: float) -> dict[int, socket.socket]:
+    """Returns the connections of ranks that call. Waits for no stranger.
+
+    Raises `TimeoutError` at the deadline.
+    """
+    met = dict[int, socket.socket]()
+    with selectors.DefaultSelector() as calls:
+        calls.register(listener, selectors.EVENT_READ)
+        while expected - met.keys():
+            ready = calls.select(_left(deadline))
+            if not ready and time.monotonic() >= deadline:
+                raise TimeoutError("ranks of this host have not called")
+            for connection in (key.fileobj for key, _ in ready):
+                assert isinstance(connection, socket.socket)
+                if connection is listener:
+                    calls.register(listener.accept()[0], selectors.EVENT_READ)
+                    continue
+                calls.unregister(connection)
+                caller = _caller(connection, token)
+                if caller is None or caller not in expected - met.keys():
+                    connection.close()
+                else:
+                    met[caller] = connection
+        for key in list(calls.get_map().values()):  # strangers who have said nothing
+            if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
+                key.fileobj.close()
+    return met
+
+
 def _caller(connection: socket.socket, token: str) -> int | None:
-    """Returns the rank at the other end, None for a stranger."""
-    if _user(connection) != os.geteuid():
-        return None
-    with contextlib.suppress(ValueError):
-        return frames.read_hello(connection.recv(frames.MAX_HELLO)[frames.PREFIX.size :], token)
+    """Returns the rank that has sent the first bytes, None for a stranger."""
+    with contextlib.suppress(ValueError, OSError):
+        if _user(connection) == os.geteuid():
+            return frames.read_hello(connection.recv(frames.HELLO.size, socket.MSG_DONTWAIT), token)
     return None
 
 

@@ -17,7 +17,6 @@ meet next. Values are those without a link.
 from __future__ import annotations
 
 import math
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,9 +82,7 @@ class Linked(Communicator):
         self.in_threads, self.beside, self.is_process_group = comm.in_threads, comm.beside, comm.is_process_group
 
     @classmethod
-    def connect(
-        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
-    ) -> Linked:
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Linked:
         raise NotImplementedError("Linked needs a communicator of ranks that are connected")
 
     def split(self, ranks: Sequence[int]) -> Linked:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.pending import Pending
+from gnnkit.comm.rendezvous import meeting, prove
 from gnnkit.comm.shared_memory import SharedMemory
 
 
@@ -36,33 +35,23 @@ class ProcessGroup(Communicator):
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
 
     @classmethod
-    def connect(
-        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
-    ) -> ProcessGroup:
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> ProcessGroup:
         _leave_groups_of_parent()
-        # A store that binds by itself listens on all interfaces, at any address given.
-        deadline = timedelta(seconds=timeout)
-        store = None
-        if os.environ.get("GNNKIT_LOCAL"):
-            store = dist.TCPStore(  # type: ignore[attr-defined]
-                os.environ["MASTER_ADDR"],
-                int(os.environ["MASTER_PORT"]),
-                world_size,
-                rank == 0,
-                deadline,
-                wait_for_workers=False,
-                master_listen_fd=listener.detach() if listener else None,
-            )
+        deadline, store = timedelta(seconds=timeout), meeting(rank, world_size, timeout)
         dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
         # DDP and Lightning use the default group.
         group = dist.new_group(timeout=deadline)
         assert isinstance(group, dist.ProcessGroup)
+        assert dist.group.WORLD is not None
+        for each in (group, *([dist.group.WORLD] if device.type == "cpu" else [])):  # on GPUs a use costs memory
+            prove(each, device)
         return cls(group, device, timeout)
 
     def split(self, ranks: Sequence[int]) -> ProcessGroup:
         members = [dist.get_global_rank(self.group, rank) for rank in ranks]
         group = dist.new_group(members, timeout=timedelta(seconds=self.timeout), use_local_synchronization=True)
         assert isinstance(group, dist.ProcessGroup)
+        prove(group, self.device)
         return type(self)(group, self.device, self.timeout)
 
     def all_to_all(self, rows: Tensor, send_counts: Sequence[int], recv_counts: Sequence[int]) -> Tensor:

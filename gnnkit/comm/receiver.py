@@ -6,8 +6,10 @@ import contextlib
 import math
 import selectors
 import socket
+import sys
 import threading
 import time
+from typing import Any
 
 from gnnkit.comm import frames
 from gnnkit.comm.links import Frames, Link
@@ -33,11 +35,13 @@ class Receiver:
             links: Connections by rank. Ranks that connect are added.
             world_size: Number of ranks.
             listener: Listening socket. Closed once all ranks are connected.
-            token: Secret that the first frame of a connection must hold.
+            token: Secret that a connection must begin with.
         """
         self.met = threading.Event()  # all ranks are connected, or the thread has ended
         self._inbox, self._links, self._world_size, self._token = inbox, links, world_size, token
         self._strangers: dict[Link, float] = {}  # deadline of each hello, monotonic seconds
+        self._latest: tuple[Any, ...] = ("",)  # address of the latest caller
+        self._named = False  # a stranger has been told of
         self._paused: set[Link] = set()
         self._stops_at = math.inf  # monotonic seconds
         self._selector = selectors.DefaultSelector()
@@ -125,7 +129,7 @@ class Receiver:
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            connection, _ = self._listener.accept()
+            connection, self._latest = self._listener.accept()
             link = Link(connection)
             link.start(None, self._hello(link))
             self._strangers[link] = time.monotonic() + HELLO
@@ -161,17 +165,22 @@ class Receiver:
         if link.rank is None:
             del self._strangers[link]
             link.socket.close()
+            self._name_strangers()
         else:
             self._inbox.lose(link.rank, why)
 
+    def _name_strangers(self) -> None:
+        """Says once that a stranger has called."""
+        if not self._named:
+            self._named = True
+            line = f"rank {self._inbox.rank} refuses connections without the token of the run, from {self._latest[0]}"
+            print(line, file=sys.stderr, flush=True)
+
     def _hello(self, link: Link) -> Frames:
-        """Yields buffers for the first frame of a connection, then for letters."""
-        prefix = bytearray(frames.PREFIX.size)
-        yield memoryview(prefix)
-        size, _ = frames.read_prefix(prefix, frames.MAX_HELLO, 0)
-        header = bytearray(size)
-        yield memoryview(header)
-        rank = frames.read_hello(header, self._token)
+        """Yields buffers for the first bytes of a connection, then for letters."""
+        first = bytearray(frames.HELLO.size)
+        yield memoryview(first)
+        rank = frames.read_hello(first, self._token)
         if not self._inbox.rank < rank < self._world_size or rank in self._links:
             raise ValueError(f"rank {rank} is not expected")
         del self._strangers[link]

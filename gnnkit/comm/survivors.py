@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -48,9 +47,7 @@ class Survivors(Communicator):
         self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
 
     @classmethod
-    def connect(
-        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
-    ) -> Survivors:
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Survivors:
         raise NotImplementedError("Survivors needs a mailbox of ranks that are connected")
 
     def split(self, ranks: Sequence[int]) -> Survivors:

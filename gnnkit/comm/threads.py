@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import queue
-import socket
 import threading
 import time
 from collections import Counter
@@ -42,9 +41,7 @@ class Threads(Communicator):
         self._splits: Counter[tuple[int, ...]] = Counter()  # a group may be split off more than once
 
     @classmethod
-    def connect(
-        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
-    ) -> Threads:
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Threads:
         """Makes the only rank of one process. `run` makes more."""
         assert world_size == 1
         return cls(rank, Group.of_run(Run(timeout), 1, range(1)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -277,9 +276,7 @@ class Alone(Communicator):
         self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
 
     @classmethod
-    def connect(
-        cls, rank: int, world_size: int, *, device: torch.device, timeout: float, listener: socket.socket | None = None
-    ) -> Communicator:
+    def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> Communicator:
         return cls(rank, world_size)
 
     def split(self, ranks: Sequence[int]) -> Communicator:

@@ -16,6 +16,7 @@ from gnnkit.leader.kept import content, origin
 from gnnkit.leader.result import Result, versions
 from gnnkit.settings import AUTO, Settings
 from gnnkit.store.manifest import Manifest, shaping
+from gnnkit.store.pairs import with_pairs
 
 
 def partition(order: Order, decided: Settings) -> Result:
@@ -42,7 +43,7 @@ def held(order: Order, asked: Callable[[Order], str]) -> Result | None:
     """Returns the result of the store in a folder, if `asked` hashes as it did."""
     folder = order.run_folder
     try:
-        manifest = Manifest.load(folder)
+        manifest = with_pairs(Manifest.load(folder), folder)
     except UserError:  # no store, or none that could be read
         return None
     if manifest.asked != asked(order):

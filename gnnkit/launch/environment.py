@@ -11,9 +11,24 @@ from dataclasses import dataclass
 from gnnkit.errors import UserError
 
 LOOPBACK = "127.0.0.1"
+LEAST_TOKEN = 16  # characters
 _FIRST_PORT, _NUM_PORTS = 12000, 20000  # below the ports that Linux hands out by itself
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")  # MPICH, Intel MPI
+
+
+_BY_HAND = "set RANK and WORLD_SIZE, both for each rank"
+_TASKS = {  # variables of schedulers with a number of tasks -> what makes these ranks
+    "WORLD_SIZE": _BY_HAND,
+    "RANK": _BY_HAND,
+    "OMPI_COMM_WORLD_SIZE": f"OMPI_COMM_WORLD_LOCAL_RANK or another one is missing, {_BY_HAND}",
+    "PMI_SIZE": f"MPI_LOCALRANKID or another one is missing, {_BY_HAND}",
+    "SLURM_NTASKS": "start gnnkit with srun",
+    "SLURM_NNODES": "start gnnkit with srun",
+    "PET_NNODES": "start gnnkit with torchrun -m gnnkit, which reads the other variables",
+    "PET_NPROC_PER_NODE": "start gnnkit with torchrun -m gnnkit, which reads the other variables",
+    "RAY_JOB_CONFIG_JSON_ENV_VAR": "this is a job of Ray, install gnnkit-ray and say launcher=ray",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +42,24 @@ class StartedRank:
     master_addr: str | None = None  # host of rank 0. None: unknown
     master_port: int | None = None
     by_torchrun: bool = False  # torchrun is the parent, and holds the meeting point
+    store: str | None = None  # file in which ranks of this machine meet. None: at the port
+    token: str | None = None  # secret of the run. None: GNNKIT_TOKEN of the environment
 
     @property
     def on_loopback(self) -> bool:
         """Whether rank 0 opens the meeting point, for ranks of this host only."""
-        return self.master_addr in (LOOPBACK, "localhost") and not self.by_torchrun
+        here = self.local_world_size == self.world_size and self.master_addr in (LOOPBACK, "localhost")
+        return here and not self.by_torchrun
 
     def variables(self) -> dict[str, str]:
         """Returns the environment variables that tell torch and gnnkit of this rank.
 
-        Raises `UserError` where the meeting point is unknown.
+        Raises `UserError` where the meeting point is unknown, or the token too short.
         """
-        if self.master_addr is None or self.master_port is None:
+        token = os.environ.get("GNNKIT_TOKEN", "") if self.token is None else self.token
+        if 0 < len(token) < LEAST_TOKEN:
+            raise UserError(f"GNNKIT_TOKEN has {len(token)} characters, at least {LEAST_TOKEN} are hard to guess")
+        if self.master_addr is None or (self.master_port is None and self.store is None):
             raise UserError(
                 "MASTER_ADDR and MASTER_PORT are not set: name the host of rank 0, and a port that is free there"
             )
@@ -48,7 +69,9 @@ class StartedRank:
             "LOCAL_RANK": str(self.local_rank),
             "LOCAL_WORLD_SIZE": str(self.local_world_size),
             "MASTER_ADDR": self.master_addr,
-            "MASTER_PORT": str(self.master_port),
+            "MASTER_PORT": str(self.master_port or 0),
+            "GNNKIT_STORE": self.store or "",
+            "GNNKIT_TOKEN": token,
             **(local_only() if self.on_loopback else {}),
         }
 
@@ -72,6 +95,25 @@ def started_rank(environment: Mapping[str, str] | None = None) -> StartedRank | 
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
         return _of_slurm(environment)
     return None
+
+
+def check_tasks(environment: Mapping[str, str] | None = None) -> None:
+    """Raises `UserError` for tasks of a scheduler that no launcher has made ranks.
+
+    Each task would be a run of its own, or one would run and leave the others idle.
+
+    Args:
+        environment: Environment variables, without a rank. Default: `os.environ`.
+    """
+    environment = os.environ if environment is None else environment
+    for name, cure in _TASKS.items():
+        chosen = name.startswith("SLURM_") and "SLURM_STEP_ID" in environment  # a step of one task
+        alone = () if name == "RANK" else ("", "1")
+        if name in environment and environment[name] not in alone and not chosen:
+            raise UserError(
+                f"{name}={environment[name]} is set, but no rank: {cure}, or name the launcher, such as "
+                "launcher=processes for ranks of this machine alone"
+            )
 
 
 def local_only() -> dict[str, str]:
@@ -107,9 +149,13 @@ def tasks_per_node(text: str) -> list[int]:
 
 def _of_torchrun(environment: Mapping[str, str]) -> StartedRank:
     rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    by_torchrun = "TORCHELASTIC_RUN_ID" in environment
+    if (of_pod := environment.get("PET_NPROC_PER_NODE")) and not by_torchrun:  # Kubeflow
+        if of_pod.isdecimal():  # else a word such as auto, where the ranks are the pods
+            check_tasks({"PET_NPROC_PER_NODE": of_pod})
+        environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **environment}
     local_rank = _number(environment, "LOCAL_RANK") if "LOCAL_RANK" in environment else rank
     local_size = _number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else world_size
-    by_torchrun = "TORCHELASTIC_RUN_ID" in environment
     return _checked(environment, rank, world_size, local_rank, local_size, by_torchrun=by_torchrun)
 
 

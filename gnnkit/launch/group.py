@@ -40,6 +40,7 @@ class Failure:
     cause: str = ""  # a line
     step: int | None = None  # of training, the first is 1. None: before the first
     epoch: int | None = None  # of this step, the first is 1
+    lost_peer: bool = False  # the process has lost another one, which is the cause
     at: float = field(default_factory=time.monotonic)  # seconds of `time.monotonic`
 
 
@@ -72,7 +73,6 @@ class Group:
         children: list[Child],
         patience: Patience,
         *,
-        after_first_start: Callable[[], None] = lambda: None,
         beside: Callable[[], object] = lambda: None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
@@ -81,14 +81,13 @@ class Group:
         Args:
             children: The processes.
             patience: How long to wait for a sign of progress.
-            after_first_start: Called when the first process has begun.
             beside: Called once, when all processes have begun. Takes a few seconds at
                 most, because nobody watches the processes meanwhile.
             meanwhile: Called whenever the group is looked at.
         """
         self._children = children
         self._watchdog = Watchdog(patience)
-        self._after_first_start, self._beside, self._meanwhile = after_first_start, beside, meanwhile
+        self._beside, self._meanwhile = beside, meanwhile
         self._cancelled = False
         self._started, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
@@ -137,7 +136,6 @@ class Group:
                 for child in self._children:
                     if not self._cancelled:
                         self._start(child)
-                        self._after_first_start()
         except BaseException as error:
             self._error = error
         finally:
@@ -233,7 +231,9 @@ class Group:
         places = [each.place for each in self._children]
         step, epoch = child.place if child is not None and child.place[0] else max(places)
         at = time.monotonic() if child is None else min(child.failed_at, time.monotonic())
-        return Failure(None if child is None else child.name, one_line(cause), step or None, epoch or None, at)
+        lost_peer = child is not None and child.lost_peer
+        name = None if child is None else child.name
+        return Failure(name, one_line(cause), step or None, epoch or None, lost_peer, at)
 
     def _stuck(self, why: str) -> RankError:
         """Returns the error of processes that do not go on, with all stacks."""

@@ -2,8 +2,8 @@
 
 Torch's elastic launcher needs seconds to notice a dead rank and blames the wrong one.
 Torch's store listens on all interfaces. Here a death is seen at once, the message names
-the rank that failed first, and rank 0 gets a socket on loopback. Results and errors
-come back as JSON, never pickled.
+the rank that failed first, and ranks meet in a file without a name, with a token that
+only they know. Results and errors come back as JSON, never pickled.
 
 A process begins in `entry`. A `child` is the process as the launcher sees it. A `group`
 is the run of all processes. The `watchdog` notices a group that hangs.
@@ -11,8 +11,11 @@ is the run of all processes. The `watchdog` notices a group that hangs.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gnnkit.launch.child import Child, StartMethod
@@ -20,7 +23,7 @@ from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launch.group import Group
 from gnnkit.launch.watchdog import Patience
 
-RankFunction = Callable[[int, int, socket.socket | None], Any]
+RankFunction = Callable[[int, int], Any]
 
 
 def launch(
@@ -34,9 +37,9 @@ def launch(
 ) -> dict[int, Any]:
     """Runs a function in processes, and returns what the function returned, by rank.
 
-    Each process calls `function(rank, world_size, listener)`. The environment holds
-    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank 0
-    gets the socket that listens at this address as `listener`. Results must be JSON.
+    Each process calls `function(rank, world_size)`. The environment holds RANK,
+    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, and what `gnnkit.comm.rendezvous` reads.
+    Results must be JSON.
 
     The others go on without a rank that has called `progress.dispensable` and fails.
     The results leave such a rank out.
@@ -53,20 +56,65 @@ def launch(
         names: Name of each process in messages. Default: `rank` with the number.
         meanwhile: Called a few times a second. Default: does nothing.
     """
-    with socket.create_server((LOOPBACK, 0), backlog=max(world_size, 128)) as listener:
-        port = listener.getsockname()[1]
-        children = [
-            Child(
-                f"rank {rank}" if names is None else names[rank],
-                start_method,
-                StartedRank(rank, world_size, rank, world_size, LOOPBACK, port).variables(),
-                function,
-                (rank, world_size, listener if rank == 0 else None),
-            )
+    token = secrets.token_hex(16)
+    with _meeting_file() as store:
+        places = [
+            StartedRank(rank, world_size, rank, world_size, LOOPBACK, store=store, token=token)
             for rank in range(world_size)
         ]
-        group = Group(children, patience or Patience(), after_first_start=listener.close, meanwhile=meanwhile)
-        return group.run()
+        return launch_at(
+            function, places, start_method=start_method, patience=patience, names=names, meanwhile=meanwhile
+        )
+
+
+def launch_at(
+    function: RankFunction,
+    places: Sequence[StartedRank],
+    *,
+    start_method: StartMethod = "fork",
+    patience: Patience | None = None,
+    names: Sequence[str] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[int, Any]:
+    """Runs the processes of this machine, of a run that may have others elsewhere.
+
+    All as for `launch`.
+
+    Args:
+        function: The work of each rank.
+        places: Of the ranks here, which say where all meet.
+        start_method: fork or spawn. Default: fork.
+        patience: How long to wait for a sign of progress. Default: `Patience()`.
+        names: Name of each process of the run in messages. Default: `rank` with the
+            number.
+        meanwhile: Called a few times a second. Default: does nothing.
+    """
+    children = [
+        Child(
+            f"rank {place.rank}" if names is None else names[place.rank],
+            start_method,
+            place.variables(),
+            function,
+            (place.rank, place.world_size),
+        )
+        for place in places
+    ]
+    found = Group(children, patience or Patience(), meanwhile=meanwhile).run()
+    return {places[number].rank: result for number, result in found.items()}
+
+
+@contextlib.contextmanager
+def _meeting_file() -> Iterator[str]:
+    """Gives a file that processes of this user can open, gone with this process."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryDirectory() as folder:  # mode 0700
+            yield os.path.join(folder, "store")
+        return
+    descriptor = os.memfd_create("gnnkit-store")
+    try:
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def run_in_child(

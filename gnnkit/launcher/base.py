@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +49,7 @@ class Ranks:
             for process, ranks in enumerate(self.by_process)
         ]
 
-    def run(self, rank: int, listener: socket.socket | None = None) -> Any:
+    def run(self, rank: int) -> Any:
         """Is one rank, alone in this process. Returns what the work returns.
 
         The environment holds the variables of the rank (`StartedRank.variables`).
@@ -58,27 +57,24 @@ class Ranks:
 
         Args:
             rank: This rank.
-            listener: Listening socket at the meeting point, on rank 0. Default: rank 0
-                opens the meeting point.
         """
         if self.processes != self.world_size:
             raise UserError(
                 f"parts={self.world_size}: this launcher starts a process for each rank: choose launcher=processes"
             )
-        return self.run_several(rank, listener)[0]
+        return self.run_several(rank)[0]
 
-    def run_several(self, process: int, listener: socket.socket | None = None) -> list[Any]:
+    def run_several(self, process: int) -> list[Any]:
         """Is one process of ranks. Returns the results of its ranks.
 
         Args:
             process: This process, of `processes`.
-            listener: As in `run`, in the first process.
         """
         progress("the meeting of the ranks")
         if not self.comm.in_threads:
-            return [self._run_alone(process, listener)]
+            return [self._run_alone(process)]
         alone = self.processes == 1 and self.first is None
-        several = {} if alone else {"among": self._meet(process, listener)}
+        several = {} if alone else {"among": self._meet(process)}
         return self.comm.run(self.work, self.world_size, timeout=self.timeout, **several)
 
     def by_rank(self, results: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
@@ -90,14 +86,14 @@ class Ranks:
             for rank, result in zip(ranks[process], several, strict=True)
         }
 
-    def _meet(self, process: int, listener: socket.socket | None) -> Mailbox:
+    def _meet(self, process: int) -> Mailbox:
         """Connects the processes. Collective over these."""
         import torch
 
         from gnnkit.comm.process import Gloo
 
         cpu = torch.device("cpu")
-        meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout, listener=listener)
+        meeting = Gloo.connect(process, self.processes, device=cpu, timeout=self.timeout)
         try:
             if self.first is not None:
                 self.first(meeting)
@@ -105,14 +101,14 @@ class Ranks:
         finally:
             meeting.close()  # Lightning would take ranks for processes of this group
 
-    def _run_alone(self, rank: int, listener: socket.socket | None) -> Any:
+    def _run_alone(self, rank: int) -> Any:
         import torch
 
         device = torch.device(self.comm.device_type)
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
             torch.cuda.set_device(device)
-        comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout, listener=listener)
+        comm = self.comm.connect(rank, self.world_size, device=device, timeout=self.timeout)
         try:
             if self.first is not None:
                 self.first(comm)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,12 +10,15 @@ from gnnkit.errors import UserError
 from gnnkit.launch import environment
 from gnnkit.launch.allocator import keep_freed_memory
 from gnnkit.launch.entry import die_with_parent
-from gnnkit.launch.environment import LOOPBACK, StartedRank
+from gnnkit.launch.environment import StartedRank
 from gnnkit.launcher.base import Launcher, Ranks
 
 
 class Outside(Launcher):
-    """Finds this process's rank in the environment of torchrun, SLURM or MPI."""
+    """Finds this process's rank in the environment of torchrun, SLURM or MPI.
+
+    Tasks of a scheduler that are no ranks are an error.
+    """
 
     def check(self, what: str) -> None:
         if self.started() is None:
@@ -29,7 +31,10 @@ class Outside(Launcher):
         return self.started() is not None
 
     def started(self) -> StartedRank | None:
-        return environment.started_rank()
+        started = environment.started_rank()
+        if started is None:
+            environment.check_tasks()
+        return started
 
     def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
         self.check("")
@@ -39,14 +44,4 @@ class Outside(Launcher):
             die_with_parent()
         keep_freed_memory()  # before the communicator's threads
         os.environ.update(started.variables())
-        return ranks.by_rank({started.rank: ranks.run_several(started.rank, _listener(started))})
-
-
-def _listener(started: StartedRank) -> socket.socket | None:
-    """Opens the meeting point on loopback, if this rank is the one to do so."""
-    if not started.on_loopback or started.rank != 0:
-        return None
-    try:
-        return socket.create_server((LOOPBACK, started.master_port or 0), backlog=max(started.world_size, 128))
-    except OSError as error:
-        raise UserError(f"MASTER_PORT={started.master_port}: {error.strerror}; set another port") from error
+        return ranks.by_rank({started.rank: ranks.run_several(started.rank)})

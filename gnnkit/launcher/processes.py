@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import socket
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -49,8 +48,8 @@ class Processes(Launcher):
         return run_jobs(jobs.work, jobs.logs, at_once)
 
 
-def _run(ranks: Ranks, process: int, processes: int, listener: socket.socket | None) -> list[Any]:
-    return ranks.run_several(process, listener)
+def _run(ranks: Ranks, process: int, processes: int) -> list[Any]:
+    return ranks.run_several(process)
 
 
 def _check_gpus(num_ranks: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,5 +31,5 @@ class Threads(Launcher):
         return ranks.by_rank(results)
 
 
-def _run(ranks: Ranks, process: int, processes: int, listener: socket.socket | None) -> list[Any]:
+def _run(ranks: Ranks, process: int, processes: int) -> list[Any]:
     return ranks.run_several(process)

@@ -27,6 +27,7 @@ from gnnkit.ranges import shown
 from gnnkit.storage import write_atomically
 from gnnkit.store.join import whole
 from gnnkit.store.manifest import Manifest, shaping
+from gnnkit.store.pairs import with_pairs
 from gnnkit.store.parts import GRAPH, Reads, without_features
 
 _GRAPH = "a strategy that reads the whole graph"
@@ -48,7 +49,7 @@ def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
     """
     begun = time.monotonic()
     phase(f"reading the manifest of {root}")
-    manifest, settings, folder = Manifest.load(root), asked.settings, asked.folder
+    manifest, settings, folder = with_pairs(Manifest.load(root), root), asked.settings, asked.folder
     _check(asked, manifest, root)
     take_stored(settings, manifest.inputs, folder, root)
     (folder / PREPARED).mkdir(parents=True, exist_ok=True)

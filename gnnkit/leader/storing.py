@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.sampler.links import Links
 from gnnkit.settings import AUTO, Settings
 from gnnkit.store.manifest import PARTS, Manifest, files_of, shaping
+from gnnkit.store.pairs import without_pairs
 from gnnkit.store.parts import GRAPH, LINKS
 from gnnkit.task import Task
 
@@ -108,7 +110,7 @@ def manifest(
         folder: The store.
     """
     decision = Decision.of(settings, graph, quality, compares=False)
-    return Manifest(
+    whole = Manifest(
         asked=asked,
         source=settings.dataset.name,
         keys=shaping(settings.cut),
@@ -129,8 +131,9 @@ def manifest(
             "node_ids": found.node_ids is not None,
             "vertex_cut": quality.partition.edge_cell is not None,
         },
-        files=files_of(folder, IDS),
+        files={},
     )
+    return replace(without_pairs(whole, folder), files=files_of(folder, IDS))
 
 
 def _counts(graph: Graph) -> dict[str, int]:

@@ -16,13 +16,16 @@ FILE = "store.json"  # in the folder of the store, written last
 PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
 _OF_FEATURES = ("scale", "fill", "text")  # of the section `features`. Others say where a run keeps rows
-_FORMAT, _VERSION = "gnnkit store", 1
+_FORMAT, _VERSION = "gnnkit store", 2
 _SMALL = 64 << 20  # bytes. Files up to this size are hashed when they are opened, which takes 0.1 s at most
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a launching process asks of a graph that is cut already."""
+    """All that a launching process asks of a graph that is cut already.
+
+    What concerns pairs of parts is in files of its own (`gnnkit.store.pairs`).
+    """
 
     asked: str  # hash of the job that wrote the store, and of its data
     source: str  # name of the data set, for people

@@ -6,7 +6,6 @@ import functools
 import io
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -36,11 +35,11 @@ def run_gloo(
         dies: Rank that is expected to end without a result. Default: none.
     """
     context = multiprocessing.get_context("fork")
-    listener = socket.create_server(("127.0.0.1", 0))
+    store = os.memfd_create("store")
     pipes, processes = [], []
     for rank in range(world_size):
         here, there = context.Pipe(duplex=False)
-        meet = functools.partial(_meet, kind, rank, world_size, timeout, listener)
+        meet = functools.partial(_meet, kind, rank, world_size, timeout, f"/proc/{os.getpid()}/fd/{store}")
         process = context.Process(target=_work, args=(meet, function, there), daemon=True)
         process.start()
         there.close()  # so that the end of the process ends the wait for its answer
@@ -50,7 +49,7 @@ def run_gloo(
     for rank, process in enumerate(processes):
         process.join(0 if rank == dies else 5)  # who is expected to end may be stopped
         process.kill()
-    listener.close()
+    os.close(store)
     errors = [error for _, error in answers if error]
     assert not errors, "\n".join(errors)
     return [torch.load(io.BytesIO(result)) for result, _ in answers]
@@ -64,13 +63,10 @@ def _answer(pipe: Connection, timeout: float) -> tuple[Any, str | None]:
         return None, "ended without an answer"
 
 
-def _meet(
-    kind: type[Communicator], rank: int, world_size: int, timeout: float, listener: socket.socket
-) -> Communicator:
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-    os.environ.update({"GNNKIT_LOCAL": "1", "GLOO_SOCKET_IFNAME": "lo", **address})
-    here = listener if rank == 0 else None
-    return kind.connect(rank, world_size, device=torch.device("cpu"), timeout=timeout, listener=here)
+def _meet(kind: type[Communicator], rank: int, world_size: int, timeout: float, store: str) -> Communicator:
+    variables = {"GNNKIT_LOCAL": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1", "GNNKIT_STORE": store}
+    os.environ.update(variables)
+    return kind.connect(rank, world_size, device=torch.device("cpu"), timeout=timeout)
 
 
 def _work(meet: Callable[[], Communicator], function: Callable[[Communicator], Any], pipe: Connection) -> None:

@@ -26,7 +26,7 @@ from gnnkit.errors import UserError
 from tests.comm.processes import run_gloo
 
 RUNNERS: dict[str, Callable[..., list[Any]]] = {"threads": Threads.run, "gloo": run_gloo}
-TOKEN = "secret"
+TOKEN = "0123456789abcdef" * 2
 
 
 @contextmanager

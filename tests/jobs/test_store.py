@@ -238,7 +238,7 @@ def test_a_damaged_store_is_named(store: Path, tmp_path: Path) -> None:
     assert "store.json: it is not JSON" in broken("store.json", b'{"format"')
     assert "store.json is no manifest of a store" in broken("store.json", b"[]")
     older = json.dumps({**manifest, "version": 0}).encode()
-    assert "the store has format 0, and this gnnkit reads 1: write it again" in broken("store.json", older)
+    assert "the store has format 0, and this gnnkit reads 2: write it again" in broken("store.json", older)
     changed = json.dumps({**manifest, "counts": {}}).encode()
     assert "store.json: its numbers are not those that were written" in broken("store.json", changed)
 
@@ -270,7 +270,7 @@ def test_a_rank_opens_its_own_part_and_the_launching_process_the_manifest(
         name = Path(path).relative_to(store)
         found.setdefault(who, set()).add(name.parts[1] if name.parts[0] == "parts" else name.name)
     own = {str(rank): {"store.json", str(rank)} for rank in range(4)}
-    assert found == {"launcher": {"store.json", "node_ids.npy"}, **own}
+    assert found == {"launcher": {"store.json", "node_ids.npy", "pairs"}, **own}
 
 
 def test_the_command_takes_partition_and_workers_of_the_store(store: Path, tmp_path: Path) -> None:

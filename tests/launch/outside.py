@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOREIGN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "SLURM_", "GNNKIT_", "GLOO_", "TORCHELASTIC_")
+FOREIGN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "SLURM_", "GNNKIT_", "GLOO_", "TORCHELASTIC_", "PET_")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ SCRIPT = """
             marks.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
         return [after - before for before, after in zip(marks, marks[1:])]
 
-    def count(rank, world_size, listener):
+    def count(rank, world_size):
         found = {{"main": faults({num_bytes})}}
         thread = threading.Thread(target=lambda: found.update(thread=faults({num_bytes})))
         thread.start()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from gnnkit.config import compose
 from gnnkit.errors import UserError
-from gnnkit.launch.environment import StartedRank, hosts, started_rank, tasks_per_node
+from gnnkit.launch.environment import StartedRank, check_tasks, hosts, started_rank, tasks_per_node
+from gnnkit.launcher.outside import Outside
+from gnnkit.settings import settle
 
 TORCHRUN = {
     "RANK": "5",
@@ -110,7 +114,7 @@ def test_an_unknown_meeting_point_is_asked_for() -> None:
 
 
 def test_only_torchrun_holds_the_meeting_point_itself() -> None:
-    local = TORCHRUN | {"MASTER_ADDR": "127.0.0.1"}
+    local = TORCHRUN | {"MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}
     by_hand = {key: value for key, value in local.items() if key != "TORCHELASTIC_RUN_ID"}
     assert [started_rank(each).on_loopback for each in (local, by_hand)] == [False, True]  # type: ignore[union-attr]
 
@@ -131,6 +135,74 @@ def test_only_torchrun_holds_the_meeting_point_itself() -> None:
 def test_what_a_launcher_cannot_mean_is_refused(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         started_rank(SRUN | changed)
+
+
+PYTORCH_JOB = {  # a pod of Kubeflow's PyTorchJob
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "cites-master-0",
+    "MASTER_PORT": "23456",
+    "PET_NNODES": "2",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "auto",
+}
+TRAIN_JOB = {name: value for name, value in PYTORCH_JOB.items() if name.startswith("PET_")}  # Kubeflow's Trainer
+
+
+def test_the_rank_of_a_pod_is_the_only_one_there() -> None:
+    assert place(started_rank(PYTORCH_JOB)) == (1, 2, 0, 1)
+    assert not started_rank(PYTORCH_JOB | {"MASTER_ADDR": "localhost"}).on_loopback  # type: ignore[union-attr]
+    assert place(started_rank(PYTORCH_JOB | TORCHRUN)) == (5, 8, 1, 4)
+    with pytest.raises(UserError, match=r"^PET_NPROC_PER_NODE=2 is set, but no rank: start gnnkit with torchrun"):
+        started_rank(PYTORCH_JOB | {"PET_NPROC_PER_NODE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"RANK": "0"}, "RANK=0 is set, but no rank: set RANK and WORLD_SIZE"),
+        ({"RANK": "1"}, "RANK=1 is set"),
+        ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4 is set, but no rank: set RANK"),
+        (SBATCH, "SLURM_NTASKS=8 is set, but no rank: start gnnkit with srun, or name the launcher"),
+        ({"SLURM_NNODES": "2"}, "SLURM_NNODES=2 is set"),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
+            "OMPI_COMM_WORLD_SIZE=2 is set, but no rank: OMPI",
+        ),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI_SIZE=2 is set, but no rank: MPI_LOCALRANKID or another"),
+        (TRAIN_JOB, "PET_NNODES=2 is set, but no rank: start gnnkit with torchrun"),
+        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "RAY_JOB_CONFIG_JSON_ENV_VAR={} is set, but no rank: this is a job of"),
+    ],
+)
+def test_tasks_without_ranks_are_refused_unless_a_launcher_is_named(
+    environment: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert started_rank() is None
+    for ask in (Outside().started, lambda: Outside().check("ranks")):
+        with pytest.raises(UserError) as error:
+            ask()
+        assert str(error.value).startswith(told)
+    plain = ["strategy=vertex_centric", "dataset=synthetic", "workers=2"]
+    with pytest.raises(UserError, match=re.escape(told)):
+        settle(compose(plain))
+    assert settle(compose([*plain, "launcher=processes"])).started is None
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"WORLD_SIZE": "1"},
+        {"SLURM_NTASKS": "1", "SLURM_NNODES": "1"},
+        SRUN | {"SLURM_STEP_NUM_TASKS": "1"},
+        {"OMPI_COMM_WORLD_SIZE": "1"},
+        {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1"},
+        {"JOB_COMPLETION_INDEX": "3"},
+    ],
+)
+def test_a_task_alone_is_no_error(environment: dict[str, str]) -> None:
+    check_tasks(environment)
 
 
 @pytest.mark.parametrize(

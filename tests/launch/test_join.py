@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+import gnnkit
 from gnnkit.launch.handshake import difference
 from tests.conftest import Install
 from tests.launch.outside import Outside, by_hand
@@ -64,6 +66,26 @@ def test_the_tasks_of_a_slurm_step_are_one_job(outside: Outside, tmp_path: Path)
     assert json.loads((tmp_path / "run/result.json").read_text())["world_size"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out0", "out1", "run"]
     assert not (tmp_path / "run/prepared").exists()
+
+
+def pod_of_kubeflow(rank: int, world_size: int) -> dict[str, str]:
+    """Returns the variables that a PyTorchJob gives to a pod."""
+    pet = {"PET_NNODES": str(world_size), "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": "auto"}
+    return {**pet, "GLOO_SOCKET_IFNAME": "lo"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["kubeflow", "slurm"])
+def test_ranks_of_a_scheduler_train_to_the_bits_of_ranks_of_gnnkit(outside: Outside, tmp_path: Path, kind: str) -> None:
+    if kind == "kubeflow":
+        places = [{**place, **pod_of_kubeflow(rank, 2)} for rank, place in enumerate(by_hand(2))]
+    else:
+        places = [step_of_slurm(rank, 2, os.getpid()) for rank in range(2)]
+    (local,) = outside.run(tmp_path, [[*RUN, "workers=2", "output=local"]], [{}])
+    ended = outside.run(tmp_path, [[*RUN, "output=run", "launcher=outside"]] * 2, places)
+    assert [each.code for each in (local, *ended)] == [0, 0, 0], (local, ended)
+    first, second = (gnnkit.load(tmp_path / name).state_dict() for name in ("local", "run"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.slow

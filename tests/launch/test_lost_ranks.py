@@ -6,7 +6,6 @@ import io
 import math
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +39,7 @@ def ranks(fate: Callable[[], Any], seconds: float = 0.5, *, of_rank_0: Callable[
         of_rank_0: Done by rank 0 in the end. Default: nothing.
     """
 
-    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def function(rank: int, world_size: int) -> dict[str, Any]:
         if rank:
             dispensable()
         if rank == LAST:

@@ -5,7 +5,6 @@ import inspect
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -22,21 +21,19 @@ from gnnkit.launch.processes import launch, run_in_child
 from gnnkit.storage import write_atomically
 
 
-def environment(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+def environment(rank: int, world_size: int) -> dict[str, Any]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
     return {name: os.environ[name] for name in names}
 
 
-def meet(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
-    if listener is None:
-        with socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 10) as peer:
-            peer.sendall(bytes([rank]))
-        return {}
-    heard = []
-    for _ in range(world_size - 1):
-        with listener.accept()[0] as peer:
-            heard.append(peer.recv(1)[0])
-    return {"heard": sorted(heard), "address": listener.getsockname()[0]}
+def meet(rank: int, world_size: int) -> dict[str, Any]:
+    """Each rank writes the token into the file of the meeting, and waits for others."""
+    path = Path(os.environ["GNNKIT_STORE"])
+    with path.open("a") as store:
+        store.write(os.environ["GNNKIT_TOKEN"] + "\n")
+    while len(heard := path.read_text().split()) < world_size:
+        time.sleep(0.01)
+    return {"heard": heard}
 
 
 @pytest.mark.slow
@@ -45,7 +42,7 @@ def test_a_crash_in_native_code_says_where_it_was() -> None:
         import ctypes
         from gnnkit.launch.processes import launch
 
-        def crash_natively(rank, world_size, listener):
+        def crash_natively(rank, world_size):
             return {"never": ctypes.string_at(0)}
 
         launch(crash_natively, 1)
@@ -58,11 +55,15 @@ def test_a_crash_in_native_code_says_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_rank_zero_meets_the_others_at_its_loopback_socket(start_method: Any) -> None:
-    assert launch(meet, 3, start_method=start_method)[0] == {"heard": [1, 2], "address": "127.0.0.1"}
+def test_ranks_meet_in_a_file_and_have_one_token_of_their_own(start_method: Any) -> None:
+    first, other = (launch(meet, 3, start_method=start_method) for _ in range(2))
+    tokens = {token for found in first.values() for token in found["heard"]}
+    assert len(tokens) == 1
+    assert len(*tokens) == 32
+    assert tokens != {other[0]["heard"][0]}, "a run has a token of its own"
 
 
-def print_lines(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+def print_lines(rank: int, world_size: int) -> dict[str, Any]:
     for _ in range(1000):
         print("line", "of", "rank", rank, "in", "many", "pieces")
     return {}
@@ -87,7 +88,7 @@ def test_every_rank_knows_its_place() -> None:
 
 
 def fail_on(rank: int, action: Callable[[], Any], others: Callable[[], Any] = lambda: time.sleep(60)) -> Any:
-    def function(own: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def function(own: int, world_size: int) -> dict[str, Any]:
         (action if own == rank else others)()
         return {}
 
@@ -161,7 +162,7 @@ def test_what_the_user_can_mend_stays_a_user_error() -> None:
 
 
 def test_a_rank_that_is_a_thread_is_named() -> None:
-    def threads(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def threads(rank: int, world_size: int) -> dict[str, Any]:
         error = ZeroDivisionError("division by zero")
         error.add_note("on rank 2")
         raise error
@@ -172,12 +173,12 @@ def test_a_rank_that_is_a_thread_is_named() -> None:
 
 
 def test_results_larger_than_a_pipe_come_back() -> None:
-    assert len(launch(lambda rank, world_size, listener: {"text": "x" * 2**22}, 2)[0]["text"]) == 2**22
+    assert len(launch(lambda rank, world_size: {"text": "x" * 2**22}, 2)[0]["text"]) == 2**22
 
 
 def test_results_that_are_not_json_are_an_error_of_the_rank() -> None:
     with pytest.raises(RankError, match="rank 0 failed: TypeError"):
-        launch(lambda rank, world_size, listener: {"value": object()}, 1)
+        launch(lambda rank, world_size: {"value": object()}, 1)
 
 
 def test_a_child_returns_its_result_or_its_error() -> None:
@@ -241,7 +242,7 @@ def test_ranks_may_use_openmp_after_their_parent_did() -> None:
     """Ranks that are forked from a thread that has used OpenMP would hang."""
     import torch
 
-    def work(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def work(rank: int, world_size: int) -> dict[str, Any]:
         return {"sum": float((torch.ones(300_000) * 2).sum())}
 
     before = torch.get_num_threads()
@@ -260,7 +261,7 @@ def start_program(tmp_path: Path, body: str, world_size: int = 3) -> tuple[subpr
         from pathlib import Path
         from gnnkit.launch.processes import launch
 
-        def function(rank, world_size, listener):
+        def function(rank, world_size):
             {body}
             (Path({str(tmp_path)!r}) / f"{{rank}}.tmp").write_text(str(os.getpid()))
             os.rename(f"{tmp_path}/{{rank}}.tmp", f"{tmp_path}/{{rank}}")
@@ -355,7 +356,8 @@ def test_a_killed_rank_is_seen_within_half_a_second(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_eight_runs_at_once_do_not_meet() -> None:
     """Each rank hears only from the ranks of the same run."""
-    imports = "from __future__ import annotations\nimport os, socket\nfrom gnnkit.launch.processes import launch\n"
-    source = imports + inspect.getsource(meet) + "\nassert launch(meet, 3)[0]['heard'] == [1, 2]"
+    imports = "from __future__ import annotations\nimport os, time\nfrom pathlib import Path\nfrom gnnkit.launch.processes import launch\n"
+    check = "\nheard = launch(meet, 3)[0]['heard']\nassert len(heard) == 3 and len(set(heard)) == 1"
+    source = imports + inspect.getsource(meet) + check
     running = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(8)]
     assert [process.wait(120) for process in running] == [0] * 8

@@ -128,11 +128,11 @@ def rank_that(action: Callable[[], None], patience: Patience, timeout: float, *,
     Returns the error.
     """
 
-    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def function(rank: int, world_size: int) -> dict[str, Any]:
         progress("the meeting")
         if rank == 0 and before:
             action()
-        comm = Gloo.connect(rank, world_size, device=torch.device("cpu"), timeout=timeout, listener=listener)
+        comm = Gloo.connect(rank, world_size, device=torch.device("cpu"), timeout=timeout)
         for step in range(10_000):
             progress(f"step {step}")
             if rank == 1 and step == 3:
@@ -282,7 +282,7 @@ def wait_for_program(seconds: float = 1.5) -> None:
 def in_training(action: Callable[[], None], patience: Patience, *, trains: bool = True) -> None:
     """Lets three ranks do `action` in the midst of training."""
 
-    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def function(rank: int, world_size: int) -> dict[str, Any]:
         board.training(trains)
         progress("step 7")
         action()
@@ -341,7 +341,7 @@ def test_a_slow_rank_is_named_while_it_works(
 ) -> None:
     monkeypatch.setattr(watchdog, "LEAST", 0.5)
 
-    def function(rank: int, world_size: int, listener: socket.socket | None) -> dict[str, Any]:
+    def function(rank: int, world_size: int) -> dict[str, Any]:
         board.training(True)
         for step in range(80):
             progress(f"step {step}")

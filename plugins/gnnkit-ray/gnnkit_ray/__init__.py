@@ -1,0 +1,311 @@
+"""Ranks and jobs of gnnkit on a cluster of Ray.
+
+The launcher places one agent on each node, in a placement group with one bundle a node.
+An agent starts the ranks of its node as its children (`agents`). Ray knows nothing of
+ranks, and ranks know nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.launch.environment import StartedRank
+from gnnkit.launch.signals import one_interruption, sigterm_as_exit
+from gnnkit.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
+from gnnkit.ranges import MAX_COUNT, real, whole
+
+POLL = 0.2  # seconds between two looks
+GRACE = 1.5  # seconds for the reports of other nodes after a failure
+LOOK = 5.0  # seconds after which the nodes are counted again, while there is no room
+ENDING = 8.0  # seconds for agents to let ranks save and end
+
+
+class Ray(Launcher):
+    """Ray chooses the nodes. A lost or preempted node ends the run, for `restarts`."""
+
+    starts = (RANKS, JOBS)
+
+    def __init__(
+        self,
+        address: str = "auto",
+        num_nodes: int | None = None,
+        cpus: float = 1,
+        gpus: int | None = None,
+        wait: float = 60,
+    ) -> None:
+        if num_nodes is not None:
+            whole("launcher.num_nodes", num_nodes, 1, MAX_COUNT)
+        real("launcher.cpus", cpus, above=0)
+        if gpus is not None:
+            whole("launcher.gpus", gpus, 0, MAX_COUNT)
+        real("launcher.wait", wait, above=0)
+        self.address, self.num_nodes, self.cpus, self.gpus, self.wait = address, num_nodes, cpus, gpus, wait
+
+    def check(self, what: str) -> None:
+        if what == JOBS and self.num_nodes is not None:
+            raise UserError(f"launcher.num_nodes={self.num_nodes} is of the ranks of one job: leave it out with -m")
+
+    def ranks(self, ranks: Ranks, meanwhile: Callable[[], None] = lambda: None) -> Mapping[int, Any]:
+        gpus = self.gpus if self.gpus is not None else int(ranks.comm.device_type == "cuda")
+        with one_interruption(), sigterm_as_exit(), self._connected(), self._placed(ranks.processes, gpus) as nodes:
+            return ranks.by_rank(_Run(nodes, ranks).results(meanwhile))
+
+    def jobs(self, jobs: Jobs) -> Generator[tuple[int, int]]:
+        import ray
+
+        from gnnkit_ray.agents import command
+
+        with self._connected():
+            job = ray.remote(command).options(num_cpus=self.cpus, num_gpus=self.gpus or 0, max_retries=0)
+            running = {job.remote(list(each), os.getcwd()): number for number, each in enumerate(jobs.commands)}
+            try:
+                while running:
+                    for done in ray.wait(list(running), timeout=POLL)[0]:
+                        number = running.pop(done)
+                        yield number, _keep(jobs, number, done)
+            finally:
+                for each in running:
+                    ray.cancel(each, force=True)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Connects to the cluster, unless this process is a part of it already."""
+        import ray
+
+        if ray.is_initialized():
+            yield
+            return
+        try:
+            ray.init(address=self.address, configure_logging=False, log_to_driver=True)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"launcher.address={self.address}: no cluster of Ray answers: start one with ray start --head ({error})"
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+    @contextlib.contextmanager
+    def _placed(self, processes: int, gpus: int) -> Iterator[list[_Node]]:
+        """Keeps room on the nodes for the processes, until the end of the block."""
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        deadline = time.monotonic() + self.wait
+        while True:
+            counts = self._counts(processes, gpus)
+            bundles = [{"CPU": self.cpus * count, **({"GPU": gpus * count} if gpus else {})} for count in counts]
+            group = placement_group(bundles, strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK")
+            try:
+                if counts and group.wait(min(LOOK, max(deadline - time.monotonic(), 0.1))):
+                    yield [
+                        _Node(group, place, bundle, count)
+                        for place, (bundle, count) in enumerate(zip(bundles, counts, strict=True))
+                    ]
+                    return
+            finally:
+                remove_placement_group(group)
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"launcher.wait={self.wait}: the cluster has no room for {processes} ranks of {self.cpus} cores "
+                    f"and {gpus} GPUs each: use fewer workers, or a smaller launcher.cpus"
+                )
+
+    def _counts(self, processes: int, gpus: int) -> list[int]:
+        """Says how many processes each node gets."""
+        rooms = []
+        for node in _nodes():
+            has = node["Resources"] if node["Alive"] else {}
+            rooms.append(int(min(has.get("CPU", 0) / self.cpus, has.get("GPU", 0) / gpus if gpus else MAX_COUNT)))
+        return spread(processes, rooms, self.num_nodes)
+
+
+def spread(processes: int, rooms: Sequence[int], nodes: int | None) -> list[int]:
+    """Spreads processes over nodes as evenly as their room allows.
+
+    Raises `UserError` where there is not enough room.
+
+    Args:
+        processes: Number of processes.
+        rooms: Number of processes that each node has room for.
+        nodes: Number of nodes to use. None: as many as there are.
+
+    Returns:
+        Processes of each node that gets some, the most first.
+    """
+    used = sorted((room for room in rooms if room), reverse=True)[: nodes or processes]
+    if sum(used) < processes or (nodes or 0) > min(len(used), processes):
+        wanted = "" if nodes is None else f" on launcher.num_nodes={nodes}"
+        raise UserError(
+            f"launcher=ray: {processes} ranks{wanted} do not fit, the nodes have room for {[*rooms]} each: use fewer "
+            "workers, or a smaller launcher.cpus"
+        )
+    counts = [0] * len(used)
+    for _ in range(processes):
+        counts[min((place for place in range(len(used)) if counts[place] < used[place]), key=counts.__getitem__)] += 1
+    return sorted((count for count in counts if count), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """Room for some processes on one node."""
+
+    group: Any  # placement group
+    bundle: int  # number in the group
+    resources: Mapping[str, float]
+    processes: int
+
+    def agent(self) -> Any:
+        """Starts the agent of the node."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        from gnnkit_ray.agents import Agent
+
+        where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)
+        return (
+            ray.remote(Agent)
+            .options(
+                num_cpus=self.resources["CPU"],
+                num_gpus=self.resources.get("GPU", 0),
+                scheduling_strategy=where,
+                max_restarts=0,
+                max_concurrency=2,
+            )
+            .remote()
+        )
+
+
+class _Run:
+    """The ranks of a job on the nodes of the cluster."""
+
+    def __init__(self, nodes: Sequence[_Node], ranks: Ranks) -> None:
+        self._nodes, self._ranks = nodes, ranks
+        self._agents: list[Any] = []
+        self._ids: list[str] = []  # of the nodes, by agent
+        self._reports: dict[int, dict[str, Any]] = {}  # by agent
+
+    def results(self, meanwhile: Callable[[], None]) -> dict[int, list[Any]]:
+        """Returns the results by process. No rank is left on a node that answers."""
+        import ray
+
+        pending: dict[Any, int] = {}
+        try:
+            self._agents = [node.agent() for node in self._nodes]
+            pending = self._start()
+            while pending:
+                self._look(pending)
+                meanwhile()
+                if why := self._lost():
+                    raise RankError(why, Failure(cause=why))
+                if any("results" not in report for report in self._reports.values()):
+                    self._hear_others(pending)
+                    raise self._failure()
+        finally:
+            for agent in self._agents:
+                agent.stop.remote()
+            if pending:
+                ray.wait(list(pending), num_returns=len(pending), timeout=ENDING)
+            for agent in self._agents:
+                ray.kill(agent)
+        found = [report["results"] for report in self._reports.values()]
+        return {int(process): result for results in found for process, result in results.items()}
+
+    def _start(self) -> dict[Any, int]:
+        """Lets agents start their ranks. Returns the agent of each report to come."""
+        import ray
+
+        try:
+            where = ray.get([agent.place.remote() for agent in self._agents], timeout=LOOK * 12)
+        except ray.exceptions.RayError as error:
+            raise RankError(f"an agent of Ray did not start: {error}") from error
+        self._ids = [node for node, *_ in where]
+        _, address, port = where[0]
+        token, places, size = secrets.token_hex(16), list[list[StartedRank]](), self._ranks.processes
+        for node in self._nodes:
+            first, here = sum(map(len, places)), node.processes
+            places.append([StartedRank(first + n, size, n, here, address, port, token=token) for n in range(here)])
+        alone = len(self._agents) == 1
+        return {
+            agent.run.remote(self._ranks, None if alone else places[number], os.getcwd()): number
+            for number, agent in enumerate(self._agents)
+        }
+
+    def _look(self, pending: dict[Any, int]) -> None:
+        """Waits a moment for reports, and takes these in."""
+        import ray
+
+        for done in ray.wait(list(pending), timeout=POLL)[0]:
+            number = pending.pop(done)
+            try:
+                self._reports[number] = ray.get(done)
+            except ray.exceptions.RayError as error:
+                self._reports[number] = {"lost": f"{self._name(number)} is lost: {type(error).__name__}"}
+
+    def _hear_others(self, pending: dict[Any, int]) -> None:
+        deadline = time.monotonic() + GRACE
+        while pending and time.monotonic() < deadline:
+            self._look(pending)
+
+    def _lost(self) -> str | None:
+        """Names a node that is dead, or that the cluster is about to take away."""
+        gone = {node["NodeID"]: "is lost" for node in _nodes() if not node["Alive"]}
+        gone |= dict.fromkeys(_draining(), "is preempted")
+        return next(
+            (f"{self._name(number)} {gone[node]}" for number, node in enumerate(self._ids) if node in gone), None
+        )
+
+    def _name(self, number: int) -> str:
+        first = sum(node.processes for node in self._nodes[:number])
+        names = self._ranks.names[first : first + self._nodes[number].processes]
+        return f"Ray's node {self._ids[number][:8]} ({names[0]}{f' to {names[-1]}' if len(names) > 1 else ''})"
+
+    def _failure(self) -> Exception:
+        """Returns the error of the node whose failure no other one explains."""
+        failed = [report for report in self._reports.values() if "results" not in report]
+        cause = min(
+            failed, key=lambda report: (report.get("failure", {}).get("lost_peer", False), "lost" not in report)
+        )
+        if "lost" in cause:
+            return RankError(cause["lost"], Failure(cause=cause["lost"]))
+        if cause["mendable"]:
+            return UserError(cause["error"])
+        others = [report["error"].partition("\n")[0] for report in failed if report is not cause and "error" in report]
+        parts = {name: value for name, value in cause["failure"].items() if name != "at"}  # of another machine's clock
+        return RankError("\n".join([cause["error"], *others]), Failure(**parts))
+
+
+def _nodes() -> list[dict[str, Any]]:
+    import ray
+
+    return list(ray.nodes())  # type: ignore[no-untyped-call]
+
+
+def _draining() -> list[str]:
+    """Lists the nodes that the cluster takes away soon."""
+    try:
+        from ray._private.state import state
+
+        return list(state.get_draining_nodes())
+    except (ImportError, AttributeError):  # another version of Ray: such a node is lost when it is gone
+        return []
+
+
+def _keep(jobs: Jobs, number: int, done: Any) -> int:
+    """Writes what a job has printed into its log. Returns the exit code."""
+    import ray
+
+    try:
+        code, text = ray.get(done)
+    except ray.exceptions.RayError as error:
+        code, text = 1, f"gnnkit: error: the node of this job is lost: {error}\n"
+    jobs.logs[number].parent.mkdir(parents=True, exist_ok=True)
+    jobs.logs[number].write_text(text, encoding="utf-8")
+    return int(code)

@@ -1,0 +1,97 @@
+"""What runs on the nodes: agents of ranks, and jobs.
+
+The actor of Ray starts a process that is the parent of the ranks (`__main__`), because
+a fork of an actor would have Ray's threads. The process ends its ranks as soon as the
+actor is gone or says so: its standard input then ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gnnkit.launch.entry import die_with_parent
+from gnnkit.launch.environment import StartedRank
+from gnnkit.launcher import Ranks
+
+SIZE = 8  # bytes of the number that comes before the work
+
+
+class Agent:
+    """The actor of one node."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def place(self) -> tuple[str, str, int]:
+        """Returns the node's id and address, and a port that is free there."""
+        import ray
+
+        address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        with socket.create_server((address, 0)) as probe:
+            port = probe.getsockname()[1]
+        return ray.get_runtime_context().get_node_id(), address, port
+
+    def run(self, ranks: Ranks, places: Sequence[StartedRank] | None, folder: str) -> dict[str, Any]:
+        """Runs the ranks of this node. Returns their results, or how they failed.
+
+        Args:
+            ranks: All ranks.
+            places: Of the processes of this node. None: all are here.
+            folder: Working folder, which the node must see.
+        """
+        from ray import cloudpickle
+
+        work = cloudpickle.dumps((ranks, places))  # type: ignore[no-untyped-call]
+        reader, writer = os.pipe()
+        command = [sys.executable, "-m", "gnnkit_ray", str(writer), folder]
+        with open(reader, "rb") as report:
+            try:
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[writer])
+            finally:
+                os.close(writer)
+            with self._process, contextlib.suppress(BrokenPipeError):
+                assert self._process.stdin is not None
+                self._process.stdin.write(len(work).to_bytes(SIZE, "big") + work)
+                self._process.stdin.flush()
+                if self._stopped:
+                    self.stop()
+                text = report.read()
+        return dict(json.loads(text)) if text else {"lost": f"the agent on {socket.gethostname()} died"}
+
+    def stop(self) -> None:
+        """Lets the ranks save a checkpoint and end."""
+        self._stopped = True
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+def unpickled(stream: Any) -> tuple[Ranks, Sequence[StartedRank] | None]:
+    """Reads the work that an actor has written."""
+    size = int.from_bytes(stream.read(SIZE), "big")
+    ranks, places = pickle.loads(stream.read(size))
+    return ranks, places
+
+
+def command(arguments: Sequence[str], folder: str) -> tuple[int, str]:
+    """Does a job of a sweep in a process. Returns the exit code and the output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gnnkit", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
