@@ -22,7 +22,7 @@ from gnnkit.leader import rebalanced
 from gnnkit.leader.channel import LEADER
 from gnnkit.leader.recut import Recut, Request, pays, run_recut
 from gnnkit.leader.watch import Watch
-from gnnkit.strategy import ExecutionStrategy
+from gnnkit.strategy import ExecutionStrategy, MovableNodes
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 
@@ -93,7 +93,7 @@ class Relief(Callback):
                 self._tell(module, {})
                 last = time.monotonic()
 
-        change, by_nodes = None, module.strategy.relief == "nodes"
+        change, by_nodes = None, not module.strategy.lacks(MovableNodes)
         if by_nodes and not self.done:
             self._cost = COST + EDGE_COST * module.worker.shard.num_edges
         seconds = watch.pace if self._looks < MOST else None

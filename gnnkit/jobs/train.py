@@ -158,7 +158,7 @@ def make_module(
     """
     settings, task = job.settings, job.task()
     task.begin(worker)
-    exchanges = worker.fetches or strategy.exchanges
+    exchanges = worker.fetches or strategy.steps.exchange
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)
     module = kind(

@@ -17,6 +17,7 @@ from gnnkit.errors import UserError
 from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
+from gnnkit.strategy.abilities import Ability, EdgeTask, JoinedLayers, LearnedInputs, Reads, SparseRows, Steps
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
 from gnnkit.strategy.exchanged import Exchanged
 from gnnkit.strategy.linked_share import LinkedShare
@@ -24,6 +25,14 @@ from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Workload
+
+_ROWS_OF_SHARE = (
+    "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
+)
+_OTHER_EDGES = (  # where edges are predicted
+    "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an epoch does "
+    "not tell apart: leave these keys out"
+)
 
 
 class PresetWorkload(ExecutionStrategy):
@@ -40,11 +49,6 @@ class PresetWorkload(ExecutionStrategy):
     g(w) - g(w0) + c(w0), with w0 the last mean and c the gradient of all workers there
     (SCAFFOLD; Karimireddy et al., ICML 2020).
     """
-
-    reads_sparse = True
-    refuses_learned = (
-        "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
-    )
 
     def __init__(
         self,
@@ -109,24 +113,30 @@ class PresetWorkload(ExecutionStrategy):
         )
         self.exchange = _exchange(exchange, exchange_every)
         whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
-        self.predicts_edges = "share" if whole_share else None
-        self.nodes_only = (
-            "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an "
-            "epoch does not tell apart: leave these keys out"
-        )
-        self.samples = correction == "llcg"
-        self.reads_graph = self.joins_layers = exchange_every is None
-        self.drifts = keys.average == "parameters"
-        self.keeps_together = f"strategy.{'average=gradients' if keys.control_variates else 'control_variates=true'}"
-        self.only_synchronises = keys.period == 1 and not self.drifts
+        llcg, alone = correction == "llcg", keys.average == "parameters"
         self.measures = keys.split == "dynamic" and not keys.covers
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
-        self.keeps_state = keys.period > 1 or self.measures or keeps_rows
-        self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
+        self.reads = Reads(sampler=llcg, graph=exchange_every is None)
+        self.steps = Steps(
+            only_synchronise=keys.period == 1 and not alone,
+            drift=alone,
+            keep_state=keys.period > 1 or self.measures or keeps_rows,
+        )
+        self.supports: tuple[Ability, ...] = (
+            SparseRows(),
+            LearnedInputs(but=_ROWS_OF_SHARE),
+            EdgeTask("share", but=None if whole_share else _OTHER_EDGES),
+        )
+        if self.reads.graph:
+            self.supports += (JoinedLayers(),)
+        self.num_corrections: int = keys.correction_steps if llcg else 0  # after each average
+
+    def cure(self) -> str:
+        return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1 and self.exchange.exact
-        return self if world_size == 1 or (sees_all and self.only_synchronises) else None
+        return self if world_size == 1 or (sees_all and self.steps.only_synchronise) else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.worker = worker
@@ -144,7 +154,7 @@ class PresetWorkload(ExecutionStrategy):
             self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * self.keys.chunks)
             self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
         self.work = self._workload(worker.owned)
-        if self.samples:
+        if self.reads.sampler:
             self.sampled = SampledBatches(worker, model, self.tally, batch_size=self.keys.correction_batch_size)
 
     def num_batches(self, epoch: int) -> int:

@@ -383,8 +383,8 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
 
 def _differs(module: TrainingModule) -> bool:
     """Says whether ranks hold different states."""
-    drifts = module.strategy.drifts or (module.sync is not None and module.sync.drifts)
-    return drifts or module.strategy.keeps_state or module.embedding is not None
+    drifts = module.strategy.steps.drift or (module.sync is not None and module.sync.drifts)
+    return drifts or module.strategy.steps.keep_state or module.embedding is not None
 
 
 def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:

@@ -86,8 +86,8 @@ def shards(graph: Graph, owner: tuple[int, ...]) -> Any:
 def worker(comm: Communicator, strategy: ExecutionStrategy, graph: Graph = GRAPH, owner: Ids | None = None) -> Worker:
     owner = OWNERS[comm.world_size] if owner is None else owner
     shard = shards(graph, tuple(owner.tolist()))[comm.rank]
-    sampler = NeighborSampler([-1, -1]) if strategy.samples else None
-    return Worker(comm, shard, torch.float64, 3, graph if strategy.reads_graph else None, sampler)
+    sampler = NeighborSampler([-1, -1]) if strategy.reads.sampler else None
+    return Worker(comm, shard, torch.float64, 3, graph if strategy.reads.graph else None, sampler)
 
 
 def make_model(kind: type[Any] = GCN, **keys: Any) -> Any:
@@ -347,10 +347,10 @@ def test_ranks_drift_between_averages_only() -> None:
         parameters = torch.stack([values for values, _ in Threads.run(run, 3)])
         assert bool((parameters != parameters[0]).any()) == drifts
     strategy = PresetWorkload(**KEYS["parameters"])
-    assert (strategy.drifts, strategy.only_synchronises) == (True, False)
-    assert not PresetWorkload().drifts
-    assert PresetWorkload().only_synchronises
-    assert PresetWorkload(sync_every=2).keeps_state
+    assert (strategy.steps.drift, strategy.steps.only_synchronise) == (True, False)
+    assert not PresetWorkload().steps.drift
+    assert PresetWorkload().steps.only_synchronise
+    assert PresetWorkload(sync_every=2).steps.keep_state
 
 
 def test_a_correcting_step_has_the_gradient_of_batches_with_the_cut_edges() -> None:
