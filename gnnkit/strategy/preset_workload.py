@@ -24,6 +24,7 @@ from gnnkit.strategy.linked_share import LinkedShare
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.share import in_neighbours
 from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Workload
 
 _ROWS_OF_SHARE = (
@@ -125,8 +126,9 @@ class PresetWorkload(ExecutionStrategy):
         self.supports: tuple[Ability, ...] = (
             SparseRows(),
             LearnedInputs(but=_ROWS_OF_SHARE),
-            EdgeTask("share", but=None if whole_share else _OTHER_EDGES),
         )
+        if type(self).workload is PresetWorkload.workload:
+            self.supports += (EdgeTask("share", but=None if whole_share else _OTHER_EDGES),)
         if self.reads.graph:
             self.supports += (JoinedLayers(),)
         self.num_corrections: int = keys.correction_steps if llcg else 0  # after each average
@@ -153,7 +155,7 @@ class PresetWorkload(ExecutionStrategy):
             self._chunk = cut_chunks(worker.owner, num_ranks, self.keys.chunks)
             self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * self.keys.chunks)
             self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
-        self.work = self._workload(worker.owned)
+        self.work = self.workload(worker.owned)
         if self.reads.sampler:
             self.sampled = SampledBatches(worker, model, self.tally, batch_size=self.keys.correction_batch_size)
 
@@ -196,10 +198,17 @@ class PresetWorkload(ExecutionStrategy):
         """
         if not np.array_equal(chunk_rank, self._chunk_rank):
             self._chunk_rank = chunk_rank
-            self.work = self._workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
+            self.work = self.workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
 
-    def _workload(self, nodes: Ids) -> Workload:
-        """Builds the workload of a rank that computes `nodes`. Collective."""
+    def workload(self, nodes: Ids) -> Workload:
+        """Builds the workload of this rank, from `reader`. Collective.
+
+        A strategy of your own may build another one, and has all keys of corrections,
+        averages and splits. Edges to predict are then refused.
+
+        Args:
+            nodes: [num_own] nodes that this rank computes, ascending.
+        """
         keys = self.keys
         if self.worker.links is not None:
             return LinkedShare(self.reader, self.worker.links, nodes, one_hop=keys.halo == "one_hop")
@@ -207,7 +216,9 @@ class PresetWorkload(ExecutionStrategy):
             return Covered(self.reader, self.worker.owner, every=keys.resplit_every)
         if keys.halo == "cluster":
             return Clusters(self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
-        return OneShare(self.reader, nodes, one_hop=keys.halo == "one_hop")
+        return OneShare(
+            self.reader, nodes, in_neighbours(self.reader.graph.csc, nodes) if keys.halo == "one_hop" else None
+        )
 
     def _steps(self, epoch: int) -> Iterator[tuple[int, int | None]]:
         """Gives each step of the run, alone or with the number of its correction."""

@@ -37,11 +37,12 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.coverage import partner, weigh
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.resplit import reassign
-from gnnkit.strategy.share import Share
+from gnnkit.strategy.share import Share, in_neighbours
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.strategy.workload import Clusters
+from gnnkit.strategy.workload import Clusters, OneShare, Workload
 from gnnkit.sync import average_parameters
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, cut_signal_graph
@@ -130,6 +131,30 @@ def without_cut_edges(owner: Ids) -> Graph:
     return Graph(
         CSC.from_edges(csc.indices[kept], dst[kept], csc.num_nodes, weight), GRAPH.features, GRAPH.labels, GRAPH.split
     )
+
+
+class TwoHops(PresetWorkload):
+    """A workload of another package."""
+
+    def workload(self, nodes: Ids) -> Workload:
+        near = in_neighbours(GRAPH.csc, nodes)
+        return OneShare(
+            self.reader, nodes, np.concatenate([near, in_neighbours(GRAPH.csc, np.concatenate([nodes, near]))])
+        )
+
+
+def test_a_workload_of_your_own_goes_with_our_keys() -> None:
+    net = functools.partial(make_model, dropout=0.0)
+
+    def work(comm: Communicator) -> list[Tensor]:
+        makers = (TwoHops, VertexCentric, functools.partial(TwoHops, average="parameters", sync_every=1))
+        return [trained(make, comm, make_net=net)[0] for make in makers]
+
+    for found, exact, averaged in Threads.run(work, 3):
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)  # two layers read all edges
+        assert not torch.equal(averaged, found)
+    with pytest.raises(UserError, match="hands out rows of nodes only"):
+        LinkPrediction().check(TwoHops(), None)
 
 
 @pytest.mark.slow
