@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -113,6 +113,11 @@ class PresetWorkload(ExecutionStrategy):
             exchange_every,
         )
         self.exchange = _exchange(exchange, exchange_every)
+        ours = type(self).workload is PresetWorkload.workload
+        if not ours:
+            covers = correction if correction == "coverage" else None
+            clusters_too = {"clusters": clusters, "clusters_per_batch": clusters_per_batch}
+            _refuse({"halo": halo, **clusters_too, "correction": covers, "exchange_every": exchange_every})
         whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
         llcg, alone = correction == "llcg", keys.average == "parameters"
         self.measures = keys.split == "dynamic" and not keys.covers
@@ -127,7 +132,7 @@ class PresetWorkload(ExecutionStrategy):
             SparseRows(),
             LearnedInputs(but=_ROWS_OF_SHARE),
         )
-        if type(self).workload is PresetWorkload.workload:
+        if ours:
             self.supports += (EdgeTask("share", but=None if whole_share else _OTHER_EDGES),)
         if self.reads.graph:
             self.supports += (JoinedLayers(),)
@@ -204,7 +209,8 @@ class PresetWorkload(ExecutionStrategy):
         """Builds the workload of this rank, from `reader`. Collective.
 
         A strategy of your own may build another one, and has all keys of corrections,
-        averages and splits. Edges to predict are then refused.
+        averages and splits, but those of halo, coverage and exchange. Edges to predict
+        are refused. An epoch has one step.
 
         Args:
             nodes: [num_own] nodes that this rank computes, ascending.
@@ -245,6 +251,13 @@ class PresetWorkload(ExecutionStrategy):
         return Batch(
             given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights, leads=leads
         )
+
+
+def _refuse(keys: Mapping[str, object]) -> None:
+    """Raises `UserError` for a key of our workloads, where another one is built."""
+    for name, value in keys.items():
+        if value is not None:
+            raise UserError(f"strategy.{name}={value}: this strategy builds a share of its own, leave the key out")
 
 
 def _exchange(given: RowExchange | None, every: int | None) -> RowExchange:

@@ -155,6 +155,9 @@ def test_a_workload_of_your_own_goes_with_our_keys() -> None:
         assert not torch.equal(averaged, found)
     with pytest.raises(UserError, match="hands out rows of nodes only"):
         LinkPrediction().check(TwoHops(), None)
+    for keys in ({"halo": "none"}, {"exchange_every": 1}, COVERAGE, CLUSTERS):
+        with pytest.raises(UserError, match=r"^strategy\.\w+=\w+: this strategy builds a share of its own"):
+            TwoHops(**keys)
 
 
 @pytest.mark.slow
