@@ -283,7 +283,7 @@ def _is_finite(output: Any) -> bool:
     return all(_is_finite(each) for each in output) if isinstance(output, list | tuple) else True
 
 
-def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
+def _roll_back(saved: resume.Saved, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores parameters, the optimiser's state and the strategy's state.
 
     Schedules go on, from half the learning rate.
