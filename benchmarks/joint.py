@@ -46,7 +46,7 @@ def words(strategy: ExecutionStrategy, worker: Worker, model: nn.Module, steps: 
         model: The model.
         steps: Steps of the first epoch.
     """
-    if not strategy.reads_graph:
+    if not strategy.reads.graph:
         worker = replace(worker, graph=None)
     model, fetched = copy.deepcopy(model), 0
     strategy.setup(worker, model)

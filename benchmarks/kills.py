@@ -39,6 +39,7 @@ import torch.utils.tensorboard  # noqa: F401 - imported once, before runs fork
 
 import gnnkit
 from gnnkit.jobs import dispatch, lost, run  # noqa: F401 - as above
+from gnnkit.launcher import processes
 
 WORKERS, NODES = 3, 600
 TIMEOUT = 10.0  # comm.timeout in seconds
@@ -100,21 +101,21 @@ def train(trial: Trial, folder: Path, stderr: int) -> None:
 
 def _arm(trial: Trial, folder: Path) -> None:
     """Lets the victim kill itself, and leaves notes in the folder."""
-    starting: Any = run
+    starting: Any = processes
     meeting: Any = lost
-    rank_work, meet = starting._process_rank, meeting.dispensable
+    rank_work, meet = starting._run, meeting.dispensable
 
     def kill() -> None:
         (folder / "killed").write_text(str(time.monotonic()))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def process_rank(work: Any, job: Any, rank: int, *rest: Any) -> dict[str, Any]:
+    def rank_alone(ranks: Any, rank: int, *rest: Any) -> list[Any]:
         start = time.monotonic()
         if rank == trial.victim:
             timer = threading.Timer(trial.delay, kill)
             timer.daemon = True
             timer.start()
-        found: dict[str, Any] = rank_work(work, job, rank, *rest)
+        found: list[Any] = rank_work(ranks, rank, *rest)
         (folder / f"life-{rank}").write_text(str(time.monotonic() - start))
         return found
 
@@ -122,7 +123,7 @@ def _arm(trial: Trial, folder: Path) -> None:
         meet()
         (folder / f"met-{os.environ['RANK']}").touch()
 
-    starting._process_rank, meeting.dispensable = process_rank, dispensable
+    starting._run, meeting.dispensable = rank_alone, dispensable
 
 
 def attempt(trial: Trial, folder: Path) -> Outcome | None:

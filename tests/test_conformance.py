@@ -35,7 +35,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import NodePartitioner
 from gnnkit.sampler import Hop, Sampler
 from gnnkit.settings import Choice
-from gnnkit.strategy import Batch
+from gnnkit.strategy import Batch, LearnedInputs, MovableSeeds
 from gnnkit.strategy.vertex_centric import VertexCentric
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.base import GradientSync
@@ -296,6 +296,22 @@ class StartsAnew(VertexCentric):
         return super().batches(epoch)
 
 
+class Undealt(VertexCentric):
+    """Says that seeds move, and cannot move them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.supports = (MovableSeeds(),)
+
+
+class Unnamed(Changed):
+    """Says that input rows may be learned, and does not name these."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda batch, rank: {"nodes": None})
+        self.supports = (LearnedInputs(),)
+
+
 def everyone(batch: Batch, rank: int) -> dict[str, Any]:
     rows = torch.arange(batch.adjacencies[-1].num_dst)
     return {"rows": rows, "labels": torch.zeros(len(rows), dtype=torch.int64), "total": 30}
@@ -313,6 +329,8 @@ def everyone(batch: Batch, rank: int) -> dict[str, Any]:
         (lambda: Changed(everyone), "labels are not those|outside of the training split"),
         (Drawn, "gets other batches"),
         (Miscounts, r"num_batches promises \[2, 2\], batches gives 2"),
+        (Undealt, "supports has MovableSeeds, but deal is not written"),
+        (Unnamed, "input rows may be learned, but batches do not name their nodes"),
         (StartsAnew, r"batches\(0, first=1\) gives 1 batches, expected 0"),
     ],
 )

@@ -234,7 +234,7 @@ KINDS = {
     "task": lambda: plugins.names("task"),
     "logger": lambda: plugins.options("logger"),
     "callback": lambda: plugins.names("callback"),
-    "job": lambda: settings.JOBS,
+    "job": lambda: config.JOBS,
 }
 
 

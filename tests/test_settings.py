@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnkit import config, keys, plugins, settings
+from gnnkit import config, keys, plugins
 from gnnkit.__main__ import main
 from gnnkit.config import SECTIONS, compose, dotted
 from gnnkit.errors import UserError
@@ -21,7 +21,7 @@ from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
 from gnnkit.leader.result import Result
-from gnnkit.settings import Settings, settle
+from gnnkit.settings import Settings, ranks, settle
 
 NAN, INF = math.nan, math.inf
 COUNT = [0, -4, 2.5, NAN, INF]
@@ -498,8 +498,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Settles a configuration as on a machine with these GPUs and cores."""
 
     def settled(*overrides: str, gpus: int = 0, cores: int = 64, started: StartedRank | None = None) -> Settings:
-        monkeypatch.setattr(settings, "num_gpus", lambda: gpus)
-        monkeypatch.setattr(settings, "num_cores", lambda: cores)
+        monkeypatch.setattr(ranks, "num_gpus", lambda: gpus)
+        monkeypatch.setattr(ranks, "num_cores", lambda: cores)
         monkeypatch.setattr(environment, "started_rank", lambda: started)
         return settle(composed_once("strategy=vertex_centric", *overrides))
 

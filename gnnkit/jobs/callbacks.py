@@ -57,8 +57,9 @@ def writers(job: RankJob, model: nn.Module, resumed: list[resume.Resume]) -> Wri
     """
     makers = [choice.create() for choice in job.settings.logger]
     if job.goes_on:
-        saved = resumed[0].saved if resumed else {}
-        marks, steps = marks_in(saved, job) or [None] * len(makers), saved.get("global_step", 0)
+        saved = resumed[0].saved if resumed else None
+        marks = marks_in(saved, job) or [None] * len(makers)
+        steps = 0 if saved is None else saved["global_step"]
         loggers = [maker.go_on(job.folder, steps, mark) for maker, mark in zip(makers, marks, strict=True)]
     else:
         loggers = [maker.make(job.folder) for maker in makers]

@@ -117,7 +117,7 @@ def _decide(order: Order, meanwhile: Callable[[], None]) -> Settings:
     settings = order.settings
     full = with_strategy(settings, FULL) if settings.strategy.name == AUTO else settings
     strategy: ExecutionStrategy = full.create_strategy()
-    if not strategy.full_graph or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
+    if not strategy.reads.all_edges or (settings.job.reads_checkpoint and settings.strategy.name != AUTO):
         return _fewest_words(order, meanwhile)
     open_partition = settings.partition.nodes.name == AUTO
     named = (

@@ -95,9 +95,10 @@ class Plan(OnRanks):
 
     def work(self, order: Order) -> Result:
         from gnnkit.jobs.plan import plan
+        from gnnkit.strategy import GatheredRows
 
         name = order.settings.strategy.name
-        if name != AUTO and order.settings.create_strategy().reads_disk:
+        if name != AUTO and not order.settings.create_strategy().lacks(GatheredRows):
             return super().work(order)
         return plan(order)
 

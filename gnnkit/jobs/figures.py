@@ -12,6 +12,7 @@ import torch
 from gnnkit.engine import Tally
 from gnnkit.engine.products import library
 from gnnkit.jobs.device import device_name
+from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import all_ranks
 from gnnkit.leader.result import versions
@@ -132,7 +133,7 @@ def of_training(
     module: TrainingModule,
     observer: Observer,
     watch: Watch | None,
-    measured: tuple[dict[str, float], dict[str, Any]],
+    scores: Scores,
 ) -> dict[str, Any]:
     """Joins the counts of all ranks. Collective. Returns the figures on the leader.
 
@@ -141,7 +142,7 @@ def of_training(
         module: The module of this rank.
         observer: The measurements of this rank.
         watch: The watch over all workers, on the leader. None on other ranks.
-        measured: The figures of the task, and its details.
+        scores: What the task measured.
     """
     worker, seconds = module.worker, observer.epoch_seconds
     counted = words(module.strategy.tally, len(seconds), worker)
@@ -153,7 +154,7 @@ def of_training(
         "epochs": len(seconds),
         "train_loss": watch.train_loss,
         "stragglers": watch.stragglers,
-        **by_name(module.task, measured[0]),
+        **by_name(module.task, scores.figures),
         # The first epoch also builds buffers and plans for later epochs.
         "seconds_per_epoch": statistics.median(seconds[1:] or seconds or [0.0]),
         "main_figure": {"name": module.task.progress, "lower_is_better": module.task.lower_is_better},
@@ -167,7 +168,7 @@ def of_training(
         "device": device_name(worker.device),
         "phases": dict(job.prepared.seconds) | observer.seconds,
         **circumstances(job),
-        **by_class(measured[1], job.prepared.class_names),
+        **by_class(scores.details, job.prepared.class_names),
     }
 
 

@@ -10,10 +10,12 @@ from gnnkit.jobs.inputs import dense_readers
 from gnnkit.jobs.parts import Parts
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.settings import DEFAULT_TASK, Settings
+from gnnkit.strategy import GatheredRows, LearnedInputs, MovableNodes, MovableWork, Relations, RowsOnDisk
 from gnnkit.task import NodeTask, Task
 from gnnkit.training.step import LOSS
 
 _Asks = Callable[[Settings, Parts], object]
+_ABILITIES = (GatheredRows, LearnedInputs, MovableWork, Relations, RowsOnDisk)  # that messages tell of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,14 @@ def check(parts: Parts) -> None:
 
 
 def _spelt(message: str, parts: Parts) -> str:
-    """Puts values into a message: of the settings as `s`, and of the parts as `p`."""
-    return message.format(s=parts.settings, p=parts, dense=_dense_readers(parts), written=list(parts.settings.write))
+    """Puts values into a message.
+
+    `s` are the settings, `p` the parts, and `lacks` says why the strategy lacks an
+    ability.
+    """
+    lacks = {kind.__name__: parts.strategy.lacks(kind) for kind in _ABILITIES}
+    written = list(parts.settings.write)
+    return message.format(s=parts.settings, p=parts, dense=_dense_readers(parts), written=written, lacks=lacks)
 
 
 def _dense_readers(parts: Parts) -> list[str]:
@@ -63,16 +71,14 @@ _STRATEGY = Topic(
     lambda s, p: True,
     {
         "sampler={s.sampler.name}: strategy={s.strategy.name} draws nothing, leave the sampler out": lambda s, p: (
-            s.sampler is not None and not p.strategy.samples
+            s.sampler is not None and not p.strategy.reads.sampler
         ),
         "partition.grid={s.partition.grid}: strategy={s.strategy.name} has no process grid, use 1d": lambda s, p: (
-            s.partition.grid != "1d" and (p.strategy.reads_graph or p.strategy.one_column or p.strategy.fetches)
+            s.partition.grid != "1d" and p.strategy.reads.along_nodes
         ),
         "model={p.source.name} tells relations of edges apart, and strategy={s.strategy.name} "
-        "{p.strategy.refuses_relations}: choose strategy=vertex_centric with exchange=exact or quantized and "
-        "strategy.local_iterations=1": lambda s, p: (
-            p.source.reads_relations and p.strategy.refuses_relations is not None
-        ),
+        "{lacks[Relations]}: choose strategy=vertex_centric with exchange=exact or quantized and "
+        "strategy.local_iterations=1": lambda s, p: p.source.reads_relations and p.strategy.lacks(Relations),
     },
 )
 _PROGRAM = Topic(
@@ -83,7 +89,7 @@ _PROGRAM = Topic(
         ),
         "strategy={s.strategy.name}: model={s.model.name} is a program over all edges, which needs "
         "strategy=vertex_centric, strategy.local_iterations=1 and exchange=exact": lambda s, p: (
-            not p.strategy.full_graph or p.strategy.on_one_rank(s.workers, None) is None
+            not p.strategy.reads.all_edges or p.strategy.on_one_rank(s.workers, None) is None
         ),
         "task={s.task.name}: model={s.model.name} is a program, which is not trained: leave the task out": lambda s, p: (
             s.task.name != DEFAULT_TASK
@@ -100,10 +106,10 @@ _ACCUMULATE = Topic(
     lambda s, p: s.trainer.accumulate > 1 and p.source.trains,
     {
         "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} has one batch an epoch, use "
-        "trainer.accumulate=1": lambda s, p: p.strategy.full_graph,
+        "trainer.accumulate=1": lambda s, p: p.strategy.reads.all_edges,
         "trainer.accumulate={s.trainer.accumulate}: strategy={s.strategy.name} with these options takes steps of "
         "its own between two batches, use trainer.accumulate=1": lambda s, p: (
-            p.strategy.drifts or p.strategy.keeps_state or not p.strategy.only_synchronises
+            p.strategy.steps.drift or p.strategy.steps.keep_state or not p.strategy.steps.only_synchronise
         ),
         "trainer.accumulate={s.trainer.accumulate}: sync={s.sync.name} with these options has ranks that do not "
         "step together, use trainer.accumulate=1": lambda s, p: not p.sync.lockstep or p.sync.on_lost == "continue",
@@ -132,9 +138,8 @@ _SPARSE_ROWS = Topic(
 _PLACE = Topic(
     lambda s, p: s.features.place != "auto" or s.features.of_disk,
     {
-        "features.place={s.features.place}: strategy={s.strategy.name} with these options reads its rows once, before "
-        "it trains, and keeps them in memory: choose strategy=individual_sample, or leave the section out": lambda s, p: (
-            not p.strategy.reads_disk
+        "features.place={s.features.place}: strategy={s.strategy.name} {lacks[GatheredRows]}": lambda s, p: (
+            p.strategy.lacks(GatheredRows)
         ),
         "features.place=disk: sampler={s.sampler.name} with these options compares features of all nodes while it "
         "draws: use features.place=mapped": lambda s, p: (
@@ -144,9 +149,8 @@ _PLACE = Topic(
         "trainer.precision=32 or features.place=mapped": lambda s, p: (
             s.features.place == "disk" and s.trainer.precision == "bf16-mixed"
         ),
-        "features.place=disk: the rows that strategy.cache=lru asks for follow from those of the batch before, and "
-        "reads look further ahead: use strategy.cache=degree, vip or exact": lambda s, p: (
-            s.features.place == "disk" and getattr(p.strategy, "cache", None) == "lru"
+        "features.place=disk: {lacks[RowsOnDisk]}": lambda s, p: (
+            s.features.place == "disk" and p.strategy.lacks(RowsOnDisk)
         ),
     },
 )
@@ -164,8 +168,8 @@ _LEARNED_ROWS = Topic(
         "inputs=learned: job=plan counts no gradients of input rows: plan with inputs=features or inputs=degree": lambda s, p: (
             s.job.reads_plan
         ),
-        "inputs=learned: strategy={s.strategy.name} {p.strategy.refuses_learned}": lambda s, p: (
-            p.strategy.refuses_learned is not None
+        "inputs=learned: strategy={s.strategy.name} {lacks[LearnedInputs]}": lambda s, p: p.strategy.lacks(
+            LearnedInputs
         ),
         "inputs=learned: sync={s.sync.name} with these options does not make one step from the exact gradient of "
         "all workers, which the owner of a learned row adds up: use sync=all_reduce or sync=leader": lambda s, p: (
@@ -185,8 +189,8 @@ _RELIEF = Topic(
         "leader.rebalance=true: work moves at checkpoints: leave out trainer.checkpoint=false": lambda s, p: (
             not s.trainer.checkpoint
         ),
-        "leader.rebalance=true: strategy={s.strategy.name} {p.strategy.refuses_relief}": lambda s, p: (
-            p.strategy.relief is None
+        "leader.rebalance=true: strategy={s.strategy.name} {lacks[MovableWork]}": lambda s, p: p.strategy.lacks(
+            MovableWork
         ),
         "leader.rebalance=true: workers of sync={s.sync.name} are in different steps, or hold different "
         "parameters: use all_reduce": lambda s, p: not p.sync.lockstep or p.sync.drifts,
@@ -194,7 +198,7 @@ _RELIEF = Topic(
             p.sync.on_lost == "continue"
         ),
         "leader.rebalance=true: a learned row stays with the owner of its node: use inputs=features or degree": lambda s, p: (
-            s.inputs == "learned" and p.strategy.relief == "nodes"
+            s.inputs == "learned" and not p.strategy.lacks(MovableNodes)
         ),
         "leader.rebalance=true: task={s.task.name} waits for ends of pairs while it computes, so nobody can tell "
         "who is slow: choose a task about nodes": lambda s, p: not isinstance(p.task, NodeTask),
@@ -205,11 +209,11 @@ _LOST_WORKERS = Topic(
     {
         "sync.on_lost=continue: workers fetch rows from each other, so each step needs every worker: use "
         "strategy.topology=shared with strategy.features=shared, or sync.on_lost=stop": lambda s, p: (
-            p.strategy.samples and p.strategy.fetches
+            p.strategy.reads.sampler and p.strategy.reads.from_owners
         ),
         "sync.on_lost=continue: strategy={s.strategy.name} exchanges rows between workers, so each step needs "
         "every worker: choose strategy=individual_sample, strategy=preset_workload or sync.on_lost=stop": lambda s, p: (
-            not p.strategy.reads_graph or p.strategy.exchanges
+            not p.strategy.reads.graph or p.strategy.steps.exchange
         ),
         "sync.on_lost=continue: model={p.source.name} reads one edge_index, and is evaluated by all workers together: "
         "use sync.on_lost=stop": lambda s, p: isinstance(p.model, EdgeIndexModel),

@@ -154,7 +154,7 @@ def survey(order: Order, find: Find, *, target: Path | None) -> dict[str, Any]:
     widths = Widths(width, task.num_outputs(graph.num_classes), edge_width, graph.num_relations)
     model = source.make_model(widths, settings.seed, task) if source.trains else source.make_program()
     # Learned rows change, and where edges are predicted each epoch has other edges.
-    keeps_sums = strategy.keeps_sums and settings.embedding is None and links is None
+    keeps_sums = strategy.steps.keep_sums and settings.embedding is None and links is None
     layouts: dict[str, Any] = {}
     tried: dict[str, str] = {}  # the first layout with the same cut, by name
     cuts: dict[int, str] = {}

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from gnnkit.jobs.models import ModelSource
 from gnnkit.settings import Settings
-from gnnkit.strategy import ExecutionStrategy
+from gnnkit.strategy import ExecutionStrategy, SparseRows
 
 
-def reads_sparse(
-    settings: Settings, source: ModelSource, strategy: ExecutionStrategy | type[ExecutionStrategy]
-) -> bool:
+def reads_sparse(settings: Settings, source: ModelSource, strategy: ExecutionStrategy) -> bool:
     """Says whether ranks may keep features without zeros."""
     return not dense_readers(settings, source, strategy)
 
 
-def dense_readers(
-    settings: Settings, source: ModelSource, strategy: ExecutionStrategy | type[ExecutionStrategy]
-) -> list[str]:
+def dense_readers(settings: Settings, source: ModelSource, strategy: ExecutionStrategy) -> list[str]:
     """Lists the parts of a run that read dense rows."""
     readers = {
-        f"strategy={settings.strategy.name}": strategy.reads_sparse,
+        f"strategy={settings.strategy.name}": not strategy.lacks(SparseRows),
         f"model={source.name}": source.reads_sparse,
         f"features.place={settings.features.place}": settings.features.place != "disk",
         f"comm={settings.comm.name}": settings.comm.name != "nccl",  # products of sparse rows are native

@@ -165,20 +165,24 @@ class OnRanks(Run):
         from gnnkit.jobs.inputs import reads_sparse
         from gnnkit.jobs.parts import Parts
         from gnnkit.leader.cut import Needs
+        from gnnkit.strategy import GatheredRows, JoinedLayers, MovableNodes
 
         settings, source = order.settings, order.source
         strategy = settings.create_strategy()
         return Needs(
             trains=source.trains and settings.job.needs_labels,
-            graph=strategy.reads_graph and source.trains,
+            graph=strategy.reads.graph and source.trains,
             reference=False,
-            features=not strategy.fetches,
+            features=not strategy.reads.from_owners,
             sparse=reads_sparse(settings, source, strategy),
-            shard_edges=strategy.reads_graph and strategy.joins_layers and source.trains and source.reads_edge_index,
-            owned_edges=strategy.one_column or strategy.fetches,
-            recut=settings.leader.rebalance and strategy.relief == "nodes",
+            shard_edges=strategy.reads.graph
+            and not strategy.lacks(JoinedLayers)
+            and source.trains
+            and source.reads_edge_index,
+            owned_edges=strategy.reads.one_column or strategy.reads.from_owners,
+            recut=settings.leader.rebalance and not strategy.lacks(MovableNodes),
             inputs=source.trains,
-            reads_disk=strategy.reads_disk and settings.inputs == "features" and source.trains,
+            reads_disk=not strategy.lacks(GatheredRows) and settings.inputs == "features" and source.trains,
             may_stay=may_stay(Parts.of(order)),
         )
 

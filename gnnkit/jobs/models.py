@@ -19,7 +19,7 @@ from gnnkit.model.program import Program, is_iterated
 from gnnkit.model.unchanged import EdgeIndexModel, adapted
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Choice, Settings
-from gnnkit.strategy import ExecutionStrategy
+from gnnkit.strategy import ExecutionStrategy, JoinedLayers
 from gnnkit.task import Task
 
 ModelFactory = Callable[[int, int], nn.Module]  # (in_features, num_classes)
@@ -161,12 +161,8 @@ def fit(settings: Settings, strategy: ExecutionStrategy, sampler: Sampler | None
 
     Raises `UserError` for a strategy whose layers have edges on several ranks each.
     """
-    if not isinstance(model, EdgeIndexModel) or strategy.full_graph:
+    if not isinstance(model, EdgeIndexModel) or strategy.reads.all_edges:
         return
-    if not strategy.joins_layers:
-        raise UserError(
-            f"strategy={settings.strategy.name}: model={type(model).__name__} reads one edge_index in all layers, and "
-            "workers share the batches of this strategy layer by layer: use strategy=vertex_centric or "
-            "individual_sample, or list the layers in gnnkit.model.pyg.PyG([...])"
-        )
+    if why := strategy.lacks(JoinedLayers):
+        raise UserError(f"strategy={settings.strategy.name}: model={type(model).__name__} {why}")
     model.num_layers = PRESET_HOPS if sampler is None else sampler.num_hops

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,9 +25,17 @@ Make = Callable[[nn.Module], Evaluation]
 _SINGULAR = {"logits": "logit", "probabilities": "probability", "embeddings": "embedding"}  # of columns
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a task measured of all nodes. Empty where nothing is asked for."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)  # by split, from `Task.details`
+
+
 def write(
     job: RankJob, task: Task, model: nn.Module, make: Make, names: Sequence[str] | None, *, measures: bool = True
-) -> tuple[dict[str, float], dict[str, Any]]:
+) -> Scores:
     """Writes the wanted rows. Collective.
 
     Args:
@@ -36,9 +45,6 @@ def write(
         make: Makes the evaluation of a model. Collective.
         names: The user's names of classes, or None.
         measures: Whether figures are asked for. Default: yes.
-
-    Returns:
-        The figures of the task, and further ones by split from `Task.details`.
     """
     wanted = job.settings.write
 
@@ -48,7 +54,7 @@ def write(
             columns = functools.partial(_columns, _SINGULAR[name], titles)
             write_named(job, worker, name, by_node(rows, worker), columns)
 
-    def read(logits: Tensor, worker: Worker) -> tuple[dict[str, float], dict[str, Any]]:
+    def read(logits: Tensor, worker: Worker) -> Scores:
         if job.settings.checkpoint is not None:
             _check_finite(logits, worker, job.settings.checkpoint)
         if "predictions" in wanted:
@@ -57,7 +63,7 @@ def write(
         keep("logits", logits, worker)
         if "probabilities" in wanted:
             keep("probabilities", task.probabilities(logits), worker)
-        return _measured(task, logits, worker) if measures else ({}, {})
+        return _measured(task, logits, worker) if measures else Scores()
 
     found = make(model).read(model, read)
     if "embeddings" in wanted:
@@ -67,12 +73,12 @@ def write(
     return found
 
 
-def _measured(task: Task, logits: Tensor, worker: Worker) -> tuple[dict[str, float], dict[str, Any]]:
+def _measured(task: Task, logits: Tensor, worker: Worker) -> Scores:
     """Measures, and prints why figures tell nothing, on the leader. Collective."""
     found = task.measure(logits, worker)
     for line in task.doubts(found) if worker.comm.rank == LEADER else ():
         print(f"gnnkit: warning: {line}", file=sys.stderr)
-    return found, task.details(logits, worker)
+    return Scores(found, task.details(logits, worker))
 
 
 def _check_finite(logits: Tensor, worker: Worker, checkpoint: str) -> None:

@@ -43,7 +43,7 @@ class Parts:
         sync, task = settings.sync.create(), settings.task.create()
         strategy = settings.create_strategy()
         model = source.trial()
-        if strategy.samples and settings.sampler is None:
+        if strategy.reads.sampler and settings.sampler is None:
             settings = _with_default_sampler(settings, _num_hops(model))
         sampler = None if settings.sampler is None else settings.sampler.create()
         return cls(settings, source, model, strategy, sync, task, sampler)

@@ -34,7 +34,7 @@ def plan(order: Order) -> Result:
     if settings.strategy.name == AUTO:
         settings = with_strategy(settings, FULL)
         order = replace(order, settings=settings)
-    if not settings.strategy.load().full_graph:
+    if not settings.strategy.load().reads.all_edges:
         raise UserError(
             f"job=plan: strategy={settings.strategy.name} exchanges no rows of layers, nothing is to be planned"
         )

@@ -48,12 +48,12 @@ def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:
     names = names or job.prepared.class_names
     if tests and comm.rank == LEADER and own_method(model, "test_step") is not None:
         print(f"model={job.source.name}: its test_step is called after training, not by job=test", file=sys.stderr)
-    measured, details = outputs.write(job, task, model, make, names, measures=tests)
+    scores = outputs.write(job, task, model, make, names, measures=tests)
     if comm.rank != LEADER:
         return {}
     rows.write_names(job, names)
-    found = figures.by_name(task, measured) if tests else {}
-    classes = figures.by_class(details, names) if tests else {}
+    found = figures.by_name(task, scores.figures) if tests else {}
+    classes = figures.by_class(scores.details, names) if tests else {}
     return {**figures.chosen(job, worker), "checkpoint": str(folder), **found, **figures.circumstances(job), **classes}
 
 

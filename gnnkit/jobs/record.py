@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -23,6 +23,7 @@ from gnnkit.leader.watch import Watch
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
+from gnnkit.training.resume import Saved
 
 
 class Record(Callback):
@@ -104,9 +105,9 @@ class Record(Callback):
             self.watch.restore(state["leader"])
 
 
-def marks_in(saved: Mapping[str, Any], job: RankJob) -> list[Any] | None:
+def marks_in(saved: Saved | None, job: RankJob) -> list[Any] | None:
     """Returns the marks of the loggers in a checkpoint of this run, from any start."""
-    state = saved.get("callbacks", {}).get(Record.__qualname__)
+    state = None if saved is None else saved["callbacks"].get(Record.__qualname__)
     if state is None or job.start is None or state["run"] != job.start.run:
         return None
     marks: list[Any] = state["leader"]["marks"]

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import lightning as L
@@ -20,9 +21,9 @@ from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
 from gnnkit.leader import rebalanced
 from gnnkit.leader.channel import LEADER
-from gnnkit.leader.recut import Recut, Request, pays, run_recut
+from gnnkit.leader.recut import Request, pays, run_recut
 from gnnkit.leader.watch import Watch
-from gnnkit.strategy import ExecutionStrategy
+from gnnkit.strategy import ExecutionStrategy, MovableNodes
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 
@@ -30,6 +31,19 @@ MOST = 3  # looks at a change of the work in a run, each of which may end withou
 COST, EDGE_COST = 1.0, 1e-6  # expected seconds of a first change, and of each edge. Later ones: as the last
 HEARTBEAT = 1.0  # seconds, at most a quarter of comm.timeout
 _RELIEF = "relief"  # tag of the leader's letters
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Other shares of the work, which all workers take."""
+
+    speeds: list[float]  # [world_size] as measured
+    before: float  # seconds of the slowest rank in a step
+    after: float  # the same, predicted
+    shares: list[float] | None = None  # [world_size] of the seeds, where these are dealt out
+    shard: str | None = None  # folder of the new shards, where nodes move
+    moved: int = 0  # nodes that have another owner
+    balance: dict[str, float] = field(default_factory=dict)  # of the new shards
 
 
 class Relief(Callback):
@@ -62,25 +76,24 @@ class Relief(Callback):
         change = self._follow() if self.watch is None else self._lead(self.watch, trainer, module)
         if change is None:
             return
-        if "shard" in change:
-            self._take_nodes(module, change["shard"])
-            self.balance = change["balance"]
-        else:
-            module.strategy.deal(change["shares"])
+        if change.shard is not None:
+            self._take_nodes(module, change.shard)
+            self.balance = change.balance
+        elif change.shares is not None:
+            module.strategy.deal(change.shares)
         if self.watch is not None:
             self._note(self.watch, change, epoch, trainer.global_step, time.perf_counter() - begun)
         self.observer.restart(module)
 
-    def _follow(self) -> dict[str, Any] | None:
+    def _follow(self) -> Change | None:
         """Waits for the leader's word. Each letter renews the deadline."""
         while True:
             progress("waiting for the leader's word on the shares of work")
             fields = self.mailbox.take(_RELIEF, src=LEADER, timeout=self.job.settings.timeout).fields
             if "change" in fields:
-                change: dict[str, Any] | None = fields["change"]
-                return change
+                return None if fields["change"] is None else Change(**fields["change"])
 
-    def _lead(self, watch: Watch, trainer: L.Trainer, module: TrainingModule) -> dict[str, Any] | None:
+    def _lead(self, watch: Watch, trainer: L.Trainer, module: TrainingModule) -> Change | None:
         """Decides, has the graph cut anew where nodes move, and tells the others."""
         epoch, last = trainer.current_epoch, -math.inf
         assert trainer.max_epochs is not None
@@ -93,7 +106,7 @@ class Relief(Callback):
                 self._tell(module, {})
                 last = time.monotonic()
 
-        change, by_nodes = None, module.strategy.relief == "nodes"
+        change, by_nodes = None, not module.strategy.lacks(MovableNodes)
         if by_nodes and not self.done:
             self._cost = COST + EDGE_COST * module.worker.shard.num_edges
         seconds = watch.pace if self._looks < MOST else None
@@ -101,14 +114,14 @@ class Relief(Callback):
         if seconds is not None and (max(seconds) - min(seconds)) * steps > self._cost:
             self._looks += 1
             change = self._nodes(seconds, steps, beat) if by_nodes else self._seeds(module.strategy, seconds, steps)
-        self._tell(module, {"change": change})
+        self._tell(module, {"change": None if change is None else dataclasses.asdict(change)})
         return change
 
     def _tell(self, module: TrainingModule, fields: Mapping[str, Any]) -> None:
         for rank in range(1, module.worker.comm.world_size):
             self.mailbox.put(rank, _RELIEF, fields)
 
-    def _nodes(self, seconds: list[float], steps: int, beat: Any) -> dict[str, Any] | None:
+    def _nodes(self, seconds: list[float], steps: int, beat: Any) -> Change | None:
         """Has the graph cut anew. None where this does not pay, or fails.
 
         Args:
@@ -127,9 +140,9 @@ class Relief(Callback):
         if not made.moved:
             _say(f"leader.rebalance: no change, as a step would take {_times(made.before, made.after)}")
             return None
-        return {"shard": name, **dataclasses.asdict(made)}
+        return Change(made.speeds, made.before, made.after, shard=name, moved=made.moved, balance=made.balance)
 
-    def _seeds(self, strategy: ExecutionStrategy, seconds: list[float], steps: int) -> dict[str, Any] | None:
+    def _seeds(self, strategy: ExecutionStrategy, seconds: list[float], steps: int) -> Change | None:
         """Finds shares of the seeds. None where this does not pay.
 
         Args:
@@ -142,8 +155,7 @@ class Relief(Callback):
         before, after = max(seconds), sum(loads) / sum(speeds)
         if not pays(before, after, steps, self._cost):
             return None
-        shares = [speed / sum(speeds) for speed in speeds]
-        return {"shares": shares, **dataclasses.asdict(Recut(speeds, before, after, 0, {}))}
+        return Change(speeds, before, after, shares=[speed / sum(speeds) for speed in speeds])
 
     def _take_nodes(self, module: TrainingModule, name: str) -> None:
         """Goes on with another shard. Collective."""
@@ -156,7 +168,7 @@ class Relief(Callback):
         module.worker = worker
         module.evaluation = lost.evaluation(job, worker, module.model, rows.scratch(job, comm))
 
-    def _note(self, watch: Watch, change: Mapping[str, Any], epoch: int, step: int, took: float) -> None:
+    def _note(self, watch: Watch, change: Change, epoch: int, step: int, took: float) -> None:
         """Says and stores what has changed, and forgets the times before.
 
         Args:
@@ -166,22 +178,23 @@ class Relief(Callback):
             step: Steps so far.
             took: Seconds of the change.
         """
+        by_nodes, slow = change.shard is not None, watch.slow
         entry: dict[str, Any] = {
             "epoch": epoch,
-            "slow": watch.slow,
+            "slow": slow,
             "seconds": took,
-            "unit": "nodes" if "shard" in change else "seeds",
+            "unit": "nodes" if by_nodes else "seeds",
         }
-        entry |= {"speeds": change["speeds"], "step_before": change["before"], "step_predicted": change["after"]}
-        self.done.append(entry | {"moved": change["moved"]})
+        entry |= {"speeds": change.speeds, "step_before": change.before, "step_predicted": change.after}
+        self.done.append(entry | {"moved": change.moved})
         self._cost = took  # of the next change
         watch.relieve(step)
         rebalanced.note(self.job.folder, self.done)
-        moved = f"{change['moved']:,} nodes move" if "shard" in change else "seeds are dealt out"
-        slow = " and ".join(f"rank {rank}" for rank in entry["slow"])
+        moved = f"{change.moved:,} nodes move" if by_nodes else "seeds are dealt out"
+        named = " and ".join(f"rank {rank}" for rank in slow)
         _say(
-            f"leader.rebalance: epoch {epoch + 1}: {moved} by the speeds of the workers, as {slow} is slow; a step "
-            f"takes {_times(change['before'], change['after'])}; the change took {took:.2f} s"
+            f"leader.rebalance: epoch {epoch + 1}: {moved} by the speeds of the workers, as {named} is slow; a step "
+            f"takes {_times(change.before, change.after)}; the change took {took:.2f} s"
         )
 
 

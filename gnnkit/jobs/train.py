@@ -16,6 +16,7 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
+from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.record import Record
 from gnnkit.jobs.relief import Relief, relief, relieved
@@ -94,13 +95,11 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
         checkpoint.tell()
     guard = callbacks.guard(job, resumed)
     spans = record(trace.limit(comm.world_size)) if job.settings.profile else None
-    worker = job.worker(comm)
-    module = make_module(job, job.strategy(), worker, scratch=rows.scratch(job, comm))
+    module = make_module(job, job.strategy(), job.worker(comm), scratch=rows.scratch(job, comm))
     exactness = figures.exactness(job, module, sync) if comm.rank == LEADER else {}
     if comm.rank == LEADER:
         phase(f"training {job.settings.trainer.max_epochs} epochs")
     fitted = _fit(job, module, sync, guard, resumed, mailbox)
-    worker = module.worker  # with other nodes, where these have moved
     if comm.rank == LEADER:
         phase("evaluating")
     drifts = _finish(job, module, fitted.trainer)
@@ -109,16 +108,10 @@ def _train(job: RankJob, comm: Communicator, mailbox: Mailbox, sync: GradientSyn
         _trace(job, spans, comm, mailbox)
     sync.close()
     module.strategy.close()
-    learned = module.learned
-    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, comm), learned=learned)
-    measured = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
-    if learned is not None:
-        rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
-    if comm.rank == LEADER:
-        rows.write_names(job, job.prepared.class_names)
+    scores = _write(job, module)
     job, changes = relieved(job, fitted.relief)
-    found = figures.of_training(job, module, fitted.observer, fitted.watch, measured)
-    left_out, on_lost = figures.left_out(guard, worker), lost.figures(comm)
+    found = figures.of_training(job, module, fitted.observer, fitted.watch, scores)
+    left_out, on_lost = figures.left_out(guard, module.worker), lost.figures(comm)
     restarts = {"restarts": 0, "restarted": []}  # the launching process knows better
     found |= drifts | left_out | sync.figures() | exactness | monitored(fitted.trainer)
     return found | on_lost | changes | logged | restarts
@@ -158,7 +151,7 @@ def make_module(
     """
     settings, task = job.settings, job.task()
     task.begin(worker)
-    exchanges = worker.fetches or strategy.exchanges
+    exchanges = worker.fetches or strategy.steps.exchange
     model = job.make_model(worker, job.widths(worker), task, exchanges=exchanges)
     embedding = job.set_up(strategy, worker, model)
     module = kind(
@@ -176,7 +169,14 @@ def make_module(
         accumulate=settings.trainer.accumulate,
         final_average=settings.trainer.final_average,
     )
-    if module.accumulate > 1 and strategy.num_batches(0) == 1:
+    _check(job, module)
+    return module
+
+
+def _check(job: RankJob, module: TrainingModule) -> None:
+    """Raises `UserError` for what only the parts of a rank tell."""
+    settings, task, model = job.settings, module.task, module.model
+    if module.accumulate > 1 and module.strategy.num_batches(0) == 1:
         raise UserError(
             f"trainer.accumulate={module.accumulate}: strategy={settings.strategy.name} has one batch an epoch here, use "
             "trainer.accumulate=1"
@@ -187,7 +187,18 @@ def make_module(
             f"task={settings.task.name}: model={type(model).__name__} brings a training_step, which leaves out the "
             "parameters of the task: leave training_step out, or choose a task without parameters (task.decoder=dot)"
         )
-    return module
+
+
+def _write(job: RankJob, module: TrainingModule) -> Scores:
+    """Writes what the model says of all nodes. Collective."""
+    worker, learned = module.worker, module.learned  # with other nodes, where these have moved
+    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, worker.comm), learned=learned)
+    scores = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
+    if learned is not None:
+        rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
+    if worker.comm.rank == LEADER:
+        rows.write_names(job, job.prepared.class_names)
+    return scores
 
 
 def _fit(

@@ -54,7 +54,7 @@ class _Reference:
         """Takes one rank where the strategy promises the result of one, else all."""
         strategy, sync = job.strategy(), job.sync()
         alone = strategy.on_one_rank(worker.comm.world_size, worker.sampler) if sync.exact else None
-        if not strategy.full_graph and isinstance(
+        if not strategy.reads.all_edges and isinstance(
             job.own_model(worker, job.widths(worker), job.task()), EdgeIndexModel
         ):
             alone = None  # the graph of a batch depends on all of its seeds
@@ -79,7 +79,7 @@ def verify(job: RankJob, world: Communicator) -> dict[str, Any]:
         raise UserError(
             f"job=verify needs ranks that step together, the result of sync={job.settings.sync.name} depends on time"
         )
-    if not job.strategy().repeatable:
+    if not job.strategy().steps.repeatable:
         raise UserError(
             f"job=verify needs steps that do not depend on time, unlike strategy={job.settings.strategy.name} with "
             "these options: set strategy.local_iterations to a number"

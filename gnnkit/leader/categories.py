@@ -23,7 +23,7 @@ def check(graph: Graph, kind: str) -> list[str]:
 
     Args:
         graph: The graph that trains.
-        kind: One of `settings.TEXTS`.
+        kind: One of `settings.inputs.TEXTS`.
     """
     counts = _counts(graph)
     many = [name for name, count in counts.items() if count > max(_FEW, graph.num_nodes / 2)]
@@ -54,7 +54,7 @@ def aligned(graph: Graph, names: Sequence[str] | None, texts: Sequence[str] | No
         graph: The graph.
         names: Of the model's columns. None: there are none.
         texts: The column of text of each of these, or "". None: there is none.
-        kind: One of `settings.TEXTS`.
+        kind: One of `settings.inputs.TEXTS`.
         folder: The folder of the run that has trained, for people.
     """
     own, of = graph.feature_names, graph.category_of

@@ -59,7 +59,7 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE))
     quality = measure(graph, partition, shards)
     quality.save(folder / PARTITION)
-    if settings.strategy.name != AUTO and not settings.create_strategy().reads_graph:
+    if settings.strategy.name != AUTO and not settings.create_strategy().reads.graph:
         shutil.rmtree(folder / PARTS / GRAPH)
     phase("writing the manifest")
     manifest(settings, asked, raw, graph, None, quality, folder).save(folder)

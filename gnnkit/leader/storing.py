@@ -85,7 +85,7 @@ def _save_shared(settings: Settings, graph: Graph, links: Links | None, folder: 
     """Saves what all ranks read: the edges to predict, and the graph of a strategy."""
     if links is not None:
         links.save(folder / PARTS / LINKS)
-    if settings.strategy.name != AUTO and settings.create_strategy().reads_graph:
+    if settings.strategy.name != AUTO and settings.create_strategy().reads.graph:
         graph.save(folder / PARTS / GRAPH)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.shard import Shard
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
+from gnnkit.strategy.abilities import Ability, Reads, Steps
+
+A = TypeVar("A", bound=Ability)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,36 +217,23 @@ class ExecutionStrategy(ABC):
     `strategy`.
     """
 
-    samples: bool = False  # True: needs `worker.sampler`. False: a sampler is refused
-    full_graph: ClassVar[bool] = False  # True: every batch reads all edges
-    # The edges of `worker.links` that batches predict: all edges once in an epoch, or
-    # the share `supervision_share`, drawn anew in each epoch. None: rows are nodes.
-    predicts_edges: Literal["all", "share"] | None = None
-    # Where `predicts_edges` is None: which choice makes it so, and what to choose.
-    nodes_only: str = "this strategy hands out rows of nodes only: choose another strategy"
-    reads_graph: bool = False  # True: needs `worker.graph`, one mapped copy for all ranks of a host
-    one_column: bool = False  # True: needs every in-edge of a node with its owner, as partition.grid=1d cuts
-    exchanges: bool = False  # True: every step exchanges rows, so all ranks meet there, whatever synchronises
-    reads_disk: bool = False  # whether batches read features in the background, so that these may stay on disk
-    reads_sparse: bool = False  # True: features may be sparse, reads rows by `input_rows`
-    joins_layers: bool = False  # whether the edges of all layers of a batch make one graph, in which no rank talks
-    fetches: bool = False  # True: needs shards with all in-edges and features of the owned nodes, `worker.fetches`
+    reads: Reads = Reads()
+    steps: Steps = Steps()
+    supports: Collection[Ability] = ()  # one of each kind
     tally: Tally  # what batches move, counted over the whole run
-    only_synchronises: bool = True  # whether `update` of every batch is "synchronise"
-    drifts: bool = False  # whether ranks hold different parameters between synchronisations
-    keeps_together: str = "more frequent means of the workers' models"  # what to choose where ranks drift too far
-    repeatable: bool = True  # False: batches depend on time
-    keeps_sums: bool = False  # whether steps keep the sums over input rows that stay as they are
-    keeps_state: bool = False  # whether `state_dict` differs between ranks
-    # How a slow worker is relieved between epochs. nodes: `close`, and `setup` with a
-    # shard of fewer nodes. seeds: `deal`. None: `refuses_relief` says why not.
-    relief: Literal["nodes", "seeds"] | None = None
     shares: Sequence[float] | None = None  # [world_size] of the seeds of a step. None: equal
-    refuses_relief: str = "has no other division of the work"
-    # Why input rows cannot be learned. None: batches name the `nodes` of these rows
-    refuses_learned: str | None = "hands out batches that do not name the nodes of their input rows"
-    # Why a model cannot read the relations of edges. None: adjacencies have edge types
-    refuses_relations: str | None = "hands out edges without types"
+
+    def ability(self, kind: type[A]) -> A | None:
+        """Returns what the strategy says of an ability. None where it lacks this."""
+        return next((each for each in self.supports if isinstance(each, kind) and each.but is None), None)
+
+    def lacks(self, kind: type[Ability]) -> str | None:
+        """Says why the strategy lacks an ability. None where it has this."""
+        return next((each.but for each in self.supports if isinstance(each, kind)), kind.lacking)
+
+    def cure(self) -> str:
+        """Says what to choose where ranks drift too far apart."""
+        return "more frequent means of the workers' models"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         """Returns the strategy whose only rank does the work of `world_size` ranks.
@@ -260,9 +250,9 @@ class ExecutionStrategy(ABC):
         samplers.
         """
         if sampler is None:
-            if self.samples:
+            if self.reads.sampler:
                 raise UserError("sampler is missing: this strategy draws, choose one with sampler=NAME")
-        elif not self.samples:
+        elif not self.reads.sampler:
             raise UserError(f"sampler={type(sampler).__name__}: this strategy draws nothing, leave the sampler out")
         elif sampler.num_hops != num_layers:
             raise UserError(
@@ -296,7 +286,8 @@ class ExecutionStrategy(ABC):
     def deal(self, shares: Sequence[float]) -> None:
         """Deals out the seeds of a step in these shares, from the next epoch on.
 
-        All seeds of a step stay the same. Called where `relief` is "seeds".
+        All seeds of a step stay the same. Called where the strategy has
+        `MovableSeeds`.
 
         Args:
             shares: [world_size] share of each worker, with a sum of 1.
@@ -307,7 +298,7 @@ class ExecutionStrategy(ABC):
         """Counts what the first epochs will read from disk, as `figures` tells it.
 
         Draws the batches and reads no rows of these. Collective. Called after `setup`
-        in place of training, where `reads_disk` and features stay on disk.
+        in place of training, where the strategy has `RowsOnDisk`.
         """
         raise NotImplementedError
 

@@ -17,6 +17,17 @@ from gnnkit.engine.owners import Owners
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
+from gnnkit.strategy.abilities import (
+    EdgeTask,
+    GatheredRows,
+    JoinedLayers,
+    LearnedInputs,
+    MovableSeeds,
+    Reads,
+    RowsOnDisk,
+    SparseRows,
+    Steps,
+)
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.link_seeds import LinkSeeds
@@ -25,6 +36,19 @@ from gnnkit.strategy.places import check_cache, check_places, place
 from gnnkit.strategy.row_cache import CACHES, RowCache
 from gnnkit.strategy.sampled import SampledBatches
 from gnnkit.strategy.seeds import NodeSeeds, Seeds
+
+_LRU = (
+    "the rows that strategy.cache=lru asks for follow from those of the batch before, and reads look further ahead: "
+    "use strategy.cache=degree, vip or exact"
+)
+_CACHED = (  # with learned rows
+    "keeps rows of other workers, while learned rows change in each step: use strategy.cache=none"
+)
+_COST_OF_NODES = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
+_DIVIDED = (
+    "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
+    "strategy.features=partitioned, whose workers work for each other: use batching=plain and shared features"
+)
 
 
 class IndividualSample(ExecutionStrategy):
@@ -40,14 +64,6 @@ class IndividualSample(ExecutionStrategy):
     in-edges: owners draw, and send rows. The batches are the same to the bit, whatever
     the partition.
     """
-
-    samples = True
-    reads_disk = True
-    joins_layers = True
-    refuses_relief = (
-        "has a fixed division of seeds with strategy.batching=balanced, which evens out costs, and with "
-        "strategy.features=partitioned, whose workers work for each other: use batching=plain and shared features"
-    )
 
     def __init__(
         self,
@@ -84,19 +100,20 @@ class IndividualSample(ExecutionStrategy):
         one_of("strategy.cache", cache, CACHES)
         check_places(topology, features, batching)
         check_cache(features, cache, cache_rows)
-        self.reads_graph, self.fetches = topology == "shared", features == "partitioned"
-        self.exchanges, self.reads_sparse = self.fetches, not self.fetches
+        fetches, plain = features == "partitioned", batching == "plain"
+        self.reads = Reads(sampler=True, graph=topology == "shared", from_owners=fetches)
+        self.steps = Steps(exchange=fetches)
         self.batch_size, self.batching, self.window, self.prefetch = batch_size, batching, window, prefetch
         self.cache, self.cache_rows = cache, cache_rows
-        self.refuses_learned = (
-            None
-            if cache == "none"
-            else f"with strategy.cache={cache} keeps rows of other workers, while learned rows change in each step: use "
-            "strategy.cache=none"
+        self.supports = (
+            JoinedLayers(),
+            SparseRows(but="fetches dense rows" if fetches else None),
+            GatheredRows(),
+            RowsOnDisk(but=_LRU if cache == "lru" else None),
+            LearnedInputs(but=None if cache == "none" else f"with strategy.cache={cache} {_CACHED}"),
+            EdgeTask("all", but=None if plain else _COST_OF_NODES),
+            MovableSeeds(but=None if plain and not fetches else _DIVIDED),
         )
-        self.relief = None if batching == "balanced" or self.fetches else "seeds"
-        self.predicts_edges = "all" if batching == "plain" else None
-        self.nodes_only = "strategy.batching=balanced evens out the cost of nodes: choose strategy.batching=plain"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if sampler is None or not sampler.rank_invariant or self.batching != "plain":
@@ -107,9 +124,9 @@ class IndividualSample(ExecutionStrategy):
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
-        if sampler is not None and not self.reads_graph:
+        if sampler is not None and not self.reads.graph:
             check_sampler(sampler)
-        if sampler is not None and self.fetches and sampler.reads_features:
+        if sampler is not None and self.reads.from_owners and sampler.reads_features:
             raise UserError(
                 f"strategy.features=partitioned: sampler={type(sampler).__name__} reads features of all nodes, as "
                 "sampler.target=similarity does without sampler.embeddings: use strategy.features=shared"
@@ -120,13 +137,13 @@ class IndividualSample(ExecutionStrategy):
         self.sampled: SampledBatches | FetchedBatches
         self._reads = None if worker.disk is None else DiskReads(worker.disk, worker.comm)
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("batch_size", "batching", "window")}
-        if not self.fetches:
+        if not self.reads.from_owners:
             self.sampled = SampledBatches(worker, model, self.tally, **sizes, prefetch=self.prefetch)
             return
         self._hits = CacheHits(worker.comm)
         seeds: Seeds = NodeSeeds(worker, **sizes) if worker.links is None else LinkSeeds(worker, self.batch_size)
         owners = Owners.of(worker.shard, worker.comm)
-        rows = OwnedRows(worker.shard, owners, values=not self.reads_graph, disk=worker.disk)
+        rows = OwnedRows(worker.shard, owners, values=not self.reads.graph, disk=worker.disk)
         cache = RowCache(self.cache, self.cache_rows, rows, worker.comm)
         self.sampled = FetchedBatches(worker, model, self.tally, seeds, cache, self.prefetch)
 
@@ -162,7 +179,7 @@ class IndividualSample(ExecutionStrategy):
         return self._reads.figures()
 
     def figures(self) -> dict[str, Any]:
-        found = {"cache_hits": self._hits.figures()} if self.fetches else {}
+        found = {"cache_hits": self._hits.figures()} if self.reads.from_owners else {}
         return found if self._reads is None else found | {"features_read": self._reads.figures()}
 
     def close(self) -> None:

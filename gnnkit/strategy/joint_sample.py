@@ -12,6 +12,16 @@ from gnnkit.engine import Tally
 from gnnkit.engine.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.ranges import MAX_COUNT, one_of, whole
 from gnnkit.sampler import Sampler
+from gnnkit.strategy.abilities import (
+    Ability,
+    EdgeTask,
+    GatheredRows,
+    LearnedInputs,
+    Reads,
+    RowsOnDisk,
+    SparseRows,
+    Steps,
+)
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.cooperative import CooperativeBatches
 from gnnkit.strategy.on_disk import DiskReads
@@ -26,6 +36,11 @@ _BATCHES: dict[tuple[str, str], type[CooperativeBatches | PushPullBatches | Push
 }
 _MODES = {"cooperative": ("partitioned", COOPERATIVE), "push_pull": ("shared", PARTITIONED)}
 
+_BY_COLUMNS = (  # with learned rows
+    "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: use "
+    "strategy.mode=cooperative"
+)
+
 
 class JointSample(ExecutionStrategy):
     """Sampled mini-batch training without moving features (joint-sample-based in Lin et
@@ -35,9 +50,7 @@ class JointSample(ExecutionStrategy):
     A step is that of one rank with the seeds of all ranks.
     """
 
-    samples = True
-    exchanges = True
-    predicts_edges = "all"
+    steps = Steps(exchange=True)
 
     def __init__(
         self,
@@ -69,16 +82,11 @@ class JointSample(ExecutionStrategy):
         one_of("strategy.cache", cache, CACHES)
         check_joint(mode, {"topology": topology, "features": features}, cache, cache_rows)
         self.topology = _MODES[mode][0] if topology is None else topology
-        self.reads_graph, self.one_column = self.topology == "shared", self.topology == "partitioned"
-        self.reads_disk = mode == "cooperative"
-        self.fetches = mode == "push_pull" and self.one_column
-        self.reads_sparse = mode == "cooperative"
-        self.refuses_learned = (
-            "with strategy.mode=push_pull cuts input rows by columns, while a learned row is with the owner of its node: "
-            "use strategy.mode=cooperative"
-            if mode == "push_pull"
-            else None
-        )
+        cooperative, owned = mode == "cooperative", self.topology == "partitioned"
+        self.reads = Reads(sampler=True, graph=not owned, one_column=owned, from_owners=owned and not cooperative)
+        self.supports: tuple[Ability, ...] = (EdgeTask("all"), LearnedInputs(but=None if cooperative else _BY_COLUMNS))
+        if cooperative:
+            self.supports += (SparseRows(), GatheredRows(), RowsOnDisk())
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         if self.mode == "push_pull" and (sampler is None or not sampler.rank_invariant):
@@ -89,7 +97,7 @@ class JointSample(ExecutionStrategy):
 
     def check(self, sampler: Sampler | None, num_layers: int) -> None:
         super().check(sampler, num_layers)
-        if self.one_column and sampler is not None:
+        if self.reads.one_column and sampler is not None:
             check_sampler(sampler, _MODES[self.mode][1])
 
     def setup(self, worker: Worker, model: nn.Module) -> None:

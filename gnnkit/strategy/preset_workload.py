@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -17,13 +17,23 @@ from gnnkit.errors import UserError
 from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
 from gnnkit.sampler import Sampler
+from gnnkit.strategy.abilities import Ability, EdgeTask, JoinedLayers, LearnedInputs, Reads, SparseRows, Steps
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker
 from gnnkit.strategy.exchanged import Exchanged
 from gnnkit.strategy.linked_share import LinkedShare
 from gnnkit.strategy.preset_keys import PresetKeys
 from gnnkit.strategy.resplit import chunk_costs, cut_chunks, reassign
 from gnnkit.strategy.sampled import SampledBatches
+from gnnkit.strategy.share import in_neighbours
 from gnnkit.strategy.workload import Clusters, Covered, OneShare, Reader, Workload
+
+_ROWS_OF_SHARE = (
+    "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
+)
+_OTHER_EDGES = (  # where edges are predicted
+    "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an epoch does "
+    "not tell apart: leave these keys out"
+)
 
 
 class PresetWorkload(ExecutionStrategy):
@@ -40,11 +50,6 @@ class PresetWorkload(ExecutionStrategy):
     g(w) - g(w0) + c(w0), with w0 the last mean and c the gradient of all workers there
     (SCAFFOLD; Karimireddy et al., ICML 2020).
     """
-
-    reads_sparse = True
-    refuses_learned = (
-        "builds the input rows of a share once, while learned rows of in-neighbours change at their owners in each step"
-    )
 
     def __init__(
         self,
@@ -108,25 +113,37 @@ class PresetWorkload(ExecutionStrategy):
             exchange_every,
         )
         self.exchange = _exchange(exchange, exchange_every)
+        ours = type(self).workload is PresetWorkload.workload
+        if not ours:
+            covers = correction if correction == "coverage" else None
+            clusters_too = {"clusters": clusters, "clusters_per_batch": clusters_per_batch}
+            _refuse({"halo": halo, **clusters_too, "correction": covers, "exchange_every": exchange_every})
         whole_share = keys.halo != "cluster" and correction == "none" and exchange_every is None
-        self.predicts_edges = "share" if whole_share else None
-        self.nodes_only = (
-            "strategy.halo=cluster, strategy.correction and strategy.exchange_every read edges that the share of an "
-            "epoch does not tell apart: leave these keys out"
-        )
-        self.samples = correction == "llcg"
-        self.reads_graph = self.joins_layers = exchange_every is None
-        self.drifts = keys.average == "parameters"
-        self.keeps_together = f"strategy.{'average=gradients' if keys.control_variates else 'control_variates=true'}"
-        self.only_synchronises = keys.period == 1 and not self.drifts
+        llcg, alone = correction == "llcg", keys.average == "parameters"
         self.measures = keys.split == "dynamic" and not keys.covers
         keeps_rows = (exchange_every or 1) > 1 or self.exchange.keeps_state
-        self.keeps_state = keys.period > 1 or self.measures or keeps_rows
-        self.num_corrections: int = keys.correction_steps if self.samples else 0  # after each average
+        self.reads = Reads(sampler=llcg, graph=exchange_every is None)
+        self.steps = Steps(
+            only_synchronise=keys.period == 1 and not alone,
+            drift=alone,
+            keep_state=keys.period > 1 or self.measures or keeps_rows,
+        )
+        self.supports: tuple[Ability, ...] = (
+            SparseRows(),
+            LearnedInputs(but=_ROWS_OF_SHARE),
+        )
+        if ours:
+            self.supports += (EdgeTask("share", but=None if whole_share else _OTHER_EDGES),)
+        if self.reads.graph:
+            self.supports += (JoinedLayers(),)
+        self.num_corrections: int = keys.correction_steps if llcg else 0  # after each average
+
+    def cure(self) -> str:
+        return f"strategy.{'average=gradients' if self.keys.control_variates else 'control_variates=true'}"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
         sees_all = world_size == 2 if self.keys.covers else self.keys.exchange_every == 1 and self.exchange.exact
-        return self if world_size == 1 or (sees_all and self.only_synchronises) else None
+        return self if world_size == 1 or (sees_all and self.steps.only_synchronise) else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         self.worker = worker
@@ -143,8 +160,8 @@ class PresetWorkload(ExecutionStrategy):
             self._chunk = cut_chunks(worker.owner, num_ranks, self.keys.chunks)
             self._costs = chunk_costs(worker.graph.csc, self._chunk, num_ranks * self.keys.chunks)
             self._chunk_rank: Ids = np.repeat(np.arange(num_ranks), self.keys.chunks)
-        self.work = self._workload(worker.owned)
-        if self.samples:
+        self.work = self.workload(worker.owned)
+        if self.reads.sampler:
             self.sampled = SampledBatches(worker, model, self.tally, batch_size=self.keys.correction_batch_size)
 
     def num_batches(self, epoch: int) -> int:
@@ -186,10 +203,18 @@ class PresetWorkload(ExecutionStrategy):
         """
         if not np.array_equal(chunk_rank, self._chunk_rank):
             self._chunk_rank = chunk_rank
-            self.work = self._workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
+            self.work = self.workload(np.flatnonzero(chunk_rank[self._chunk] == self.worker.comm.rank))
 
-    def _workload(self, nodes: Ids) -> Workload:
-        """Builds the workload of a rank that computes `nodes`. Collective."""
+    def workload(self, nodes: Ids) -> Workload:
+        """Builds the workload of this rank, from `reader`. Collective.
+
+        A strategy of your own may build another one, and has all keys of corrections,
+        averages and splits, but those of halo, coverage and exchange. Edges to predict
+        are refused. An epoch has one step.
+
+        Args:
+            nodes: [num_own] nodes that this rank computes, ascending.
+        """
         keys = self.keys
         if self.worker.links is not None:
             return LinkedShare(self.reader, self.worker.links, nodes, one_hop=keys.halo == "one_hop")
@@ -197,7 +222,9 @@ class PresetWorkload(ExecutionStrategy):
             return Covered(self.reader, self.worker.owner, every=keys.resplit_every)
         if keys.halo == "cluster":
             return Clusters(self.reader, nodes, clusters=keys.clusters, per_batch=keys.clusters_per_batch)
-        return OneShare(self.reader, nodes, one_hop=keys.halo == "one_hop")
+        return OneShare(
+            self.reader, nodes, in_neighbours(self.reader.graph.csc, nodes) if keys.halo == "one_hop" else None
+        )
 
     def _steps(self, epoch: int) -> Iterator[tuple[int, int | None]]:
         """Gives each step of the run, alone or with the number of its correction."""
@@ -224,6 +251,13 @@ class PresetWorkload(ExecutionStrategy):
         return Batch(
             given.x, given.adjacencies, given.rows, given.labels, total, update, weight, given.row_weights, leads=leads
         )
+
+
+def _refuse(keys: Mapping[str, object]) -> None:
+    """Raises `UserError` for a key of our workloads, where another one is built."""
+    for name, value in keys.items():
+        if value is not None:
+            raise UserError(f"strategy.{name}={value}: this strategy builds a share of its own, leave the key out")
 
 
 def _exchange(given: RowExchange | None, every: int | None) -> RowExchange:

@@ -11,9 +11,22 @@ from gnnkit.engine import ShardAdjacency
 from gnnkit.engine.dropout import derive
 from gnnkit.exchange import Exact, ForwardPasses, RowExchange
 from gnnkit.sampler import Sampler
+from gnnkit.strategy.abilities import EdgeTask, LearnedInputs, MovableNodes, Reads, Relations, SparseRows, Steps
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.supersteps import Supersteps
 from gnnkit.strategy.supervised import Supervision
+
+_ALONE = (  # with learned rows
+    "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
+    "steps with the gradients of all workers"
+)
+_NOT_OF_NOW = (  # where edges are predicted
+    "rows that are not of now and exact are of other edges than those of the epoch, choose exchange=exact with "
+    "strategy.local_iterations=1"
+)
+_KEPT = (  # where nodes move
+    "keeps rows of the nodes that a worker has now: choose exchange=exact or quantized with strategy.local_iterations=1"
+)
 
 
 class VertexCentric(ExecutionStrategy):
@@ -34,12 +47,7 @@ class VertexCentric(ExecutionStrategy):
     `exchange` says how rows travel in training. Evaluation is exact in any case.
     """
 
-    full_graph = True
-    reads_sparse = True
-    refuses_relief = (
-        "keeps rows of the nodes that a worker has now: choose exchange=exact or quantized with "
-        "strategy.local_iterations=1"
-    )
+    reads = Reads(all_edges=True)
 
     def __init__(
         self,
@@ -57,41 +65,36 @@ class VertexCentric(ExecutionStrategy):
             exchange: How rows travel. None: exactly.
         """
         self.supersteps = Supersteps(local_iterations, max_drift, max_iterations)
-        self.drifts, self.exchange = self.supersteps.drifts, exchange or Exact()
-        if self.drifts:
+        self.exchange, drift = exchange or Exact(), self.supersteps.drifts
+        if drift:
             self.exchange.check_pauses("strategy.local_iterations above 1")
-        self.keeps_state = self.drifts or self.exchange.keeps_state
-        self.keeps_sums = self.exchange.exact and not self.drifts
-        self.relief = None if self.keeps_state else "nodes"
-        self.repeatable = local_iterations != "auto"
-        self.refuses_learned = (
-            "with strategy.local_iterations other than 1 lets workers step alone, while a learned row has one owner, who "
-            "steps with the gradients of all workers"
-            if self.drifts
-            else None
+        self.steps = Steps(
+            only_synchronise=not drift,
+            drift=drift,
+            keep_state=drift or self.exchange.keeps_state,
+            keep_sums=self.exchange.exact and not drift,
+            repeatable=local_iterations != "auto",
         )
-        later = self.drifts or self.exchange.schedule() is not None
-        self.refuses_relations = "with these options reads rows that are not of now" if later else None
-        self.only_synchronises = not self.drifts
-        self.predicts_edges = "share" if self.keeps_sums else None
+        later = drift or self.exchange.schedule() is not None
         kept = "strategy.local_iterations above 1" if self.exchange.exact else f"exchange={self.exchange.name}"
-        self.nodes_only = (
-            f"{kept}: rows that are not of now and exact are of other edges than those of the epoch, choose "
-            "exchange=exact with strategy.local_iterations=1"
+        self.supports = (
+            SparseRows(),
+            LearnedInputs(but=_ALONE if drift else None),
+            Relations(but="with these options reads rows that are not of now" if later else None),
+            EdgeTask("share", but=None if self.steps.keep_sums else f"{kept}: {_NOT_OF_NOW}"),
+            MovableNodes(but=_KEPT if self.steps.keep_state else None),
         )
 
-    @property
-    def keeps_together(self) -> str:  # type: ignore[override]
-        """What to choose where ranks drift too far."""
+    def cure(self) -> str:
         return f"strategy.local_iterations={max(self.supersteps.length // 4, 1)} or auto"
 
     def on_one_rank(self, world_size: int, sampler: Sampler | None) -> ExecutionStrategy | None:
-        return self if self.keeps_sums else None
+        return self if self.steps.keep_sums else None
 
     def setup(self, worker: Worker, model: nn.Module) -> None:
         shard, self.comm = worker.shard, worker.comm
         self.engine = worker.engine(model)
-        self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.drifts)
+        self.passes = ForwardPasses(self.exchange, self.engine, pauses=self.steps.drift)
         self.tally = self.engine.tally
         self.num_layers: int = model.num_layers  # type: ignore[assignment]
         self.seed, self.weight = worker.seed, worker.weight

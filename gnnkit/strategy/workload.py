@@ -15,7 +15,7 @@ from gnnkit.engine.dropout import derive
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.coverage import partner, weigh
-from gnnkit.strategy.share import HeldShare, Inputs, Share, in_neighbours
+from gnnkit.strategy.share import HeldShare, Inputs, Share
 
 
 class Workload(ABC):
@@ -93,16 +93,15 @@ class Reader:
 class OneShare(Workload):
     """One step an epoch over the whole share, which is built once."""
 
-    def __init__(self, reader: Reader, nodes: Ids, *, one_hop: bool) -> None:
+    def __init__(self, reader: Reader, nodes: Ids, halo: Ids | None = None) -> None:
         """Builds the share.
 
         Args:
             reader: This rank.
             nodes: [num_own] nodes of this rank, ascending.
-            one_hop: Whether in-neighbours of these nodes belong to the share.
+            halo: [num_halo] further nodes of the share. None: none.
         """
         graph = reader.graph
-        halo = in_neighbours(graph.csc, nodes) if one_hop else None
         share = Share.of(graph, nodes, halo)
         self.num_train, self.num_own = int(np.count_nonzero(graph.split == Split.TRAIN)), share.num_seeds
         self._held = reader.hold(share)

@@ -20,7 +20,7 @@ from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links, chosen, codes, pairs_of, unordered
-from gnnkit.strategy import ExecutionStrategy, Worker
+from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker
 from gnnkit.task.base import Task
 from gnnkit.task.decoder import ProductMLP, dot
 from gnnkit.task.ranking import HITS, ranked, ranking
@@ -103,9 +103,9 @@ class LinkPrediction(Task):
 
     def check(self, strategy: ExecutionStrategy, sampler: Sampler | None) -> None:
         name = type(strategy).__name__
-        if strategy.predicts_edges is None:
-            raise UserError(f"task=link_prediction: {strategy.nodes_only}")
-        if self.supervision_share is not None and strategy.predicts_edges == "all":
+        if (able := strategy.ability(EdgeTask)) is None:
+            raise UserError(f"task=link_prediction: {strategy.lacks(EdgeTask)}")
+        if self.supervision_share is not None and able.predicts == "all":
             raise UserError(
                 f"task.supervision_share={self.supervision_share} is not read by {name}, which predicts every edge "
                 "once in an epoch: leave the key out"

@@ -14,7 +14,7 @@ from gnnkit.graph import Split
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid
 from gnnkit.sampler import NeighborSampler, Sampler
-from gnnkit.strategy import Batch, ExecutionStrategy, Worker
+from gnnkit.strategy import Batch, ExecutionStrategy, LearnedInputs, MovableSeeds, RowsOnDisk, Worker
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph
 from gnnkit.testing.ranks import ONE, assert_close, on_ranks
 
@@ -52,25 +52,26 @@ def check_strategy(
     All ranks must get equally many batches, which agree on `update`. `total` must count
     the rank's own rows where a rank steps alone, the rows of all ranks where ranks
     meet, and the rows of all ranks and steps where steps accumulate. Updates must be as
-    `only_synchronises`, `drifts` and `keeps_state` say, and averages need weights. Rows
-    must be training nodes with the right labels. A second run must get the same
-    batches, and so must a run that begins within an epoch. Where `on_one_rank` gives a
-    strategy, its gradients must be the sum of the ranks'. `nodes` must be the nodes of
-    the input rows, and must be there unless `refuses_learned` says why not.
+    `steps` says, and averages need weights. Rows must be training nodes with the right
+    labels. A second run must get the same batches, and so must a run that begins within
+    an epoch. Where `on_one_rank` gives a strategy, its gradients must be the sum of the
+    ranks'. `nodes` must be the nodes of the input rows, and must be there where the
+    strategy has `LearnedInputs`. The method that an ability asks for must be written.
 
     Args:
         make: Makes the strategy.
         grids: Process grids. None: grids of one column for a strategy that reads the
-            whole graph, needs `one_column` or fetches rows, else one grid of each kind.
-        sampler: Sampler of two hops, for a strategy that `samples`. None: five
+            data along nodes, else one grid of each kind.
+        sampler: Sampler of two hops, for a strategy that reads one. None: five
             neighbours at every hop.
     """
     torch.manual_seed(0)
     model = GCN(WIDTH, CLASSES, hidden=4).double()
-    draws = (sampler or NeighborSampler([5, 5], threads=1)) if make().samples else None
-    check = _Check(model, draws, make().reads_graph)
-    along_nodes = make().reads_graph or make().one_column or make().fetches
-    for grid in grids or (ALONG_NODES if along_nodes else LAYOUTS):
+    reads = make().reads
+    draws = (sampler or NeighborSampler([5, 5], threads=1)) if reads.sampler else None
+    check = _Check(model, draws, reads.graph)
+    _check_supports(make())
+    for grid in grids or (ALONG_NODES if reads.along_nodes else LAYOUTS):
         runs, again = check.runs(make, grid), check.runs(make, grid)
         _check_agreement(runs, str(grid))
         _check_updates(make(), runs[0].steps, str(grid))
@@ -101,7 +102,9 @@ class _Check:
             strategy.setup(worker, own)
             batches = [batch for epoch in range(EPOCHS) for batch in strategy.batches(epoch)]
             named = all(batch.nodes is not None for batch in batches)
-            assert named or strategy.refuses_learned, "input rows may be learned, but batches do not name their nodes"
+            assert named or strategy.lacks(LearnedInputs), (
+                "input rows may be learned, but batches do not name their nodes"
+            )
             steps = [_step(batch, own) for batch in batches]
             counts = [strategy.num_batches(epoch) for epoch in range(EPOCHS)]
             assert sum(counts) == len(steps), f"num_batches promises {counts}, batches gives {len(steps)} in all"
@@ -111,6 +114,14 @@ class _Check:
             return _Run(steps)
 
         return on_ranks(check_graph(), grid, work, whole=self.whole, sampler=self.sampler)
+
+
+def _check_supports(strategy: ExecutionStrategy) -> None:
+    kinds = [type(each) for each in strategy.supports]
+    assert len({*kinds}) == len(kinds), f"supports has an ability twice: {[kind.__name__ for kind in kinds]}"
+    for kind, method in ((MovableSeeds, "deal"), (RowsOnDisk, "foresee_reads")):
+        written = getattr(type(strategy), method) is not getattr(ExecutionStrategy, method)
+        assert written or strategy.lacks(kind), f"supports has {kind.__name__}, but {method} is not written"
 
 
 def _step(batch: Batch, model: GCN) -> _Step:
@@ -167,12 +178,12 @@ def _check_totals(expected: Sequence[tuple[int, _Step, int]], where: str) -> Non
 
 def _check_updates(strategy: ExecutionStrategy, steps: Sequence[_Step], where: str) -> None:
     updates = {step.update for step in steps}
-    if strategy.only_synchronises:
-        assert updates == {"synchronise"}, f"on {where} only_synchronises is true, but there are updates {updates}"
+    if strategy.steps.only_synchronise:
+        assert updates == {"synchronise"}, f"on {where} only_synchronise is true, but there are updates {updates}"
     if updates & {"own", "average"}:
-        assert strategy.drifts, f"on {where} ranks step alone, but drifts is false"
+        assert strategy.steps.drift, f"on {where} ranks step alone, but drift is false"
     if "accumulate" in updates:
-        assert strategy.keeps_state, f"on {where} steps accumulate, but keeps_state is false"
+        assert strategy.steps.keep_state, f"on {where} steps accumulate, but keep_state is false"
 
 
 def _check_weights(runs: list[_Run], where: str) -> None:

@@ -92,7 +92,7 @@ class Guard(Callback):
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         together = module.sync is None or module.sync.lockstep
-        alone = not module.strategy.only_synchronises
+        alone = not module.strategy.steps.only_synchronise
         if together and alone and any(_flags(self._pending is not None, module.worker.comm)):
             self._decide(trainer, module, self._pending or _Place())
 
@@ -111,7 +111,7 @@ class Guard(Callback):
         comm = module.worker.comm
         if not lockstep:
             return own or self._leave_out(trainer, module, [comm.rank])
-        if not (module.batch.meets or module.strategy.exchanges):
+        if not (module.batch.meets or module.strategy.steps.exchange):
             return own or self._postpone(trainer, module)
         flags = _flags(not own or self._pending is not None, comm, module.sync.all_reduce if module.sync else None)
         return self._together(trainer, module, flags)
@@ -226,7 +226,7 @@ def decide_together(sync: GradientSync, strategy: ExecutionStrategy) -> bool:
         sync: The gradient synchronisation.
         strategy: The execution strategy.
     """
-    return sync.lockstep and (sync.collective or strategy.full_graph or strategy.exchanges)
+    return sync.lockstep and (sync.collective or strategy.reads.all_edges or strategy.steps.exchange)
 
 
 def are_finite(gradients: Sequence[Tensor]) -> bool:
@@ -283,7 +283,7 @@ def _is_finite(output: Any) -> bool:
     return all(_is_finite(each) for each in output) if isinstance(output, list | tuple) else True
 
 
-def _roll_back(saved: dict[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
+def _roll_back(saved: resume.Saved, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores parameters, the optimiser's state and the strategy's state.
 
     Schedules go on, from half the learning rate.

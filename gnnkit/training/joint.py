@@ -49,7 +49,7 @@ class JointLoss:
             return
         self.losing += 1
         if self.losing == PATIENCE and comm.rank == 0:
-            cure = module.strategy.keeps_together if module.strategy.drifts else "sync=all_reduce"
+            cure = module.strategy.cure() if module.strategy.steps.drift else "sync=all_reduce"
             print(
                 f"epoch {module.current_epoch + 1}: the model of all workers has {self.ratio:.1f} times the loss of the "
                 f"workers' own on the training rows: workers drift apart, choose {cure}",

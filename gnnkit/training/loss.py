@@ -39,7 +39,7 @@ class LossCheck(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
         strategy = module.strategy
-        serves_one_pass = strategy.drifts or strategy.keeps_state
+        serves_one_pass = strategy.steps.drift or strategy.steps.keep_state
         brings_step = own_method(module.model, "training_step") is not None
         if self._checked or not brings_step or module.worker.comm.world_size == 1 or serves_one_pass:
             return

@@ -358,7 +358,7 @@ class TrainingModule(hooks.OwnHooks):
     @property
     def _step_apart(self) -> bool:
         """Whether workers may take steps of their own."""
-        return self.sync is not None and (self.strategy.drifts or self.sync.drifts)
+        return self.sync is not None and (self.strategy.steps.drift or self.sync.drifts)
 
     def join(self) -> None:
         """Brings workers that drifted to the one model that is saved. Collective."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import lightning as L
 import numpy as np
@@ -31,6 +31,36 @@ Position = tuple[int, int]  # epoch, and step of the epoch that comes next
 FILE = "checkpoints/last.json"  # in the run folder
 
 
+Kept = dict[str, Any]  # what one part of a run keeps of itself
+
+
+class RankState(TypedDict):
+    """The state of one rank between two steps."""
+
+    state_dict: dict[str, Tensor]
+    optimizer_states: list[Kept]
+    lr_schedulers: list[Kept]
+    strategy: Kept
+    updates: Kept
+    embedding: Kept
+    sync: Kept
+    monitor: Kept | None  # of all ranks. None: `trainer.monitor` is null
+    callbacks: dict[str, Kept]  # by key
+    shard: str  # `fingerprint`
+
+
+class Saved(RankState):
+    """A checkpoint, with the state of the leader."""
+
+    epoch: int  # that comes next
+    step: int  # of this epoch, that comes next
+    global_step: int
+    identity: dict[str, Kept]
+    workers: list[Tensor] | None  # [world_size] packed `RankState`, where ranks differ
+    path: str  # of the file
+    damaged: list[str]  # messages on newer files
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The values that a run and a checkpoint must share, by configuration key."""
@@ -38,7 +68,7 @@ class Identity:
     run: Mapping[str, Any]  # always
     layout: Mapping[str, Any]  # in the middle of an epoch, and where ranks differ
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> dict[str, Kept]:
         """Returns plain data for the checkpoint."""
         return {"run": dict(self.run), "layout": dict(self.layout)}
 
@@ -116,7 +146,7 @@ def save(
         checkpoint.save({**place, "identity": identity.to_dict(), **own, "workers": workers}, path, keep)
 
 
-def state(trainer: L.Trainer, module: TrainingModule) -> dict[str, Any]:
+def state(trainer: L.Trainer, module: TrainingModule) -> RankState:
     """Returns parameters, optimisers, schedules and strategy state of this rank.
 
     Collective where `trainer.monitor` is set.
@@ -146,11 +176,10 @@ def position(path: Path) -> tuple[int, int, int] | None:
     return (epoch, step, steps) if saved.keys() >= set(names) else None
 
 
-def load(path: str) -> dict[str, Any]:
+def load(path: str) -> Saved:
     """Loads the checkpoint at `path`, or the newest whole one of the run folder `path`.
 
-    Has the file in `path`, and messages on newer files in `damaged`. Raises `UserError`
-    that names `trainer.resume` for anything else.
+    Raises `UserError` that names `trainer.resume` for anything else.
     """
     file, damaged = Path(path), list[str]()
     try:
@@ -165,10 +194,10 @@ def load(path: str) -> dict[str, Any]:
     for name, kind in _PARTS.items():
         if not isinstance(saved[name], kind):
             raise UserError(f"trainer.resume={path}: {file} is not the checkpoint of a run: {name} is wrong")
-    return saved | {"path": str(file), "damaged": damaged}
+    return cast("Saved", saved | {"path": str(file), "damaged": damaged})
 
 
-_PARTS: dict[str, Any] = {
+_PARTS: Mapping[str, Any] = {
     "epoch": int,
     "step": int,
     "global_step": int,
@@ -187,7 +216,7 @@ _PARTS: dict[str, Any] = {
 }
 
 
-def check_identity(saved: Mapping[str, Any], given: Identity) -> None:
+def check_identity(saved: Saved, given: Identity) -> None:
     """Raises `UserError` for the first key with another value than in the checkpoint.
 
     Args:
@@ -212,7 +241,7 @@ def _spelt(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def nothing_left(saved: Mapping[str, Any], max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
+def nothing_left(saved: Saved, max_epochs: int, monitored: str | None, patience: int | None) -> str | None:
     """Says why a run has no step left to take from a checkpoint. None where it has.
 
     Args:
@@ -232,7 +261,7 @@ def nothing_left(saved: Mapping[str, Any], max_epochs: int, monitored: str | Non
 class Resume(Callback):
     """The start of a run at a checkpoint."""
 
-    def __init__(self, saved: dict[str, Any], identity: Identity, *, ends: bool = False) -> None:
+    def __init__(self, saved: Saved, identity: Identity, *, ends: bool = False) -> None:
         """Raises `UserError` where the run is not the run of the checkpoint.
 
         Args:
@@ -256,7 +285,7 @@ class Resume(Callback):
         that has done all epochs, or that `trainer.monitor` has ended, unless `ends`.
         """
         assert trainer.max_epochs is not None
-        epoch, step, steps = (self.saved[name] for name in ("epoch", "step", "global_step"))
+        epoch, step, steps = self.saved["epoch"], self.saved["step"], self.saved["global_step"]
         rule = monitor(trainer)
         watched = (None, None) if rule is None else (rule.name, rule.patience)
         left = nothing_left(self.saved, trainer.max_epochs, *watched)
@@ -288,12 +317,12 @@ class Resume(Callback):
                 )
 
 
-def restore_updates(own: Mapping[str, Any], trainer: L.Trainer) -> None:
+def restore_updates(own: RankState, trainer: L.Trainer) -> None:
     """Restores what steps left to later ones, from a state of `state`."""
     _updates(trainer).load_state_dict(own["updates"], trainer.optimizers[0])
 
 
-def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule, path: str) -> None:
+def restore_optimisation(own: RankState, trainer: L.Trainer, module: TrainingModule, path: str) -> None:
     """Restores optimisers, schedules and the strategy's state.
 
     Raises `UserError` for a state of other optimisers or schedules.
@@ -322,14 +351,14 @@ def restore_optimisation(own: Mapping[str, Any], trainer: L.Trainer, module: Tra
     restore_embedding(own, trainer, module)
 
 
-def restore_callbacks(own: Mapping[str, Any], trainer: L.Trainer) -> None:
+def restore_callbacks(own: RankState, trainer: L.Trainer) -> None:
     """Restores the states of callbacks, from a state of `state`."""
     for each in trainer.callbacks:  # type: ignore[attr-defined]
         if each.state_key in own["callbacks"]:
             each.load_state_dict(own["callbacks"][each.state_key])
 
 
-def restore_embedding(own: Mapping[str, Any], trainer: L.Trainer, module: TrainingModule) -> None:
+def restore_embedding(own: RankState, trainer: L.Trainer, module: TrainingModule) -> None:
     """Restores learned input rows and the state of their optimiser.
 
     Args:
@@ -341,7 +370,7 @@ def restore_embedding(own: Mapping[str, Any], trainer: L.Trainer, module: Traini
         module.embedding.load_state_dict(own["embedding"], trainer.optimizers[0])
 
 
-def _callbacks(trainer: L.Trainer) -> dict[str, Any]:
+def _callbacks(trainer: L.Trainer) -> dict[str, Kept]:
     """Returns the states of callbacks by key. Raises `UserError` for other data."""
     states = {each.state_key: each.state_dict() for each in trainer.callbacks}  # type: ignore[attr-defined]
     found = {key: state for key, state in states.items() if state}
@@ -383,11 +412,11 @@ def _set_position(trainer: L.Trainer, epoch: int, step: int, steps: int) -> None
 
 def _differs(module: TrainingModule) -> bool:
     """Says whether ranks hold different states."""
-    drifts = module.strategy.drifts or (module.sync is not None and module.sync.drifts)
-    return drifts or module.strategy.keeps_state or module.embedding is not None
+    drifts = module.strategy.steps.drift or (module.sync is not None and module.sync.drifts)
+    return drifts or module.strategy.steps.keep_state or module.embedding is not None
 
 
-def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
+def own_state(saved: Saved, module: TrainingModule) -> RankState:
     """Returns the part of this rank, where ranks differ.
 
     A worker that was lost goes on from the leader's part.
@@ -398,7 +427,7 @@ def own_state(saved: dict[str, Any], module: TrainingModule) -> dict[str, Any]:
     packed = workers[module.worker.comm.rank]
     if not len(packed):
         return saved | {"strategy": {}}
-    own: dict[str, Any] = checkpoint.unpack(packed)
+    own: RankState = checkpoint.unpack(packed)
     if own["shard"] != fingerprint(module.worker.shard):
         raise UserError(f"partition: workers of the checkpoint {saved['path']} had other nodes: cut the graph alike")
     return own

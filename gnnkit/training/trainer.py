@@ -84,7 +84,7 @@ def uses_ddp(sync: GradientSync, strategy: ExecutionStrategy, worker: Worker) ->
         worker: This rank.
     """
     comm = worker.comm
-    return sync.ddp and comm.is_process_group and comm.world_size > 1 and strategy.only_synchronises
+    return sync.ddp and comm.is_process_group and comm.world_size > 1 and strategy.steps.only_synchronise
 
 
 def _leave_constructors_alone() -> None:

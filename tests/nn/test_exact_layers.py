@@ -85,7 +85,7 @@ def answer(worker: Worker, make: Callable[[], ExecutionStrategy], model: nn.Modu
 def run(
     grid: Grid, make: Callable[[], ExecutionStrategy], model: nn.Module, sampler: Sampler | None, graph: Graph
 ) -> list[Answer]:
-    whole = make().reads_graph
+    whole = make().reads.graph
     return on_ranks(graph, grid, lambda each: answer(each, make, model), whole=whole, sampler=sampler)
 
 

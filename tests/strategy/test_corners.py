@@ -114,7 +114,7 @@ def check(graph: Graph, make: Callable[[int], ExecutionStrategy], sampler: Any, 
         chosen = functools.partial(make, size * THREE.world_size // grid.world_size)
         work = functools.partial(steps, make=chosen, model=MODELS[model])
         drawn = None if sampler is None else sampler()
-        found.append(on_ranks(graph, grid, work, whole=chosen().reads_graph, sampler=drawn))
+        found.append(on_ranks(graph, grid, work, whole=chosen().reads.graph, sampler=drawn))
     several, (one,) = found
     assert len(one[0]) > 0
     assert bool(torch.isfinite(one[0]).all())
@@ -193,7 +193,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("keys", OTHERS)
 def test_shares_of_every_kind_give_finite_steps_on_every_graph(keys: str, graph: str) -> None:
     strategy = functools.partial(PresetWorkload, **OTHERS[keys])
-    sampler = SAMPLERS["neighbor"]() if strategy().samples else None
+    sampler = SAMPLERS["neighbor"]() if strategy().reads.sampler else None
     work = functools.partial(steps, make=strategy, model=MODELS["gcn"])
     found = on_ranks(GRAPHS[graph], THREE, work, whole=True, sampler=sampler)
     assert len({len(parts) for parts, _, _ in found}) == 1

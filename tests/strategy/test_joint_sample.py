@@ -75,7 +75,7 @@ def together(strategy: ExecutionStrategy, model: nn.Module, sampler: Callable[[]
 
 
 def _reads(strategy: ExecutionStrategy) -> bool:
-    return strategy.reads_graph
+    return strategy.reads.graph
 
 
 def serial(model: nn.Module, sampler: Callable[[], Sampler], batch_size: int) -> Tensor:

@@ -310,7 +310,7 @@ def test_whole_runs_are_verified(tmp_path: Path, keys: dict[str, Any]) -> None:
 def test_a_strategy_says_which_data_it_reads() -> None:
     shared, mixed = IndividualSample(), IndividualSample(features="partitioned")
     apart: ExecutionStrategy = IndividualSample(topology="partitioned")
-    assert [(each.reads_graph, each.fetches) for each in (shared, mixed, apart)] == [
+    assert [(each.reads.graph, each.reads.from_owners) for each in (shared, mixed, apart)] == [
         (True, False),
         (True, True),
         (False, True),

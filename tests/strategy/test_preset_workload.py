@@ -37,11 +37,12 @@ from gnnkit.strategy import Batch, ExecutionStrategy, Measured, Worker
 from gnnkit.strategy.coverage import partner, weigh
 from gnnkit.strategy.preset_workload import PresetWorkload
 from gnnkit.strategy.resplit import reassign
-from gnnkit.strategy.share import Share
+from gnnkit.strategy.share import Share, in_neighbours
 from gnnkit.strategy.vertex_centric import VertexCentric
-from gnnkit.strategy.workload import Clusters
+from gnnkit.strategy.workload import Clusters, OneShare, Workload
 from gnnkit.sync import average_parameters
 from gnnkit.sync.all_reduce import AllReduce
+from gnnkit.task.link_prediction import LinkPrediction
 from gnnkit.task.node_classification import NodeClassification
 from gnnkit.testing import check_strategy
 from gnnkit.testing.graphs import CLASSES, WIDTH, check_graph, cut_signal_graph
@@ -86,8 +87,8 @@ def shards(graph: Graph, owner: tuple[int, ...]) -> Any:
 def worker(comm: Communicator, strategy: ExecutionStrategy, graph: Graph = GRAPH, owner: Ids | None = None) -> Worker:
     owner = OWNERS[comm.world_size] if owner is None else owner
     shard = shards(graph, tuple(owner.tolist()))[comm.rank]
-    sampler = NeighborSampler([-1, -1]) if strategy.samples else None
-    return Worker(comm, shard, torch.float64, 3, graph if strategy.reads_graph else None, sampler)
+    sampler = NeighborSampler([-1, -1]) if strategy.reads.sampler else None
+    return Worker(comm, shard, torch.float64, 3, graph if strategy.reads.graph else None, sampler)
 
 
 def make_model(kind: type[Any] = GCN, **keys: Any) -> Any:
@@ -130,6 +131,33 @@ def without_cut_edges(owner: Ids) -> Graph:
     return Graph(
         CSC.from_edges(csc.indices[kept], dst[kept], csc.num_nodes, weight), GRAPH.features, GRAPH.labels, GRAPH.split
     )
+
+
+class TwoHops(PresetWorkload):
+    """A workload of another package."""
+
+    def workload(self, nodes: Ids) -> Workload:
+        near = in_neighbours(GRAPH.csc, nodes)
+        return OneShare(
+            self.reader, nodes, np.concatenate([near, in_neighbours(GRAPH.csc, np.concatenate([nodes, near]))])
+        )
+
+
+def test_a_workload_of_your_own_goes_with_our_keys() -> None:
+    net = functools.partial(make_model, dropout=0.0)
+
+    def work(comm: Communicator) -> list[Tensor]:
+        makers = (TwoHops, VertexCentric, functools.partial(TwoHops, average="parameters", sync_every=1))
+        return [trained(make, comm, make_net=net)[0] for make in makers]
+
+    for found, exact, averaged in Threads.run(work, 3):
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-12)  # two layers read all edges
+        assert not torch.equal(averaged, found)
+    with pytest.raises(UserError, match="hands out rows of nodes only"):
+        LinkPrediction().check(TwoHops(), None)
+    for keys in ({"halo": "none"}, {"exchange_every": 1}, COVERAGE, CLUSTERS):
+        with pytest.raises(UserError, match=r"^strategy\.\w+=\w+: this strategy builds a share of its own"):
+            TwoHops(**keys)
 
 
 @pytest.mark.slow
@@ -347,10 +375,10 @@ def test_ranks_drift_between_averages_only() -> None:
         parameters = torch.stack([values for values, _ in Threads.run(run, 3)])
         assert bool((parameters != parameters[0]).any()) == drifts
     strategy = PresetWorkload(**KEYS["parameters"])
-    assert (strategy.drifts, strategy.only_synchronises) == (True, False)
-    assert not PresetWorkload().drifts
-    assert PresetWorkload().only_synchronises
-    assert PresetWorkload(sync_every=2).keeps_state
+    assert (strategy.steps.drift, strategy.steps.only_synchronise) == (True, False)
+    assert not PresetWorkload().steps.drift
+    assert PresetWorkload().steps.only_synchronise
+    assert PresetWorkload(sync_every=2).steps.keep_state
 
 
 def test_a_correcting_step_has_the_gradient_of_batches_with_the_cut_edges() -> None:

@@ -268,7 +268,7 @@ def test_a_planted_leak_looks_much_better_in_training_and_the_honest_batches_do_
     features = rng.normal(size=(1200, 16))
     graph, links = task.prepare(Graph.from_edges(src, dst, 1200, features=features).symmetrize())
     assert links is not None
-    reads = {"whole": strategy.reads_graph, "features": not strategy.fetches}
+    reads = {"whole": strategy.reads.graph, "features": not strategy.reads.from_owners}
     workers = make_workers(graph, Grid(1, 1, 1), sampler=FullSampler(num_hops=1), links=links, **reads)
     (honest,) = Threads.run(lambda comm: train_scores(workers(comm), task, copy.copy(strategy)), 1)
     monkeypatch.setattr(seeds, "without_pairs", lambda block, *_: block)

@@ -93,7 +93,7 @@ def of_one_rank(name: str, batch_size: int | None) -> Tensor:
 def test_ranks_compute_together_what_one_process_computes(name: str, strategy: str) -> None:
     task, graph = TASKS[name]
     make, sampler = STRATEGIES[strategy]
-    model, reads = make_model(graph, task), {"whole": make().reads_graph, "features": not make().fetches}
+    model, reads = make_model(graph, task), {"whole": make().reads.graph, "features": not make().reads.from_owners}
     forms: set[torch.dtype] = set()
     for ranks in (1, 3):
         if sampler is None:

@@ -14,6 +14,7 @@ import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.graph import Graph
+from gnnkit.strategy import Steps
 from gnnkit.training.joint import JointLoss
 
 BARE: dict[str, Any] = {"report": False, "logger": "none"}
@@ -25,7 +26,7 @@ def told(losses: list[tuple[float, float]], capfd: pytest.CaptureFixture[str]) -
 
     def work(comm: Communicator) -> None:
         joint = JointLoss()
-        strategy = SimpleNamespace(drifts=True, keeps_together="fewer steps")
+        strategy = SimpleNamespace(steps=Steps(drift=True), cure=lambda: "fewer steps")
         rows = comm.rank + 1
         for epoch, (own, together) in enumerate(losses):
             module: Any = SimpleNamespace(

@@ -110,8 +110,8 @@ def train(
     strategy = case.strategy()
     owner = (np.arange(GRAPH.num_nodes) * comm.world_size // GRAPH.num_nodes).astype(np.int32)
     shards = list(cut_all(GRAPH, Partition(owner, None, Grid(comm.world_size, 1, 1))))
-    graph = GRAPH if strategy.reads_graph else None
-    sampler = NeighborSampler([3, 3]) if strategy.samples else None
+    graph = GRAPH if strategy.reads.graph else None
+    sampler = NeighborSampler([3, 3]) if strategy.reads.sampler else None
     worker = Worker(comm, shards[comm.rank], torch.float32, 7, graph, sampler)
     model = Scheduled(case.interval, case.hidden)
     for number, parameter in enumerate(model.parameters()):

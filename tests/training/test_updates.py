@@ -26,7 +26,7 @@ from gnnkit.evaluation import Evaluation
 from gnnkit.leader.watch import Watch
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.settings import OPTIMIZERS
-from gnnkit.strategy import Batch, ExecutionStrategy, Update, Worker
+from gnnkit.strategy import Batch, ExecutionStrategy, Steps, Update, Worker
 from gnnkit.sync import GradientSync
 from gnnkit.sync.all_reduce import AllReduce
 from gnnkit.sync.leader import Leader
@@ -67,7 +67,7 @@ class Linear(L.LightningModule):
 class Scripted(ExecutionStrategy):
     """Rows and updates of each step as the test says: (update, rows of each rank)."""
 
-    only_synchronises, drifts, keeps_state = False, True, True
+    steps = Steps(only_synchronise=False, drift=True, keep_state=True)
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from gnnkit.jobs import dispatch
 from gnnkit.jobs import folder as run_folders
 from gnnkit.jobs.compare import measured
 from gnnkit.jobs.compare.table import Row, Table
-from gnnkit.jobs.compare.ways import Way, parse
+from gnnkit.jobs.compare.ways import Way, is_of_job, parse
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_comparison
 from gnnkit.jobs.sweep.job import DONE, FAILED, Outcome, SweepJob
@@ -25,7 +25,6 @@ from gnnkit.leader.result import Result
 from gnnkit.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.task import Task
 
-_OF_JOB = ("job", "output", "on_exists", "strategy", "seed")  # keys that the runs get from the job
 _MONITOR = "trainer.monitor"
 
 
@@ -48,7 +47,7 @@ class _Comparison:
         self.ways = parse(settings.compare.ways)
         self.seeds = [settings.seed + index for index in range(settings.compare.seeds)]
         self.task: Task = settings.task.create()
-        self.common = [text for text in order.overrides if not _is_of_job(key_of(text))]
+        self.common = [text for text in order.overrides if not is_of_job(key_of(text))]
         self.orders = {(way.name, seed): self._order(way, seed) for seed in self.seeds for way in self.ways}
         self.refused = self._refused()
 
@@ -172,7 +171,3 @@ def _check(order: Order) -> None:
         raise UserError("trainer.resume: the runs of job=compare begin anew, leave it out")
     if not order.source.trains:
         raise UserError(f"job=compare trains, and model={settings.model.name} is a program: choose a model")
-
-
-def _is_of_job(key: str) -> bool:
-    return key in _OF_JOB or key.partition(".")[0] == "compare"

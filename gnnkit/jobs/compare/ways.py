@@ -11,16 +11,7 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.redacted import override
 from gnnkit.ranges import shown
 
-_OF_JOB = (
-    "job",
-    "output",
-    "on_exists",
-    "compare",
-    "seed",
-    "strategy",
-    "runs",
-    "checkpoint",
-)  # keys that a run gets from the job
+_OF_JOB = ("job", "output", "on_exists", "seed", "strategy", "runs", "checkpoint")  # keys that a run gets from the job
 _OF_GRAPH = ("dataset", "task")  # sections that say what the figures mean
 _NAME_LENGTH = 80  # of a folder
 
@@ -76,9 +67,14 @@ def _split(text: str) -> list[str]:
         key = key_of(word)
         if "=" not in word:
             raise UserError(f"compare.ways: {shown(text)}: {shown(word)} must be KEY=VALUE")
-        if key.partition(".")[0] in _OF_GRAPH or key in _OF_JOB or key.startswith("compare."):
+        if key.partition(".")[0] in _OF_GRAPH or is_of_job(key):
             raise UserError(f"compare.ways: {shown(text)}: {key} is the same for all ways, leave it out of the way")
     return words
+
+
+def is_of_job(key: str) -> bool:
+    """Says whether the runs get a key from the job."""
+    return key in _OF_JOB or key.partition(".")[0] == "compare"
 
 
 def _covers(key: str, other: str) -> bool:

@@ -40,7 +40,7 @@ class Plan:
     @property
     def samples(self) -> bool:
         """Whether a step computes the neighbourhood of some training nodes only."""
-        return self.strategy().samples
+        return self.strategy().reads.sampler
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -62,9 +62,9 @@ def train(plan: Plan) -> Trained:
 
 def _worker(plan: Plan, graph: Graph, shards: list[Shard], peers: tuple[int, ...], comm: Communicator) -> Worker:
     strategy = plan.strategy()
-    if strategy.fetches:  # owners send features
+    if strategy.reads.from_owners:  # owners send features
         graph = replace(graph, features=np.empty((graph.num_nodes, 0), np.float32))
-    whole = graph if strategy.reads_graph else None
+    whole = graph if strategy.reads.graph else None
     return Worker(comm, shards[comm.rank], torch.float64, plan.seed, whole, copy.deepcopy(plan.sampler), peers=peers)
 
 

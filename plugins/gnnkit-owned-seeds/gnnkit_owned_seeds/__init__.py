@@ -9,7 +9,7 @@ from torch import nn
 from gnnkit.engine import BlockLayers, Pool, Tally, derive
 from gnnkit.graph import Split
 from gnnkit.ranges import MAX_COUNT, whole
-from gnnkit.strategy import Batch, ExecutionStrategy, Worker, weighing_sums
+from gnnkit.strategy import Batch, ExecutionStrategy, Reads, Worker, weighing_sums
 
 
 class OwnedSeeds(ExecutionStrategy):
@@ -19,8 +19,7 @@ class OwnedSeeds(ExecutionStrategy):
     neighbourhoods of a worker's seeds overlap there, so that a batch reads fewer rows.
     """
 
-    samples = True
-    reads_graph = True
+    reads = Reads(sampler=True, graph=True)
 
     def __init__(self, batch_size: int = 1024) -> None:
         self.batch_size = whole("strategy.batch_size", batch_size, 1, MAX_COUNT)

@@ -1,0 +1,90 @@
+"""One plugin by name, as a section of the configuration chooses it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnnkit import plugins
+from gnnkit.errors import UserError
+from gnnkit.ranges import shown
+from gnnkit.settings.values import expect_keys
+
+AUTO = "auto"  # a partition or a strategy that the leader chooses, a launcher that says so
+_OPEN = ("partition", "strategy", "launcher")  # sections that may be AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One plugin by name, with the arguments of the constructor."""
+
+    kind: str
+    name: str
+    arguments: Mapping[str, Any]
+    given: Any = None  # the plugin itself, where it comes from Python
+
+    @property
+    def origin(self) -> str:
+        """Where the plugin comes from, or Python for a given graph or model."""
+        names = plugins.parts(self.kind, self.name)
+        if not set(names) <= set(plugins.names(self.kind)):
+            return "Python"
+        points = [plugins.find(self.kind, name) for name in names]
+        return " and ".join(
+            f"{point.value} of {point.dist.name} {point.dist.version}" if point.dist else point.value
+            for point in points
+        )
+
+    def load(self) -> type[Any]:
+        """Imports the plugin's class."""
+        return plugins.load(self.kind, self.name)
+
+    def check(self, extra: Collection[str] = ()) -> None:
+        """Raises `UserError` for arguments that the constructor does not take.
+
+        `extra` names arguments that gnnkit adds.
+        """
+        plugins.check(self, extra)
+
+    def create(self, **extra: Any) -> Any:
+        """Makes the plugin. `extra` are arguments that gnnkit adds.
+
+        Copies a plugin that is given, because ranks may be threads.
+        """
+        return plugins.create(self, **extra) if self.given is None else copy.deepcopy(self.given)
+
+
+def choice_of(kind: str, config: Mapping[str, Any]) -> Choice:
+    """Looks up the plugin that one section names. Imports nothing."""
+    section = config[kind]
+    name = plugins.plugin_name(kind, section)
+    arguments = plugins.arguments_of(kind, section)
+    if name != AUTO or kind not in _OPEN:
+        for part in plugins.parts(kind, name):
+            plugins.find(kind, part)
+    elif kind == "strategy":
+        expect_keys("strategy", arguments, ())
+    elif kind == "launcher":
+        expect_keys("launcher", arguments, ("ask",))
+    return Choice(kind, name, arguments)
+
+
+def exchange_of(config: Mapping[str, Any]) -> Choice | None:
+    """Looks up the exchange. Raises `UserError` under strategy=auto."""
+    if config["exchange"] is None:
+        return None
+    choice = choice_of("exchange", config)
+    if config["strategy"].get("name") == AUTO:
+        raise UserError(f"exchange={choice.name}: strategy=auto chooses the exchange too, leave it out")
+    return choice
+
+
+def several_of(kind: str, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Looks up any number of plugins, each under its name in the section."""
+    for name, section in config[kind].items():
+        found = section.get("name") if isinstance(section, dict) else section
+        if not isinstance(section, dict) or found != name:
+            raise UserError(f"{kind}.{name}={shown(found)} must be a section with this name: choose {kind}={name}")
+    return tuple(choice_of(kind, {kind: section}) for section in config[kind].values())

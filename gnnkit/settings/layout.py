@@ -1,0 +1,44 @@
+"""The section `partition`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnnkit import plugins
+from gnnkit.errors import UserError
+from gnnkit.ranges import one_of, shown
+from gnnkit.settings.choice import AUTO, Choice, choice_of
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSettings:
+    """The owner of each node, and the process grid."""
+
+    nodes: Choice  # the partitioner
+    grid: str | list[int]  # 1d, 1.5d, 2d, 3d or [rows, cols, slices]
+    replication: int | None  # of grid 1.5d
+    border: str  # of `gnnkit.partition.border`
+
+
+def partition_of(config: Mapping[str, Any], workers: int) -> PartitionSettings:
+    from gnnkit.partition.border import NAMES
+    from gnnkit.partition.grid import make_grid
+
+    section = config["partition"]
+    grid, replication = section["grid"], section["replication"]
+    make_grid(grid, workers, replication)
+    if plugins.plugin_name("partition", section) == AUTO:
+        _check_auto(section)
+    return PartitionSettings(
+        choice_of("partition", config), grid, replication, one_of("partition.border", section["border"], NAMES)
+    )
+
+
+def _check_auto(section: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a key that `partition=auto` chooses itself."""
+    left: dict[str, Any] = {"grid": "1d", "replication": None, "border": "none", "options": {}}
+    for key, value in section.items():
+        if key != "nodes" and value != left.get(key):
+            raise UserError(f"partition.{key}={shown(value)}: partition=auto chooses this key itself, leave it out")

@@ -1,0 +1,125 @@
+"""How many ranks and threads a run has. Every `auto` is replaced here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnkit import plugins
+from gnnkit.errors import UserError
+from gnnkit.ranges import MAX_COUNT, num_cores, shown, switch, whole
+from gnnkit.settings.choice import AUTO, Choice
+
+if TYPE_CHECKING:
+    from gnnkit.launch.environment import StartedRank
+
+DEFAULT_WORKERS = 4
+MAX_WORKERS = 2**16
+MOST_EPOCHS_UNSEEN = 10  # between two evaluations, of trainer.check_val_every_n_epoch=auto
+
+
+def replace_auto(config: dict[str, Any], launcher: Choice, started: StartedRank | None) -> tuple[str, ...]:
+    """Replaces each `auto`. Returns notes for the user, one line each."""
+    gpus, notes = num_gpus(), []
+    servers = servers_of(plugins.arguments_of("sync", config["sync"]))
+    if config["parts"] is not None:
+        config["workers"] = _processes(config, started, servers)
+    elif started is not None:
+        config["workers"] = _started_workers(config["workers"], started.world_size, servers)
+    if config["workers"] == "auto":
+        config["workers"] = max(gpus - servers, 1) if gpus > 1 else DEFAULT_WORKERS
+        if started is None and gpus == 1:
+            notes.append(
+                f"workers=auto: {DEFAULT_WORKERS} workers on CPUs, one GPU stays idle: workers=1 comm=nccl uses it"
+            )
+    here = _ranks_here(num_ranks(config) + servers, started)
+    if config["threads"] == "auto":
+        config["threads"] = max(num_cores() // here, 1)
+    if config["comm"].get("name") == "auto":
+        usual = None if launcher.name == AUTO else launcher.load().comm
+        several = None if config["parts"] is None else "threads"
+        config["comm"]["name"] = several or usual or ("nccl" if gpus >= here else "gloo")
+    if config["trainer"]["progress_bar"] == "auto":
+        config["trainer"]["progress_bar"] = in_notebook() or (bool(sys.stderr) and sys.stderr.isatty())
+    switch("trainer.progress_bar", config["trainer"]["progress_bar"], what="auto, true or false")
+    if config["trainer"]["check_val_every_n_epoch"] == "auto":
+        epochs = whole("trainer.max_epochs", config["trainer"]["max_epochs"], 1, MAX_COUNT)
+        config["trainer"]["check_val_every_n_epoch"] = min(max(epochs // 10, 1), MOST_EPOCHS_UNSEEN)
+    return tuple(notes)
+
+
+def _ranks_here(ranks: int, started: StartedRank | None) -> int:
+    """Returns how many ranks this host has, as many in each process."""
+    return ranks if started is None else -(-ranks // started.world_size) * started.local_world_size
+
+
+def servers_of(arguments: Mapping[str, Any]) -> int:
+    """Returns `sync.servers`, 0 for a synchronisation without this key."""
+    return whole("sync.servers", arguments.get("servers", 0), 0, MAX_WORKERS)
+
+
+def num_ranks(config: Mapping[str, Any]) -> int:
+    """Returns the number of ranks that train: `parts`, else `workers`."""
+    if config["parts"] is None:
+        return count_of("workers", config["workers"], MAX_WORKERS)
+    return whole("parts", config["parts"], 1, MAX_WORKERS, what="null or a whole number")
+
+
+def _processes(config: Mapping[str, Any], started: StartedRank | None, servers: int) -> int:
+    """Returns the number of processes that hold the ranks.
+
+    Args:
+        config: The configuration, with `parts`.
+        started: This process's rank, where ranks were started before.
+        servers: Number of ranks that serve.
+    """
+    ranks = num_ranks(config) + servers
+    given = config["workers"]
+    if started is not None and given not in ("auto", started.world_size):
+        raise UserError(f"workers={shown(given)} but {started.world_size} processes were started")
+    if given == "auto":
+        given = min(ranks, num_cores()) if started is None else started.world_size
+    return whole("workers", given, 1, ranks, what="auto or a whole number, of processes that hold parts,")
+
+
+def _started_workers(workers: object, started: int, servers: int) -> int:
+    """Returns the number of workers among the ranks that were started.
+
+    Raises `UserError` for another number of workers.
+
+    Args:
+        workers: The value of the key, maybe `auto`.
+        started: Number of ranks.
+        servers: Number of ranks that serve.
+    """
+    serving = f", of which sync.servers={servers} serve" if servers else ""
+    if started <= servers or workers not in ("auto", started - servers):
+        raise UserError(f"workers={shown(workers)} but {started} ranks were started{serving}")
+    return started - servers
+
+
+def count_of(key: str, value: object, most: int) -> int:
+    """Reads a whole number from 1 on, which could be `auto`."""
+    return whole(key, value, 1, most, what="auto or a whole number")
+
+
+def num_gpus() -> int:
+    """Counts the GPUs that torch can use. Asks torch only if there is a driver."""
+    if not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def in_notebook() -> bool:
+    """Says whether a notebook shows what this process prints: lines, no display."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
+def in_ipython() -> bool:
+    """Says whether IPython or a notebook shows the errors of this process."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return shell() is not None

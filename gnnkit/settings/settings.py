@@ -1,0 +1,223 @@
+"""A checked configuration as typed values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gnnkit import plugins
+from gnnkit.config import JobFacts
+from gnnkit.errors import UserError
+from gnnkit.settings.choice import AUTO, Choice
+from gnnkit.settings.inputs import FeaturesSettings, LearnedSettings
+from gnnkit.settings.jobs import CompareSettings, InitSettings, LeaderSettings, LinkSettings, PlanSettings
+from gnnkit.settings.launchers import launcher_for, that_suits
+from gnnkit.settings.layout import PartitionSettings
+from gnnkit.settings.ranks import servers_of
+from gnnkit.settings.trainer import TrainerSettings
+
+if TYPE_CHECKING:
+    from gnnkit.launch.environment import StartedRank
+    from gnnkit.launcher import Launcher
+
+_USUAL_LOGGERS = ("tensorboard", "csv")  # of `conf/config.yaml`, chosen for every job
+FEW_EDGES = 500_000  # one worker is quicker. Measured up to 240,000 on two cores, with 2 and 4
+DEFAULT_TASK = "node_classification"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One job's configuration.
+
+    The partition or the strategy may be `AUTO` until the leader has decided. Nothing
+    else is `auto` any more.
+    """
+
+    job: JobFacts
+    inputs: str  # one of INPUTS
+    input_rows: str  # one of INPUT_ROWS, where `inputs` is "features"
+    features: FeaturesSettings  # read where `inputs` is "features"
+    embedding: int | None  # numbers of a learned row. None: rows are not learned
+    learned: LearnedSettings  # read where `inputs` is "learned"
+    seed: int
+    workers: int  # ranks that train, each with its part of the work
+    processes: int | None  # that hold the ranks, several in each. None: as the communicator does
+    threads: int  # of each rank
+    output: str | None  # the run folder
+    on_exists: str  # of ON_EXISTS: where the run folder holds a run
+    cache: Path | None  # where partitions and shards are kept. None: nowhere
+    memory: int | None  # bytes that job=import may take. None: a share of what is free
+    checkpoint: str | None  # the folder of the run that has trained, where the job reads one
+    write: tuple[str, ...]  # of WRITTEN
+    write_format: str  # one of FORMATS
+    dataset: Choice
+    partition: PartitionSettings
+    sampler: Choice | None  # None: nothing was chosen
+    strategy: Choice
+    exchange: Choice | None  # None: nothing was chosen
+    comm: Choice
+    timeout: float  # seconds that a rank waits for another
+    link: LinkSettings | None  # simulated between ranks
+    launcher: Choice
+    started: StartedRank | None  # this process's rank, where ranks were started before
+    sync: Choice
+    model: Choice
+    task: Choice
+    logger: tuple[Choice, ...]
+    callback: tuple[Choice, ...]
+    trainer: TrainerSettings
+    leader: LeaderSettings
+    plan: PlanSettings
+    compare: CompareSettings
+    init: InitSettings
+    composed: Mapping[str, Any]  # as plain data, for config.yaml
+    report: bool | Literal["live"] = True  # whether a training run leaves report.html, or serves it too
+    report_port: int = 0  # of report=live. 0: any
+    profile: bool = False  # whether a training run leaves trace.json
+    restarts: int = 0  # times that training goes on after ranks have died
+    runs: tuple[str, ...] = ()  # of job=report: the run folders
+    notes: tuple[str, ...] = ()  # lines for people, printed before the job
+    read_otherwise: tuple[str, ...] = ()  # lines on keys by which `dataset` is read otherwise than that of `checkpoint`
+    decided: Mapping[str, Any] | None = None  # the leader's decision for `auto`: why, and figures of each layout
+
+    def __post_init__(self) -> None:
+        if self.companions and not self.job.trains:
+            raise UserError(f"{self.companions[0]}: job={self.job} does not train: leave it out")
+
+    @property
+    def companions(self) -> list[str]:
+        """What was asked to accompany training, as on the command line."""
+        return [
+            *(f"callback={choice.name}" for choice in self.callback),
+            *(f"logger={choice.name}" for choice in self.logger if choice.name not in _USUAL_LOGGERS),
+            *(["profile=true"] if self.profile else []),
+            *([f"restarts={self.restarts}"] if self.restarts else []),
+            *(["leader.rebalance=true"] if self.leader.rebalance else []),
+        ]
+
+    @property
+    def draws_report(self) -> bool:
+        """Whether the run leaves `report.html`."""
+        return self.job.trains and bool(self.report)
+
+    @property
+    def serves_report(self) -> bool:
+        """Whether a page is served while the run trains."""
+        return self.job.trains and self.report == "live"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the leader has anything to decide that the job reads."""
+        strategy = (self.strategy.name,) if self.job.reads_strategy else ()
+        return AUTO in (self.partition.nodes.name, *strategy)
+
+    def create_strategy(self) -> Any:
+        """Makes the strategy, with the chosen exchange.
+
+        Raises `UserError` for an exchange where the strategy takes none.
+        """
+        takes = "exchange" in inspect.signature(self.strategy.load()).parameters
+        exchange = None if self.exchange is None else self.exchange.create()
+        if exchange is not None and not takes:
+            raise UserError(
+                f"exchange={self.exchange.name}: strategy={self.strategy.name} has no exchange to choose, leave it out"  # type: ignore[union-attr]
+            )
+        return self.strategy.create(exchange=exchange) if takes else self.strategy.create()
+
+    def create_launcher(self, *, beside: bool = False) -> Launcher:
+        """Makes the launcher of the ranks. Imports the communicator.
+
+        Raises `UserError` where the launcher starts no ranks, or none of this kind.
+
+        Args:
+            beside: Whether the ranks measure on this machine, beside those of the run.
+        """
+        in_threads, processes = self.comm.load().in_threads, self.processes
+        if processes is not None and not in_threads:
+            raise UserError(
+                f"parts={self.workers}: comm={self.comm.name} has one rank in each process, and comm=threads several: "
+                "leave comm or parts out"
+            )
+        choice = self.launcher
+        if choice.name == AUTO or (beside and self.started is not None):
+            choice = that_suits(choice, self.comm.name, in_threads and processes in (None, 1), beside)
+        launcher = launcher_for(choice, "ranks")
+        if processes is not None:
+            if launcher.in_one_process and processes > 1:
+                raise UserError(
+                    f"launcher={choice.name} has all ranks in one process, and workers={processes}: leave launcher out"
+                )
+            return launcher
+        if in_threads and self.started is not None and not beside:
+            raise UserError(f"comm={self.comm.name} makes its ranks itself, but ranks were started: choose another one")
+        if in_threads != launcher.in_one_process:
+            one, each = ("comm", "launcher") if in_threads else ("launcher", "comm")
+            raise UserError(
+                f"{one}={getattr(self, one).name} has all ranks in one process, and {each}={getattr(self, each).name} "
+                f"each in its own: leave {each} out"
+            )
+        return launcher
+
+    @property
+    def cut(self) -> Mapping[str, Any]:
+        """The composed configuration, in which `workers` is the number of parts."""
+        return {**self.composed, "workers": self.workers}
+
+    @property
+    def workers_here(self) -> int:
+        """Number of workers of this host."""
+        if self.started is None:
+            return self.workers
+        in_each = -(-self.world_size // self.started.world_size)
+        return min(in_each * self.started.local_world_size, self.workers)
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether ranks are still to be started, and compute on CPUs."""
+        return self.started is None and self.comm.name != "nccl"
+
+    @property
+    def servers(self) -> int:
+        """Number of ranks beyond the workers, which serve the synchronisation."""
+        return servers_of(self.sync.arguments)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: the workers, and after them the servers."""
+        return self.workers + self.servers
+
+
+def with_choice(settings: Settings, choice: Choice) -> Settings:
+    """Puts another plugin in the place of the configured one."""
+    composed = {**settings.composed, choice.kind: {"name": choice.name, **choice.arguments}}
+    changed: dict[str, Any] = {choice.kind: choice, "composed": composed}
+    return replace(settings, **changed)
+
+
+def with_given(settings: Settings, kind: str, objects: Mapping[str, Any]) -> Settings:
+    """Adds plugins from Python to those that are configured.
+
+    Args:
+        settings: The configuration.
+        kind: One of `plugins.SEVERAL`.
+        objects: The plugins by name.
+    """
+    more = tuple(Choice(kind, name, {}, each) for name, each in objects.items())
+    section = {**settings.composed[kind], **{choice.name: {"name": choice.name} for choice in more}}
+    changed: dict[str, Any] = {
+        kind: (*getattr(settings, kind), *more),
+        "composed": {**settings.composed, kind: section},
+    }
+    return replace(settings, **changed)
+
+
+def with_partition(settings: Settings, partition: PartitionSettings) -> Settings:
+    """Puts another layout in the place of the configured one."""
+    keys = {"grid": partition.grid, "replication": partition.replication, "border": partition.border}
+    rest = {key: value for key, value in partition.nodes.arguments.items() if key in plugins.PARTITION_KEYS}
+    options = {key: value for key, value in partition.nodes.arguments.items() if key not in rest}
+    section = {"nodes": partition.nodes.name, **keys, "options": options, **rest}
+    return replace(settings, partition=partition, composed={**settings.composed, "partition": section})
