@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gnnkit.checks import Array, one_line
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 
@@ -30,7 +31,6 @@ class Dataset(ABC):
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
-    in_pieces: ClassVar[bool] = False  # whether `job=import` reads the files piece by piece
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
 
     @property
@@ -46,6 +46,14 @@ class Dataset(ABC):
         Default: none.
         """
         return {}
+
+    def in_pieces(self) -> GraphPieces | None:
+        """Returns the graph in pieces, for `job=import`, and opens no file so far.
+
+        The pieces have the edges, rows and labels of `load`. Default: None, as the
+        graph is read as a whole.
+        """
+        return None
 
     @abstractmethod
     def load(self) -> Graph:

@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from gnnkit.checks import one_line, whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.features import without_gaps
@@ -70,8 +71,6 @@ class EdgeFolder(Dataset):
     Tables have at most 16,384 columns.
     """
 
-    in_pieces = True
-
     def __init__(
         self,
         root: str,
@@ -117,6 +116,11 @@ class EdgeFolder(Dataset):
         self.seed = whole("dataset.seed", seed, 0)
         self.ends, self.id, self.label = (src, dst), id, label
         self.ignore = _names("dataset.ignore", ignore)
+
+    def in_pieces(self) -> GraphPieces:
+        from gnnkit.dataset.importing.tables import TablePieces  # reads `EdgeFolder`
+
+        return TablePieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

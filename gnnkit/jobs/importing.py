@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gnnkit.dataset.importing.graph import files_of
+from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.partition import held
@@ -26,8 +26,8 @@ from gnnkit.store.manifest import shaping
 _CUT = "job=partition dataset={s.dataset.name} does so in memory"
 # What job=import refuses, by message.
 REFUSED: Mapping[str, Callable[[Settings], object]] = {
-    "job=import reads dataset=edges piece by piece, and dataset={s.dataset.name} as a whole: use job=partition": lambda s: (
-        not s.dataset.load().in_pieces
+    "dataset={s.dataset.name} is read as a whole, and job=import reads data sets piece by piece: use job=partition": lambda s: (
+        s.dataset.create().in_pieces() is None
     ),
     "partition.nodes={s.partition.nodes.name}: job=import knows no edges when it chooses owners: choose contiguous, "
     f"hash, random or stored, {_CUT}": lambda s: s.partition.nodes.name == AUTO or s.partition.nodes.load().reads_edges,
@@ -92,8 +92,10 @@ def unchanged(order: Order) -> Result | None:
 def asked_of(order: Order) -> str:
     """Hashes the keys that shape the store, and what tells the data apart."""
     settings = order.settings
-    sources = files_of(settings.dataset.create())
-    stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in sources]
+    pieces = settings.dataset.create().in_pieces()
+    assert pieces is not None  # others are refused before
+    with blame(f"dataset.root={pieces.root}"):
+        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in pieces.files]
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
     asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,130 @@
+"""Data sets of other forms give the same graph in pieces as when read as a whole."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gnnkit.dataset import pieces
+from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.graphsaint import GraphSaint
+from gnnkit.dataset.importing.graph import import_graph
+from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.npz import Npz
+from gnnkit.dataset.pieces import Room
+from gnnkit.dataset.saved import Saved
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph
+from tests.folders import digests_of, saint
+
+N, M = 50, 300
+Rng = np.random.Generator
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a few edges and rows make several pieces."""
+    monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
+    monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
+    monkeypatch.setattr(pieces, "_MOST_ROWS", 9)
+
+
+def imported(dataset: Dataset, work: Path) -> dict[str, str]:
+    work.mkdir()
+    graph = dataset.in_pieces()
+    assert graph is not None
+    assert graph.files
+    with warnings.catch_warnings(record=True):
+        found = import_graph(graph, work, Room(1 << 26, 1, bucket=60), Journal(work, "asked"), Teller(quiet=True))
+    return digests_of(found)
+
+
+def whole(dataset: Dataset, folder: Path) -> dict[str, str]:
+    with warnings.catch_warnings(record=True):
+        dataset.load().save(folder)
+    return digests_of(folder)
+
+
+def matrix(rng: Rng, weight: Any = None) -> sp.csr_matrix:
+    ends = np.unique(rng.integers(0, N - 3, (2, M)), axis=1)
+    values = np.ones(ends.shape[1], np.float32) if weight is None else weight(ends.shape[1])
+    return sp.csr_matrix((values, ends), (N, N))
+
+
+def saint_folder(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    weight = rng.random if keys.pop("weighted", False) else None
+    classes = {str(v): int(c) for v, c in enumerate(rng.integers(0, 4, N))}
+    saint(folder, classes, {"tr": [0, 3], "va": [4], "te": [2, 7]}, matrix(rng, weight))
+    np.save(folder / "feats.npy", rng.normal(size=(N, 3)))
+    return GraphSaint(str(folder), **keys)
+
+
+def planetoid(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    folder.mkdir()
+    counts = rng.multinomial(M, np.ones(N) / N)
+    masks = dict(zip(("train_mask", "val_mask", "test_mask"), np.arange(N) % 4 == np.arange(3)[:, None], strict=True))
+    fields = {"indptr": np.concatenate([[0], np.cumsum(counts)]), "indices": rng.integers(0, N, M)}
+    fields |= {"weight": rng.random(M), "x": rng.normal(size=(N, 4)).astype(np.float32), "y": rng.integers(0, 3, N)}
+    np.savez_compressed(folder / "graph.npz", **fields, **({} if "split" in keys else masks))
+    return Npz(str(folder / "graph.npz"), **keys)
+
+
+def gnn_benchmark(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    folder.mkdir()
+    made = matrix(rng)
+    fields = {f"adj_{name}": getattr(made, name) for name in ("indptr", "indices", "data", "shape")}
+    np.savez(folder / "graph.npz", attr=rng.normal(size=(N, 4)), labels=rng.integers(0, 3, N), **fields)
+    return Npz(str(folder / "graph.npz"), **keys)
+
+
+def saved(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    graph = Graph.from_edges(
+        *rng.integers(0, N, (2, M)),
+        N,
+        features=rng.normal(size=(N, 3)),
+        labels=rng.integers(0, 3, N),
+        weight=rng.random(M),
+        edge_features=rng.normal(size=(M, 2)),
+        coordinates=rng.normal(size=(N, 2)),
+        class_names=["a", "b", "c"],
+        node_ids=[f"node {v}" for v in range(N)],
+        feature_names=["x", "y", "z"],
+        edge_feature_names=["length", "age"],
+        node_types=[("person", 20), ("town", N - 20)],
+    )
+    graph.save(folder)
+    return Saved(str(folder), **keys)
+
+
+def unsorted(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    """A graph whose edges of a destination are in no order, and whose ids are int64."""
+    csc = CSC(np.arange(0, M + 1, M // N), rng.integers(0, N, M))
+    Graph(csc, np.empty((N, 0)), np.full(N, -1), np.zeros(N, np.int8)).save(folder)
+    return Saved(str(folder), **keys)
+
+
+FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
+    (saint_folder, {}),
+    (saint_folder, {"symmetrize": True, "weighted": True, "row_normalize": True}),
+    (planetoid, {}),
+    (planetoid, {"symmetrize": True, "split": [0.5, 0.2, 0.2], "seed": 4}),
+    (gnn_benchmark, {"row_normalize": True}),
+    (saved, {"split": [0.5, 0.25, 0.25]}),
+    (saved, {"symmetrize": True}),
+    (unsorted, {}),
+    (unsorted, {"symmetrize": True}),
+]
+
+
+@pytest.mark.parametrize(("write", "keys"), FORMS, ids=[f"{write.__name__}-{len(keys)}" for write, keys in FORMS])
+def test_the_pieces_are_those_of_the_whole_graph(
+    write: Callable[..., Dataset], keys: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = write(tmp_path / "data", np.random.default_rng(len(keys)), **keys)
+    assert imported(dataset, tmp_path / "work") == whole(dataset, tmp_path / "whole")
