@@ -24,6 +24,7 @@ _PIECE_BYTES = 120  # of an edge in such a piece
 _SORT_BYTES = 64  # of an edge in a bucket that is sorted
 _NODE_BYTES = 40  # of labels and splits, while these are checked and drawn
 _MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges
+_INT32 = 2**31
 _MOST_ROWS, _CELLS = 1 << 16, 1 << 20  # rows and numbers of features that are read at once
 
 
@@ -194,6 +195,16 @@ def pieces_of(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     step = Room.rows(int(np.prod(rows.shape[1:])))
     for first in range(0, max(len(rows), 1), step):
         yield rows[first : first + step]
+
+
+def list_positions(first: int, count: int) -> Ids:  # [count]
+    """Returns the positions of edges in their list, in the type that `Graph` keeps.
+
+    Args:
+        first: position of the first edge.
+        count: number of edges.
+    """
+    return np.arange(first, first + count, dtype=np.int32 if first + count < _INT32 else np.int64)
 
 
 def check_ends(piece: EdgePiece, num_nodes: int, first: int) -> None:

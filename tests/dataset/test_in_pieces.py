@@ -17,11 +17,12 @@ from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.npz import Npz
+from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.pieces import Room
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
-from tests.folders import digests_of, saint
+from tests.folders import digests_of, ogb, saint, table
 
 N, M = 50, 300
 Rng = np.random.Generator
@@ -109,6 +110,29 @@ def unsorted(folder: Path, rng: Rng, **keys: Any) -> Dataset:
     return Saved(str(folder), **keys)
 
 
+def ogb_tables(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    n, floats = 3, keys.pop("floats", True)
+    edges = rng.integers(0, n, (40, 2))
+    rows = rng.normal(size=(40, 2)).round(3) if floats else rng.integers(0, 9, (40, 2))
+    features = rng.normal(size=(n, 3)).round(4) if floats else rng.integers(0, 2, (n, 3))
+    tables = {"edge": edges, "edge_feat": rows, "node_feat": features, "num_edge_list": [[40]]}
+    ogb(folder, **tables)
+    table(folder / "mapping/labelidx2category.csv.gz", [[i, f"kind {i}"] for i in range(5)], "label,kind")
+    table(folder / "mapping/nodeidx2paperid.csv.gz", [[0, 96], [1, 39], [2, 11]], "node idx,paper id")
+    return Ogb(str(folder), **keys)
+
+
+def ogb_arrays(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    ogb(folder, edge=None, node_feat=None, node_label=None, num_node_list=None, num_edge_list=None)
+    (folder / "raw").mkdir()
+    ends = rng.integers(0, 3, (2, 40))
+    fields = {"edge_index": np.asfortranarray(ends) if keys.pop("fortran", False) else ends}
+    fields |= {"node_feat": rng.random((3, 2)), "edge_feat": rng.random((40, 1)), "num_nodes_list": np.array([3])}
+    np.savez_compressed(folder / "raw/data.npz", **fields, num_edges_list=np.array([40]))
+    np.savez(folder / "raw/node-label.npz", node_label=np.array([[1.0], [0.0], [1.0]]))
+    return Ogb(str(folder), **keys)
+
+
 FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (saint_folder, {}),
     (saint_folder, {"symmetrize": True, "weighted": True, "row_normalize": True}),
@@ -119,6 +143,10 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (saved, {"symmetrize": True}),
     (unsorted, {}),
     (unsorted, {"symmetrize": True}),
+    (ogb_tables, {"add_inverse_edge": True}),
+    (ogb_tables, {"add_inverse_edge": False, "symmetrize": True, "floats": False}),
+    (ogb_arrays, {"add_inverse_edge": False, "row_normalize": True}),
+    (ogb_arrays, {"add_inverse_edge": True, "fortran": True, "symmetrize": True}),
 ]
 
 

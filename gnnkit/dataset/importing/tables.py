@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from gnnkit.checks import Array
 from gnnkit.dataset.edges import TABLES, EdgeFolder, find_table, parts_of
 from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
-from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, mapped_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Labels
 from gnnkit.graph.ids import IdTable
@@ -113,8 +113,7 @@ class TablePieces(GraphPieces):
                     table.check_range(name, ids, high)
             features = table.rows(others)
             self._names.setdefault("edges", table.column_names(others))
-            positions = np.arange(first, first + len(src), dtype=np.int32 if first + len(src) < _INT32 else np.int64)
-            yield EdgePiece(table.name, src, dst, self._weight(table), features, positions)
+            yield EdgePiece(table.name, src, dst, self._weight(table), features, list_positions(first, len(src)))
             first += len(src)
 
     def _weight(self, table: Table) -> Floats | None:
