@@ -260,6 +260,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
     needed = {
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
+        "graphbolt": ["dataset.root=folder"],
         "graphsaint": ["dataset.root=folder"],
         "ogb": ["dataset.root=folder"],
         "saved": ["dataset.root=folder"],

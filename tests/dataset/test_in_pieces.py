@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from gnnkit.dataset import pieces
 from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.graphbolt import GraphBolt
 from gnnkit.dataset.graphsaint import GraphSaint
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
@@ -22,7 +23,7 @@ from gnnkit.dataset.pieces import Room
 from gnnkit.dataset.saved import Saved
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
-from tests.folders import digests_of, ogb, saint, table
+from tests.folders import digests_of, graphbolt_folder, ogb, saint, table
 
 N, M = 50, 300
 Rng = np.random.Generator
@@ -133,6 +134,11 @@ def ogb_arrays(folder: Path, rng: Rng, **keys: Any) -> Dataset:
     return Ogb(str(folder), **keys)
 
 
+def graphbolt(folder: Path, rng: Rng, **keys: Any) -> GraphBolt:
+    graphbolt_folder(folder, rng, keys.pop("form", "numpy"))
+    return GraphBolt(str(folder), **keys)
+
+
 FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (saint_folder, {}),
     (saint_folder, {"symmetrize": True, "weighted": True, "row_normalize": True}),
@@ -143,6 +149,8 @@ FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
     (saved, {"symmetrize": True}),
     (unsorted, {}),
     (unsorted, {"symmetrize": True}),
+    (graphbolt, {}),
+    (graphbolt, {"form": "csv", "symmetrize": True, "ignore": ["age", "length"]}),
     (ogb_tables, {"add_inverse_edge": True}),
     (ogb_tables, {"add_inverse_edge": False, "symmetrize": True, "floats": False}),
     (ogb_arrays, {"add_inverse_edge": False, "row_normalize": True}),
