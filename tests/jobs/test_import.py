@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, importing
 from gnnkit.settings import settle
-from tests.folders import digests_of
+from tests.folders import digests_of, graphbolt_folder, ogb, saint
 from tests.runs import BARE
 
 N, M = 60, 500
@@ -79,6 +81,38 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
     stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("imported", "cut")]
     assert {key for key in stores[0] if stores[0][key] != stores[1][key]} == {"sha256", "asked"}
     assert not (tmp_path / "imported/import").exists()
+
+
+def ogb_folder(folder: Path) -> dict[str, Any]:
+    return {"name": "ogb", "root": str(ogb(folder / "ogbn_arxiv")), "symmetrize": True}
+
+
+def saint_folder(folder: Path) -> dict[str, Any]:
+    return {"name": "graphsaint", "root": str(saint(folder / "saint"))}
+
+
+def graphbolt(folder: Path) -> dict[str, Any]:
+    graphbolt_folder(folder / "bolt", np.random.default_rng(0))
+    return {"name": "graphbolt", "root": str(folder / "bolt"), "symmetrize": True}
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    EdgeFolder(str(tables(folder / "tables")), symmetrize=True).load().save(folder / "saved")
+    return {"name": "saved", "root": str(folder / "saved")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [ogb_folder, saint_folder, graphbolt, saved])
+def test_other_data_sets_are_imported_to_the_same_store(
+    form: Callable[[Path], dict[str, Any]], tmp_path: Path
+) -> None:
+    dataset = form(tmp_path)
+    keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}
+    for job in ("import", "partition"):
+        gnnkit.train(job=job, strategy="individual_sample", folder=tmp_path / job, **keys)
+    assert made(tmp_path / "import") == made(tmp_path / "partition")
+    stores = [json.loads((tmp_path / job / "store.json").read_bytes()) for job in ("import", "partition")]
+    assert {key for key in stores[0] if stores[0][key] != stores[1][key]} <= {"sha256", "asked"}
 
 
 @pytest.mark.slow
