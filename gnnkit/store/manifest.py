@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
 FILE = "store.json"  # in the folder of the store, written last
+NODE_IDS = "node_ids.npy"  # there too, where the user's ids are not 0, 1, ...
 PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
 _OF_FEATURES = ("scale", "fill", "text")  # of the section `features`. Others say where a run keeps rows

@@ -67,10 +67,13 @@ def made(folder: Path) -> dict[str, str]:
         {"partition": "1d", "workers": 3},
         {"partition": "hash", "workers": 4, "wide": 100.0},
         {"partition": "random", "workers": 2, "inputs": "degree"},
+        {"partition": "ldg", "workers": 3},
+        {"partition": {"name": "fennel", "options": {"passes": 2}}, "workers": 2},
+        {"partition": {"name": "buffered", "options": {"buffer": 16}}, "workers": 3},
         {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
         {"workers": 2, "features": {"scale": "row"}, "ids": False},
     ],
-    ids=["ranges", "hash, scaled", "random, degrees", "one worker", "rows that add up to 1"],
+    ids=["ranges", "hash, scaled", "random, degrees", "ldg", "fennel", "buffered", "one worker", "rows that add up to 1"],
 )
 def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], tmp_path: Path) -> None:
     shape = {name: keys.pop(name) for name in ("ids", "wide") if name in keys}
@@ -112,6 +115,25 @@ def test_other_data_sets_are_imported_to_the_same_store(
         gnnkit.train(job=job, strategy="individual_sample", folder=tmp_path / job, **keys)
     assert made(tmp_path / "import") == made(tmp_path / "partition")
     stores = [json.loads((tmp_path / job / "store.json").read_bytes()) for job in ("import", "partition")]
+    assert {key for key in stores[0] if stores[0][key] != stores[1][key]} <= {"sha256", "asked"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+@pytest.mark.parametrize(
+    "keys", [{}, {"inputs": "degree"}, {"inputs": "learned"}], ids=["", "degree", "learned"]
+)
+def test_a_store_that_is_cut_anew_is_the_store_of_the_data(
+    strategy: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    data, keys = tables(tmp_path / "data", wide=100.0), {"strategy": strategy, **keys}
+    run("import", data, tmp_path / "first", partition="hash", workers=3, **keys)
+    shape: dict[str, Any] = {"partition": "ldg", "workers": 2, "cache": False}
+    store = {"name": "store", "root": str(tmp_path / "first")}
+    gnnkit.train(job="partition", dataset=store, folder=tmp_path / "again", **shape, strategy=strategy)
+    run("partition", data, tmp_path / "new", **shape, **keys)
+    assert made(tmp_path / "again") == made(tmp_path / "new")
+    stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("again", "new")]
     assert {key for key in stores[0] if stores[0][key] != stores[1][key]} <= {"sha256", "asked"}
 
 
@@ -166,7 +188,7 @@ def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 REFUSED = [
     ["dataset=pystdlib"],
-    ["partition=ldg"],
+    ["partition=balanced"],
     ["partition=2d"],
     ["partition.border=min_words"],
     ["input_rows=sparse"],
@@ -184,7 +206,8 @@ def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str
     order = Order(settle(compose(["job=import", "strategy=auto", *data, *overrides])))
     with pytest.raises(UserError) as raised:
         dispatch.check(order)
-    assert str(raised.value) == message.format(s=order.settings)
+    told = message.format(s=order.settings, data=f"dataset={order.settings.dataset.name}")
+    assert str(raised.value) == told
 
 
 def test_memory_is_read_by_an_import_only() -> None:

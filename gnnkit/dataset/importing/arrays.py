@@ -173,10 +173,7 @@ class SavedPieces(CompressedPieces):
 
     @cached_property
     def _matrix(self) -> Compressed:
-        arrays, _ = self._saved
-        fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions"}
-        others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
-        return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
+        return matrix_of(self._saved[0])
 
     def edge_feature_names(self) -> Sequence[str] | None:
         return self._saved[1].get("edge_feature_names")
@@ -281,6 +278,13 @@ class GraphSaintPieces(CompressedPieces):
 
     def features(self, room: Room) -> Iterator[Floats]:
         return mapped_rows(self.root / "feats.npy")
+
+
+def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
+    """Returns the edges of a saved graph, whose arrays are mapped."""
+    fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions"}
+    others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
+    return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
 
 
 def by_source(place: str, fields: Arrays, prefix: str, data: str) -> Compressed:
