@@ -84,8 +84,9 @@ class EdgePiece:
 
     def behind(self, count: int) -> EdgePiece:
         """Returns the edges behind the first ones."""
-        cut = [None if each is None else each[count:] for each in (self.weight, self.features, self.positions)]
-        return EdgePiece(self.place, self.src[count:], self.dst[count:], *cut)
+        others = {name: getattr(self, name) for name in ("weight", "features", "positions")}
+        cut = {name: None if rows is None else rows[count:] for name, rows in others.items()}
+        return EdgePiece(self.place, self.src[count:], self.dst[count:], **cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,9 @@ class GraphPieces(ABC):
     row_normalize: bool = False  # divide each row of features by its sum
     shares: Sequence[float] | None = None  # of labelled nodes that train, validate and test, where none do so far
     seed: int = 0  # of this draw
-    # Whether edges come in ascending order of destinations, and keep this order if none are added. Otherwise
-    # the edges of a destination are sorted by source, and equal ones by their place.
+    # Whether edges come in ascending order of destinations, and keep this order if none
+    # are added. Otherwise the edges of a destination are sorted by source, and equal
+    # ones by their place.
     in_order: bool = False
 
     def __init__(self, root: Path) -> None:
@@ -191,7 +193,7 @@ def mapped_rows(path: Path) -> Iterator[npt.NDArray[Any]]:
 
 
 def pieces_of(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yields rows of an array, some at a time. One piece without rows if it has none."""
+    """Yields rows of an array, some at a time. An array without rows is one piece."""
     step = Room.rows(int(np.prod(rows.shape[1:])))
     for first in range(0, max(len(rows), 1), step):
         yield rows[first : first + step]

@@ -90,7 +90,7 @@ class ZippedRows:
     begin: int  # of the numbers, in bytes
 
     def flat(self, step: int, first: int = 0, last: int | None = None) -> Iterator[Array]:
-        """Yields the numbers `first` to `last` in the order of the file, `step` at once.
+        """Yields numbers `first` to `last` in the order of the file, `step` at once.
 
         Raises `UserError` for a damaged file.
         """

@@ -20,8 +20,8 @@ from gnnkit.leader.folder import WORK
 from gnnkit.leader.importing import imported, told_disk
 from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
-from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
 from gnnkit.leader.stored import differing
+from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
 from gnnkit.store.manifest import Manifest, shaping
 
 _CUT = "job=partition {data} does so in memory"
@@ -32,7 +32,8 @@ REFUSED: Mapping[str, Callable[[Settings], object]] = {
     ),
     "partition.nodes={s.partition.nodes.name}: job=import reads no edge at random when it chooses owners: choose "
     f"contiguous, hash, random, stored, ldg, fennel or buffered, {_CUT}": lambda s: (
-        s.partition.nodes.name == AUTO or (s.partition.nodes.load().reads_edges and not s.partition.nodes.load().streams)
+        s.partition.nodes.name == AUTO
+        or (s.partition.nodes.load().reads_edges and not s.partition.nodes.load().streams)
     ),
     f"partition.grid={{s.partition.grid}}: job=import cuts for partition.grid=1d, {_CUT}": lambda s: (
         s.partition.grid != "1d"

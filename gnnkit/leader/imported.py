@@ -73,7 +73,7 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
 
 
 def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
-    """Cuts the nodes, with the edges of the mapped graph where the partitioner reads these.
+    """Cuts the nodes, with the mapped edges where the partitioner reads these.
 
     Raises `UserError` for too little memory.
     """

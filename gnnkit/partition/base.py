@@ -14,7 +14,6 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.grid import Grid
 
-
 _STREAM_BYTES = 32  # of memory for each node, where edges are read as a stream
 
 

@@ -20,9 +20,9 @@ def check_dataset(dataset: Dataset) -> Graph:
     """Checks the graph of a data set, and returns it.
 
     `load` returns a `Graph` with a node and float features. Where nodes are in use, one
-    of them trains. A second call returns the same bits, and so do the pieces of `in_pieces`,
-    where there are any and these raise no `UserError`. Raises `AssertionError` for the
-    first broken promise.
+    of them trains. A second call returns the same bits, and so do the pieces of
+    `in_pieces`, where there are any and these raise no `UserError`. Raises
+    `AssertionError` for the first broken promise.
     """
     graph = dataset.load()
     assert isinstance(graph, Graph), f"load returned a {type(graph).__name__}, not a Graph"

@@ -19,8 +19,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset import pieces
+from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.pieces import Room

@@ -21,7 +21,6 @@ from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.ogb import Ogb
 from gnnkit.dataset.pieces import Room
 from gnnkit.dataset.saved import Saved
-from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from tests.folders import digests_of, graphbolt_folder, ogb, saint, table
 

@@ -73,7 +73,16 @@ def made(folder: Path) -> dict[str, str]:
         {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
         {"workers": 2, "features": {"scale": "row"}, "ids": False},
     ],
-    ids=["ranges", "hash, scaled", "random, degrees", "ldg", "fennel", "buffered", "one worker", "rows that add up to 1"],
+    ids=[
+        "ranges",
+        "hash, scaled",
+        "random, degrees",
+        "ldg",
+        "fennel",
+        "buffered",
+        "one worker",
+        "rows that add up to 1",
+    ],
 )
 def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], tmp_path: Path) -> None:
     shape = {name: keys.pop(name) for name in ("ids", "wide") if name in keys}
@@ -106,9 +115,7 @@ def saved(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [ogb_folder, saint_folder, graphbolt, saved])
-def test_other_data_sets_are_imported_to_the_same_store(
-    form: Callable[[Path], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
     dataset = form(tmp_path)
     keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}
     for job in ("import", "partition"):
@@ -120,12 +127,8 @@ def test_other_data_sets_are_imported_to_the_same_store(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
-@pytest.mark.parametrize(
-    "keys", [{}, {"inputs": "degree"}, {"inputs": "learned"}], ids=["", "degree", "learned"]
-)
-def test_a_store_that_is_cut_anew_is_the_store_of_the_data(
-    strategy: str, keys: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("keys", [{}, {"inputs": "degree"}, {"inputs": "learned"}], ids=["", "degree", "learned"])
+def test_a_store_that_is_cut_anew_is_the_store_of_the_data(strategy: str, keys: dict[str, Any], tmp_path: Path) -> None:
     data, keys = tables(tmp_path / "data", wide=100.0), {"strategy": strategy, **keys}
     run("import", data, tmp_path / "first", partition="hash", workers=3, **keys)
     shape: dict[str, Any] = {"partition": "ldg", "workers": 2, "cache": False}

@@ -16,8 +16,8 @@ from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapp
 from gnnkit.errors import UserError
 from gnnkit.graph import Floats, Ids
 from gnnkit.graph.csc import read_weights
-from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.features import features_of
+from gnnkit.graph.fields import edge_positions_of
 from gnnkit.graph.zipped import Arrays
 from gnnkit.storage import forget_pages, load_arrays
 

@@ -1,7 +1,7 @@
 """Edges of any number -> CSC, in three passes that append and keep what is done.
 
-Edges that come in the order of their destinations, and keep it, are counted and written.
-For others:
+Edges that come in the order of destinations, and keep it, are counted and written. For
+others:
 
 1. `count` reads all edges, checks these, and counts destinations in 65,536 bins.
 2. `scatter` writes each edge to the bucket of its destination: a range of nodes whose
@@ -74,9 +74,7 @@ class Counted:
         return weight + (0 if self.width is None else self.width * np.dtype(self.features).itemsize)
 
 
-def count(
-    graph: GraphPieces, known: int | None, room: Room, journal: Journal, teller: Teller
-) -> tuple[Counted, int]:
+def count(graph: GraphPieces, known: int | None, room: Room, journal: Journal, teller: Teller) -> tuple[Counted, int]:
     """Reads and checks all edges. Returns what was found, and the number of nodes.
 
     Args:
@@ -372,7 +370,7 @@ def further_outputs(found: Counted, folder: Path, num_edges: int) -> dict[str, R
         arrays["positions"] = Rows(folder / "edge_positions.npy", found.positions, (), num_edges)
     if found.weight is not None:
         arrays["weight"] = Rows(folder / "weight.npy", found.weight, (), num_edges)
-    if found.width is not None:
+    if found.width is not None and found.features is not None:
         arrays["features"] = Rows(folder / "edge_features.npy", found.features, (found.width,), num_edges)
     return arrays
 

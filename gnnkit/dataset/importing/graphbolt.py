@@ -55,7 +55,11 @@ class GraphBoltPieces(GraphPieces):
 
     @property
     def files(self) -> Sequence[Path]:
-        found = [self.root / FILE, *self._edges.files, *(path for _, path in (*self._rows("node"), *self._rows("edge")))]
+        found = [
+            self.root / FILE,
+            *self._edges.files,
+            *(path for _, path in (*self._rows("node"), *self._rows("edge"))),
+        ]
         return [*found, *(self.root / each["path"] for data in self._sets.values() for each in data.values())]
 
     @cached_property
@@ -74,9 +78,13 @@ class GraphBoltPieces(GraphPieces):
         if given.get("type") not in (None, "_N", "_N:_E:_N"):
             raise UserError(f"{FILE}: type {given['type']!r}: several types are not read: {_CURE}")
         if form not in formats:
-            pickled = ", which holds pickled objects: np.save writes it as an .npy, of format numpy" if form == "torch" else ""
+            pickled = (
+                ", which holds pickled objects: np.save writes it as an .npy, of format numpy"
+                if form == "torch"
+                else ""
+            )
             raise UserError(f"{FILE}: {given['path']} has format {form}, expected {' or '.join(formats)}{pickled}")
-        return self.root / given["path"]
+        return Path(self.root, given["path"])
 
     def _rows(self, domain: str) -> list[tuple[str, Path]]:
         """Returns names and files of the features of nodes or of edges."""
@@ -107,7 +115,7 @@ class GraphBoltPieces(GraphPieces):
         if any(len(each) != first for each in features):
             raise UserError(f"{FILE}: features of edges have {[len(each) for each in features]} rows for {first} edges")
         if not first:
-            yield EdgePiece(FILE, *np.empty((2, 0), np.int64), None, None, list_positions(0, 0))
+            yield EdgePiece(FILE, (none := np.empty(0, np.int64)), none, positions=list_positions(0, 0))
 
     def edge_feature_names(self) -> Sequence[str] | None:
         return _column_names(self._rows("edge"))

@@ -62,15 +62,14 @@ class OgbPieces(GraphPieces):
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         step, place = max(rows // 2 if self._inverse else rows, 1), str(self._raw)
         first = 0
-        for ends, features in itertools.zip_longest(self._ends(step), self._edge_features(step)):
-            if ends is None or (features is None and self._has_edge_features):
+        for ends, rows_read in itertools.zip_longest(self._ends(step), self._edge_features(step)):
+            if ends is None or (rows_read is None and self._has_edge_features):
                 raise UserError(f"{place}: edges and their features are of unequal number")
             src, dst = ids("src", ends[0]), ids("dst", ends[1])
-            if features is not None:
-                features = features_of("edge_features", features, len(src))
+            own = None if rows_read is None else features_of("edge_features", rows_read, len(src))
             if self._inverse:
-                src, dst, features = turned_around(src, dst, features)
-            yield EdgePiece(place, src, dst, None, features, list_positions(first, len(src)))
+                src, dst, own = turned_around(src, dst, own)
+            yield EdgePiece(place, src, dst, None, own, list_positions(first, len(src)))
             first += len(src)
 
     def _ends(self, step: int) -> Iterator[tuple[Array, Array]]:
@@ -95,7 +94,9 @@ class OgbPieces(GraphPieces):
         """Yields the features of edges, or nothing."""
         if not self._has_edge_features:
             return iter(())
-        return self._numbers("edge-feat").pieces(step) if self._data is None else self._data.rows("edge_feat").pieces(step)
+        return (
+            self._numbers("edge-feat").pieces(step) if self._data is None else self._data.rows("edge_feat").pieces(step)
+        )
 
     def nodes(self, num_nodes: int, room: Room) -> NodeFields:
         if self._data is None:

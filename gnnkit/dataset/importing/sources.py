@@ -214,7 +214,9 @@ class CsvSource(Source):
         """
         super().__init__([path], root)
         check_regular(path)
-        self._options = {} if names is True else {"column_names": list(names)} if names else {"autogenerate_column_names": True}
+        self._options = (
+            {} if names is True else {"column_names": list(names)} if names else {"autogenerate_column_names": True}
+        )
         if names is True:
             check_header(path)
         self._given = dict(given)
@@ -225,7 +227,7 @@ class CsvSource(Source):
 
     @property
     def names(self) -> list[str]:
-        return self._header
+        return list(self._header)
 
     def types(self) -> dict[str, pa.DataType]:
         """Finds one type for all values of each column."""
@@ -319,7 +321,7 @@ class NumberSource:
         return whole and all(map(pa.types.is_integer, self._source.types().values()))
 
     def pieces(self, step: int) -> Iterator[Array]:  # [step, columns] int64 or float32
-        """Yields all rows, `step` at once, as `gnnkit.graph.ogb` reads a whole table."""
+        """Yields all rows, `step` at once, as `Graph.from_ogb` reads a whole table."""
         kind = pa.int64() if self._whole else pa.float64()
         left: list[Array] = []
         for table in self._source.pieces(step, None, dict.fromkeys(self._source.names, kind)):
