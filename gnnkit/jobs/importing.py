@@ -22,7 +22,7 @@ from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
 from gnnkit.leader.stored import differing
 from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.store.manifest import Manifest, shaping
+from gnnkit.store.manifest import FILE, Manifest, shaping
 
 _CUT = "job=partition {data} does so in memory"
 # What job=import refuses, by message.
@@ -70,7 +70,7 @@ def check(settings: Settings, *, given: bool) -> None:
     for message, holds in REFUSED.items():
         if holds(settings):
             raise UserError(message.format(s=settings, data=data))
-    if store is not None:
+    if store is not None and (store / FILE).exists():  # another folder is named when it is read
         _check_same(settings, Manifest.load(store).keys, store)
 
 

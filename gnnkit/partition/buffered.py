@@ -13,8 +13,8 @@ class Buffered(NodePartitioner):
 
     Choose this partition for graphs too large for a multilevel method, where ids have
     some locality, or a buffer holds a good share of the graph. Each buffer is read with
-    its edges, label propagation finds clusters, clusters are placed by Fennel's score,
-    and nodes then move to better parts. HeiStream has several levels of clusters.
+    its edges, label propagation finds clusters, clusters are placed by the score of
+    LDG, and nodes then move to better parts. HeiStream has several levels of clusters.
     """
 
     streams = True
@@ -28,7 +28,7 @@ class Buffered(NodePartitioner):
                 Default: 262,144.
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean of
                 nodes, and of in-edges. Default: 0.1.
-            passes: Passes over the nodes. Each pass assigns all nodes anew. Default: 1.
+            passes: Passes over the nodes. From the second on, nodes only move. Default: 1.
         """
         self.buffer = whole("partition.options.buffer", buffer, 1, 1 << 30)
         self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)

@@ -13,11 +13,14 @@ const MAX_BUFFER: usize = 1 << 30;
 /// A buffer has at most this many times as many in-edges as nodes, but one node at least.
 const EDGES_PER_NODE: usize = 32;
 
-/// Rounds in which nodes choose the cluster of most of their neighbours.
+/// The most rounds in which nodes choose the cluster of most of their neighbours.
 const CLUSTERING: usize = 5;
 
-/// Rounds in which nodes of a buffer move to better parts.
-const REFINING: usize = 3;
+/// The most rounds in which nodes of a buffer move to better parts.
+const REFINING: usize = 6;
+
+/// Rounds end where less than one node in so many has moved.
+const SETTLED: usize = 100;
 
 /// A cluster has at most this share of what a part may have.
 const CLUSTERS_PER_PART: u64 = 8;
@@ -26,8 +29,8 @@ const CLUSTERS_PER_PART: u64 = 8;
 ///
 /// As HeiStream (Faraj and Schulz, JEA 2022), with one level of clusters instead of
 /// several: buffers of consecutive nodes are read, size-constrained label propagation
-/// finds clusters in each, clusters are placed by Fennel's score, largest first, and
-/// nodes then move to the best part. Within a buffer, edges count in both directions.
+/// finds clusters in each, clusters are placed by the score of LDG, largest first, and
+/// nodes then move to the best part. Later passes only move nodes. Within a buffer, edges count in both directions.
 /// Parts have the bounds of `stream_nodes`. Nodes without edges in their buffer come
 /// last. Takes O(num_nodes + parts) memory, and some bytes for each edge of a buffer.
 pub fn buffer_nodes<I: Id>(csc: &Csc<'_, I>, parts: Parts, buffer: usize) -> Result<Vec<i32>, Error> {
@@ -37,12 +40,16 @@ pub fn buffer_nodes<I: Id>(csc: &Csc<'_, I>, parts: Parts, buffer: usize) -> Res
         let (name, value, low, high) = ("buffer", buffer, 1, MAX_BUFFER);
         return Err(Error::Count { name, value, low, high });
     }
-    let mut state = State::new(csc, parts, Score::Fennel)?;
-    for _ in 0..parts.passes {
+    let mut state = State::new(csc, parts, Score::Ldg)?;
+    for pass in 0..parts.passes {
         let (mut first, mut alone) = (0, Vec::new());
         while first < csc.num_nodes() {
             let last = end_of(csc, first, buffer);
-            Buffer::read(csc, first, last)?.place(&mut state, &mut alone)?;
+            let buffer = Buffer::read(csc, first, last)?;
+            if pass == 0 {
+                buffer.place(&mut state)?;
+            }
+            buffer.refine(&mut state, &mut alone);
             first = last;
         }
         alone.into_iter().for_each(|node| state.place(node, std::iter::empty()));
@@ -119,28 +126,39 @@ impl<'a, I: Id> Buffer<'a, I> {
             .map(|&target| target as usize)
     }
 
-    /// Gives all nodes a part, but those without edges: these are added to `alone`.
-    fn place(&self, state: &mut State<'a, I>, alone: &mut Vec<usize>) -> Result<(), Error> {
-        (0..self.len).for_each(|node| state.leave(self.first + node));
-        let clusters = self.clusters(state)?;
-        let mut loose = filled(false, Some(self.len), "buffer", self.len)?;
-        for members in clusters.in_order() {
-            if let [node] = *members
-                && self.csc.neighbors(self.first + node as usize).is_empty()
-                && self.start[node as usize] == self.start[node as usize + 1]
-            {
-                loose[node as usize] = true;
-                alone.push(self.first + node as usize);
-                continue;
-            }
-            self.place_cluster(state, members);
-        }
-        for _ in 0..REFINING {
-            for node in (0..self.len).filter(|&node| !loose[node]) {
-                state.place(self.first + node, self.outward(node).map(|target| self.first + target));
+    /// Gives all nodes with edges a part, cluster by cluster.
+    fn place(&self, state: &mut State<'a, I>) -> Result<(), Error> {
+        for members in self.clusters(state)?.in_order() {
+            if !self.is_alone(members[0] as usize) {
+                self.place_cluster(state, members);
             }
         }
         Ok(())
+    }
+
+    /// Moves nodes to better parts, and adds those without edges to `alone`.
+    fn refine(&self, state: &mut State<'a, I>, alone: &mut Vec<usize>) {
+        alone.extend(
+            (0..self.len)
+                .filter(|&node| self.is_alone(node))
+                .map(|node| self.first + node),
+        );
+        for _ in 0..REFINING {
+            let mut moved = 0usize;
+            for node in (0..self.len).filter(|&node| !self.is_alone(node)) {
+                let before = state.part[self.first + node];
+                state.place(self.first + node, self.outward(node).map(|target| self.first + target));
+                moved += usize::from(state.part[self.first + node] != before);
+            }
+            if moved * SETTLED < self.len {
+                break;
+            }
+        }
+    }
+
+    /// Whether no edge leads to the node, and none to the buffer leaves the node.
+    fn is_alone(&self, node: usize) -> bool {
+        self.csc.neighbors(self.first + node).is_empty() && self.start[node] == self.start[node + 1]
     }
 
     /// Gives the nodes of a cluster to one part, or each to its own if none has room.
@@ -204,7 +222,7 @@ impl<'a, I: Id> Buffer<'a, I> {
                     moved += 1;
                 }
             }
-            if moved * 100 < self.len {
+            if moved * SETTLED < self.len {
                 break;
             }
         }

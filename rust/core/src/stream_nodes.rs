@@ -226,8 +226,8 @@ impl<'a, I: Id> State<'a, I> {
         let room = |part: usize| {
             self.nodes[part] + nodes <= self.max_nodes && (edges == 0 || self.edges[part] + edges <= self.max_edges)
         };
-        self.highest(weight, |part| room(part) && self.suits(part, weight))
-            .or_else(|| self.highest(weight, room))
+        self.highest(|part| room(part) && self.suits(part, weight))
+            .or_else(|| self.highest(room))
     }
 
     /// Whether the weight leaves the nodes of a part in step with its in-edges.
@@ -244,11 +244,11 @@ impl<'a, I: Id> State<'a, I> {
 
     /// The part of the highest score. Of equal scores the less full one, of equally
     /// full ones the first.
-    fn highest(&self, weight: Weight, allowed: impl Fn(usize) -> bool) -> Option<usize> {
+    fn highest(&self, allowed: impl Fn(usize) -> bool) -> Option<usize> {
         let mut best: Option<(f64, f64, usize)> = None;
         for part in 0..self.count.len() {
             if allowed(part) {
-                let (score, fullness) = (self.score(part, weight), self.fullness(part, 0));
+                let (score, fullness) = (self.score(part), self.fullness(part, 0));
                 if best.is_none_or(|(highest, least, _)| score > highest || (score == highest && fullness < least)) {
                     best = Some((score, fullness, part));
                 }
@@ -264,20 +264,12 @@ impl<'a, I: Id> State<'a, I> {
             .expect("there is a part")
     }
 
-    fn score(&self, part: usize, weight: Weight) -> f64 {
+    fn score(&self, part: usize) -> f64 {
         let neighbours = f64::from(self.count[part]);
         match self.score {
             Score::Ldg => neighbours * (1.0 - self.fullness(part, 0)),
-            Score::Fennel if weight.nodes == 1 => neighbours - self.alpha * 1.5 * self.load(part).sqrt(),
-            Score::Fennel => neighbours - self.alpha * self.added_cost(part, weight),
+            Score::Fennel => neighbours - self.alpha * 1.5 * self.load(part).sqrt(),
         }
-    }
-
-    /// By how much several nodes raise `load^1.5`.
-    fn added_cost(&self, part: usize, weight: Weight) -> f64 {
-        let load = self.load(part);
-        let added = 0.5 * (weight.nodes as f64 + weight.edges as f64 * self.nodes_per_edge);
-        (load + added).powf(1.5) - load.powf(1.5)
     }
 
     /// Nodes and in-edges, in units of nodes.
