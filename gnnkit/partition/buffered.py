@@ -28,7 +28,8 @@ class Buffered(NodePartitioner):
                 Default: 262,144.
             imbalance: Share from 0.001 to 1 by which a part may exceed the mean of
                 nodes, and of in-edges. Default: 0.1.
-            passes: Passes over the nodes. From the second on, nodes only move. Default: 1.
+            passes: Passes over the nodes. From the second on, nodes only move.
+                Default: 1.
         """
         self.buffer = whole("partition.options.buffer", buffer, 1, 1 << 30)
         self.imbalance = real("partition.options.imbalance", imbalance, 0.001, 1)
