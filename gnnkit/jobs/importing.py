@@ -20,9 +20,8 @@ from gnnkit.leader.folder import WORK
 from gnnkit.leader.importing import imported, told_disk
 from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
-from gnnkit.leader.stored import differing
 from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.store.manifest import FILE, Manifest, shaping
+from gnnkit.store.manifest import FILE, Manifest, differing, shaping
 
 _CUT = "job=partition {data} does so in memory"
 # What job=import refuses, by message.

@@ -92,6 +92,31 @@ def shaping(composed: Mapping[str, Any]) -> dict[str, Any]:
     return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
 
 
+def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: bool) -> list[tuple[str, Any, Any]]:
+    """Lists keys that shape parts and have two values, each with both values.
+
+    Args:
+        own: A composed configuration.
+        its: Sections of the other one.
+        whole_task: Whether other keys of the task than the name shape parts too.
+    """
+    here, there = (_flat(shaping(values)) for values in (own, its))
+    keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
+    spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
+    return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns values by dotted key, without empty ones."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
 def files_of(root: Path, *further: str) -> dict[str, tuple[int, str]]:
     """Returns size and SHA-256 of each file of the parts, by the path in the store.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import warnings
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
 from gnnkit.dataset.npz import Npz
 from gnnkit.dataset.ogb import Ogb
-from gnnkit.dataset.pieces import Room
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room
 from gnnkit.dataset.saved import Saved
+from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
 from tests.folders import digests_of, graphbolt_folder, ogb, saint, table
 
@@ -163,3 +167,110 @@ def test_the_pieces_are_those_of_the_whole_graph(
 ) -> None:
     dataset = write(tmp_path / "data", np.random.default_rng(len(keys)), **keys)
     assert imported(dataset, tmp_path / "work") == whole(dataset, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("write", "keys"), [(saved, {}), (planetoid, {"symmetrize": True})], ids=["in order", "sorted"]
+)
+def test_an_import_goes_on_after_the_disk_was_full(
+    write: Callable[..., Dataset], keys: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = write(tmp_path / "data", np.random.default_rng(0), **keys)
+    graph, room, work = dataset.in_pieces(), Room(1 << 26, 1, commit=0.0, bucket=60), tmp_path / "work"
+    assert graph is not None
+    work.mkdir()
+    for most in (3, 30, 10**6):
+        with pytest.MonkeyPatch.context() as patch:
+            left, pwrite = [most], os.pwrite
+
+            def full(file: int, data: Any, place: int, left: list[int] = left, pwrite: Any = pwrite) -> int:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return int(pwrite(file, data, place))
+
+            patch.setattr(os, "pwrite", full)
+            try:
+                found = import_graph(graph, work, room, Journal(work, "asked"), Teller(quiet=True))
+            except UserError as error:
+                assert "No space left on device" in str(error)
+                assert most < 10**6
+    assert digests_of(found) == whole(dataset, tmp_path / "whole")
+
+
+class Backwards(GraphPieces):
+    """Edges that are said to be in order, and are not."""
+
+    in_order = True
+    files = ()  # type: ignore[assignment]
+
+    def open(self, room: Room) -> int:
+        return 9
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        for first in (0, 4):
+            yield EdgePiece("list", np.arange(4), np.array([8, 8, 8, 8 - first]))
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        return NodeFields()
+
+
+class Beyond(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        yield EdgePiece("list", np.arange(5), np.arange(5))
+        yield EdgePiece("list", np.arange(5) + 6, np.arange(5))
+
+
+class Infinite(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        yield EdgePiece("list", np.arange(2), np.arange(2), np.array([1.0, np.inf]))
+
+
+class Short(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        yield EdgePiece("list", np.arange(2), np.arange(2))
+
+    def features(self, room: Room) -> Iterator[Any]:
+        yield np.zeros((8, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Backwards, "list: edge 7 is not in the order of destinations"),
+        (Beyond, r"list: src\[8\] = 9 is out of range for 9 nodes"),
+        (Infinite, r"weight\[1\] = inf is not finite"),
+        (Short, r"features has shape \[8, 2\], expected \[9, any\]"),
+    ],
+)
+def test_pieces_that_do_not_fit_are_named(kind: type[GraphPieces], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"dataset.root=here: {message}"):
+        import_graph(kind(Path("here")), tmp_path, Room(1 << 26, 1), Journal(tmp_path, ""), Teller(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("val_edges", "edges to predict"), ("missing", "empty cells of features"), ("edge_types", "types of edges")],
+)
+def test_what_a_saved_graph_holds_and_no_import_reads_is_refused(name: str, what: str, tmp_path: Path) -> None:
+    dataset = saved(tmp_path / "data", np.random.default_rng(0))
+    np.save(tmp_path / f"data/{name}.npy", np.zeros(3))
+    with pytest.raises(UserError, match=f"holds {what}, which job=import does not read: job=partition dataset=saved"):
+        imported(dataset, tmp_path / "work")
+
+
+def test_a_damaged_archive_and_sparse_rows_are_named(tmp_path: Path) -> None:
+    planetoid(tmp_path / "data", np.random.default_rng(0))
+    path = tmp_path / "data/graph.npz"
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        begin = file.getinfo("indices.npy").header_offset
+    data[begin + 90 : begin + 130] = b"\xff" * 40
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="indices"):
+        imported(Npz(str(path)), tmp_path / "work")
+    csr = sp.csr_matrix(np.eye(3, dtype=np.float32))
+    rows = {f"x_{part}": getattr(csr, part) for part in ("indptr", "indices", "shape")}
+    np.savez(tmp_path / "sparse.npz", indptr=csr.indptr, indices=csr.indices, **rows)
+    with pytest.raises(UserError, match="x_indptr: job=import reads no features without their zeros: job=partition"):
+        imported(Npz(str(tmp_path / "sparse.npz")), tmp_path / "other")

@@ -218,3 +218,9 @@ def test_memory_is_read_by_an_import_only() -> None:
         assert settle(compose(["job=import", "strategy=auto", f"memory={text}"])).memory == size
     with pytest.raises(UserError, match="memory=1GB must be auto: only job=import reads the key, and job=plan"):
         settle(compose(["job=plan", "strategy=vertex_centric", "memory=1GB"]))
+
+
+@pytest.mark.slow
+def test_the_process_that_starts_an_import_has_no_torch() -> None:
+    code = "import gnnkit.jobs.importing, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
