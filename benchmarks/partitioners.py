@@ -39,6 +39,7 @@ PARTITIONS = [
     "balanced",
     "ldg",
     "fennel",
+    "buffered",
     "hdrf",
     "2psl",
     "metis",

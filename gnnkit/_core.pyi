@@ -132,6 +132,9 @@ def stream_nodes(
     max_imbalance: float,
     passes: int,
 ) -> npt.NDArray[np.int32]: ...
+def buffer_nodes(
+    indptr: _Ids, indices: _Ids, num_parts: int, buffer: int, max_imbalance: float, passes: int
+) -> npt.NDArray[np.int32]: ...
 def stream_edges(
     indptr: _Ids, indices: _Ids, num_parts: int, max_imbalance: float, balance: float | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...

@@ -64,3 +64,30 @@ def store(folder: Path) -> Path:
     keys = ["strategy=auto", "job=partition", "workers=4", "partition=3d", "cache=false"]
     write(settle(compose(keys)), folder, check_graph(), "")
     return folder
+
+
+def graphbolt_folder(folder: Path, rng: np.random.Generator, form: str = "numpy") -> dict[str, Any]:
+    """Writes a folder of GraphBolt. Returns its arrays."""
+    n, m = 40, 200
+    found: dict[str, Any] = {"edges": rng.integers(0, n, (2, m)), "feat": rng.random((n, 3)).astype(np.float32)}
+    found |= {"age": rng.integers(0, 9, n), "length": rng.random((m, 2)), "labels": rng.integers(0, 4, n)}
+    folder.mkdir()
+    for name, rows in found.items():
+        np.save(folder / f"{name}.npy", rows)
+    if form == "csv":
+        np.savetxt(folder / "edges.csv", found["edges"].T, "%d", ",")
+
+    def entry(name: str, path: str = "", **more: Any) -> dict[str, Any]:
+        return {**more, "name": name, "format": "numpy", "in_memory": False, "path": f"{path or name}.npy"}
+
+    task: dict[str, Any] = {"name": "node_classification", "num_classes": 4}
+    for number, name in enumerate(("train_set", "validation_set", "test_set")):
+        seeds = np.arange(number, n - 4, 3)
+        np.save(folder / f"{name}.npy", seeds)
+        np.save(folder / f"{name}_labels.npy", found["labels"][seeds])
+        task[name] = [{"data": [entry("seeds", name), entry("labels", f"{name}_labels")]}]
+    rows = [entry("feat", domain="node", type=None), entry("age", domain="node"), entry("length", domain="edge")]
+    graph = {"nodes": [{"num": n}], "edges": [{"format": form, "path": f"edges.{'csv' if form == 'csv' else 'npy'}"}]}
+    text = {"dataset_name": "made", "graph": graph, "feature_data": rows, "tasks": [task]}
+    (folder / "metadata.yaml").write_text(json.dumps(text))  # JSON is YAML
+    return found

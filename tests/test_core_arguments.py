@@ -263,6 +263,13 @@ FUNCTIONS: dict[str, dict[str, Make]] = {
         "max_imbalance": lambda random: random.random() * 3,
         "passes": few,
     },
+    "buffer_nodes": {
+        **GRAPH,
+        "num_parts": few,
+        "buffer": few,
+        "max_imbalance": lambda random: random.random() * 3,
+        "passes": few,
+    },
     "stream_edges": {
         **GRAPH,
         "num_parts": few,

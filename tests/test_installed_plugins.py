@@ -14,6 +14,7 @@ import yaml
 
 from gnnkit.__main__ import main
 from gnnkit.plugins import KINDS
+from tests.folders import digests_of
 
 Run = Callable[..., tuple[int, str]]
 
@@ -28,6 +29,7 @@ from torch import nn
 
 from gnnkit.comm.process import Gloo
 from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, list_positions
 from gnnkit.exchange import RowExchange
 from gnnkit.graph import Graph
 from gnnkit.launcher.processes import Processes
@@ -54,6 +56,37 @@ class Ring(Dataset):
         used("dataset")
         ids = np.arange(self.size)
         return Graph.from_edges(ids, (ids + 1) % self.size, features=np.eye(self.size), labels=ids % 2, split=1 + ids % 3)
+
+
+    def in_pieces(self):
+        return RingPieces(self.size)
+
+
+class RingPieces(GraphPieces):
+    def __init__(self, size: int):
+        super().__init__(Path(__file__))
+        self.size = size
+
+    @property
+    def files(self):
+        return [Path(__file__)]
+
+    def open(self, room):
+        used("pieces")
+        return self.size
+
+    def edges(self, rows):
+        for first in range(0, self.size, 5):
+            ids = np.arange(first, min(first + 5, self.size))
+            yield EdgePiece("ring", ids, (ids + 1) % self.size, positions=list_positions(first, len(ids)))
+
+    def nodes(self, num_nodes, room):
+        ids = np.arange(num_nodes)
+        return NodeFields(labels=ids % 2, split=1 + ids % 3)
+
+    def features(self, room):
+        for node in range(self.size):
+            yield np.eye(1, self.size, node)
 
 
 class Deal(NodePartitioner):
@@ -264,6 +297,17 @@ def test_a_job_runs_with_a_plugin_of_every_kind_from_another_distribution(site: 
         assert [float(row["rows"]) for row in csv.DictReader(file) if row["rows"]] == [6, 6]
     assert (result.parent / "yours/metrics.csv").read_text() == (result.parent / "csv/metrics.csv").read_text()
     assert {path.name for path in (site.parent / "used").iterdir()} == set(KINDS) - {"sampler"}
+
+
+@pytest.mark.slow
+def test_a_data_set_from_another_distribution_is_imported_in_pieces(site: Path, run: Run) -> None:
+    keys = ("strategy=individual_sample", "dataset=others_dataset", "workers=2", "cache=false")
+    for job in ("import", "partition"):
+        code, text = run(f"job={job}", *keys, f"output={job}")
+        assert code == 0, text
+    assert {path.name for path in (site.parent / "used").iterdir()} == {"dataset", "pieces"}
+    imported, cut = (digests_of(site.parent / job / "parts") for job in ("import", "partition"))
+    assert imported == cut
 
 
 @pytest.mark.slow

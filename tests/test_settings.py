@@ -55,6 +55,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "partition.options.balance_weight": [-1, NAN, INF],
     "partition.options.order": ["degree", ""],
     "partition.options.objective": ["words"],
+    "partition.options.buffer": COUNT,
     "partition.options.passes": COUNT,
     "partition.options.threads": COUNT,
     "leader.rebalance": [0, 1, "yes", "auto", None],
@@ -206,7 +207,7 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
 }
 SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
-                 "sort_ids", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
+                 "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
                  "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
@@ -260,6 +261,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dic
     needed = {
         "npz": ["dataset.root=file"],
         "edges": ["dataset.root=folder"],
+        "graphbolt": ["dataset.root=folder"],
         "graphsaint": ["dataset.root=folder"],
         "ogb": ["dataset.root=folder"],
         "saved": ["dataset.root=folder"],

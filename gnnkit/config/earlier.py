@@ -22,6 +22,7 @@ _FIXED = (*_OF_MODEL, "inputs", "features", "embedding", "learned")  # keys that
 _PLACES = tuple(f"features.{key}" for key in ("place", "cache", "policy", "direct"))  # of these, keys that do not
 _OF_RUN = (*_FIXED, "dataset", "partition", "strategy", "sampler", "workers", "seed")
 _OF_TRAINER = ("precision", "evaluation_memory")
+_OF_CUT = ("workers", "partition")  # keys of data that are cut already
 _OF_FOLDER = ("output", "on_exists")  # keys that a repeated run does not take over
 
 
@@ -182,6 +183,8 @@ def with_data(overrides: Sequence[str], own: Sequence[str]) -> list[str]:
         return list(overrides)
     keys = dict(load("dataset", name).brought_keys(root))
     job = JOBS.get(named.get("job", "train"))
+    if job is not None and job.cuts:
+        keys = {key: value for key, value in keys.items() if key not in _OF_CUT}
     is_other = users.get("workers", "auto") not in ("auto", str(keys.get("workers")))
     if is_other and job is not None and not job.reads_plan:  # fewer workers, of several parts each
         keys = {"parts" if key == "workers" else key: value for key, value in keys.items()}

@@ -22,6 +22,7 @@ class JobFacts:
     reads_memory: bool = False  # the key `memory`
     reads_rows: bool = False  # of features, which models compute with
     goes_on: bool = False  # from what the same job has left in the run folder when it was interrupted
+    cuts: bool = False  # graphs anew, also those of stores
     keeps_inputs: bool = False  # leaves what later runs must know of the columns of the data
 
     def __str__(self) -> str:
@@ -34,8 +35,8 @@ JOBS = {
         JobFacts("train", trains=True, reads_rows=True, keeps_inputs=True),
         JobFacts("verify", reads_rows=True),
         JobFacts("plan", reads_plan=True, reads_rows=True),
-        JobFacts("partition", reads_strategy=False, keeps_inputs=True),
-        JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True),
+        JobFacts("partition", reads_strategy=False, keeps_inputs=True, cuts=True),
+        JobFacts("import", reads_strategy=False, reads_memory=True, goes_on=True, keeps_inputs=True, cuts=True),
         JobFacts("predict", reads_checkpoint=True, reads_rows=True, needs_labels=False),
         JobFacts("test", reads_checkpoint=True, reads_rows=True, splits=("val", "test")),
         JobFacts("compare", trains=True, several=True, reads_strategy=False, reads_rows=True),

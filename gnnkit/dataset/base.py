@@ -12,11 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gnnkit.checks import Array, one_line
+from gnnkit.dataset.pieces import GraphPieces, Room
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph
+from gnnkit.graph.fields import count_nodes
+from gnnkit.ranges import shown
 
 ONE_WAY = 0.1  # share of the edges with a reverse edge, below which these run one way
 _LOOKED_AT = 1000  # edges
+_ALL = 1 << 60  # bytes, of a graph that is read as a whole
 
 
 class Dataset(ABC):
@@ -30,7 +34,6 @@ class Dataset(ABC):
     """
 
     of_data: ClassVar[tuple[str, ...]] = ("root", "split", "seed", "num_nodes")  # keys that name and split the data
-    in_pieces: ClassVar[bool] = False  # whether `job=import` reads the files piece by piece
     of_training: ClassVar[tuple[str, ...]] = ("split",)  # keys that `job=predict` needs for no other data
 
     @property
@@ -46,6 +49,14 @@ class Dataset(ABC):
         Default: none.
         """
         return {}
+
+    def in_pieces(self) -> GraphPieces | None:
+        """Returns the graph in pieces, for `job=import`, and opens no file so far.
+
+        The pieces have the edges, rows and labels of `load`. Default: None, as the
+        graph is read as a whole.
+        """
+        return None
 
     @abstractmethod
     def load(self) -> Graph:
@@ -94,6 +105,49 @@ def finished(graph: Graph, symmetrize: bool | None, row_normalize: bool) -> Grap
         warn_of_one_way(graph.csc)
     graph = graph.symmetrize() if symmetrize else graph
     return graph.row_normalize() if row_normalize else graph
+
+
+def read_whole(pieces: GraphPieces) -> Graph:
+    """Reads all pieces of a graph, for data sets that are nothing but pieces."""
+    with blame(f"dataset.root={pieces.root}"):
+        room = Room(_ALL, 1)
+        num_nodes = pieces.open(room)
+        edges = list(pieces.edges(room.piece(0)))
+        src, dst = (np.concatenate([getattr(piece, end) for piece in edges]) for end in ("src", "dst"))
+        num_nodes = count_nodes(src, dst, None) if num_nodes is None else num_nodes
+        fields, rows = pieces.nodes(num_nodes, room), pieces.features(room)
+        graph = Graph.from_edges(
+            src,
+            dst,
+            num_nodes,
+            features=None if rows is None else np.concatenate(list(rows)),
+            labels=fields.labels,
+            split=fields.split,
+            weight=_joined([piece.weight for piece in edges]),
+            edge_features=_joined([piece.features for piece in edges]),
+            coordinates=fields.coordinates,
+            class_names=fields.class_names,
+            node_ids=fields.node_ids,
+            feature_names=pieces.feature_names(),
+            category_of=fields.category_of,
+            edge_feature_names=pieces.edge_feature_names(),
+            node_types=fields.node_types,
+        )
+        graph = with_split(graph, pieces.shares, pieces.seed)
+    return finished(graph, pieces.symmetrize, pieces.row_normalize)
+
+
+def _joined(rows: Sequence[Array | None]) -> Array | None:
+    """Puts the rows of pieces one behind the other. None where pieces have none."""
+    return None if rows[0] is None else np.concatenate([each for each in rows if each is not None])
+
+
+def name_list(key: str, value: object) -> tuple[str, ...]:
+    """Reads a list of names of columns."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{key}={shown(value)} must be a list of names of columns")
+    return tuple(names)
 
 
 def warn_of_one_way(csc: CSC) -> None:

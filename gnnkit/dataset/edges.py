@@ -14,7 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from gnnkit.checks import one_line, whole
-from gnnkit.dataset.base import Dataset, blame, finished, with_split
+from gnnkit.dataset.base import Dataset, blame, finished, name_list, with_split
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Labels, read_shares
 from gnnkit.graph.features import without_gaps
@@ -70,8 +71,6 @@ class EdgeFolder(Dataset):
     Tables have at most 16,384 columns.
     """
 
-    in_pieces = True
-
     def __init__(
         self,
         root: str,
@@ -116,7 +115,12 @@ class EdgeFolder(Dataset):
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
         self.ends, self.id, self.label = (src, dst), id, label
-        self.ignore = _names("dataset.ignore", ignore)
+        self.ignore = name_list("dataset.ignore", ignore)
+
+    def in_pieces(self) -> GraphPieces:
+        from gnnkit.dataset.importing.tables import TablePieces  # reads `EdgeFolder`
+
+        return TablePieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
@@ -225,14 +229,6 @@ class EdgeFolder(Dataset):
         """Maps an .npy of the folder, if there is one of this name."""
         path = self.root / f"{name}.npy"
         return read_npy(path) if _exists(path) else None
-
-
-def _names(key: str, value: object) -> tuple[str, ...]:
-    """Reads a list of names of columns."""
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{key}={shown(value)} must be a list of names of columns")
-    return tuple(names)
 
 
 def _edges(root: Path, types: _Types) -> dict[str, Table]:

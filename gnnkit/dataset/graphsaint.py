@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row
+from gnnkit.dataset.importing.arrays import GraphSaintPieces
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Split
 from gnnkit.graph.zipped import Arrays
@@ -38,24 +40,32 @@ class GraphSaint(Dataset):
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
 
+    def in_pieces(self) -> GraphPieces:
+        return GraphSaintPieces(self)
+
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):
             if not self.root.is_dir():
                 raise UserError("is not a folder")
             csc = self._edges()
-            labels, split = self._labels(csc.num_nodes), self._split(csc.num_nodes)
+            labels, split = self.labels(csc.num_nodes), self.split(csc.num_nodes)
             graph = Graph(csc, read_npy(self.root / "feats.npy"), labels, split)
         return finished(graph, self.symmetrize, self.row_normalize)
 
     def _edges(self) -> CSC:
         with blame("adj_full.npz"), Arrays(self.root / "adj_full.npz") as fields:
-            if (form := fields["format"].item()) != b"csr":
-                raise UserError(f"format is {shown(form)}, expected a matrix of the format csr")
+            self.check_form(fields)
             return sources_by_row(
                 fields["indptr"], fields["indices"], fields.optional("data"), fields.optional("shape")
             )
 
-    def _labels(self, num_nodes: int) -> Array:
+    @staticmethod
+    def check_form(fields: Arrays) -> None:
+        """Raises `UserError` for a matrix in another form than csr."""
+        if (form := fields["format"].item()) != b"csr":
+            raise UserError(f"format is {shown(form)}, expected a matrix of the format csr")
+
+    def labels(self, num_nodes: int) -> Array:
         """Reads one class, or a list of 0 and 1, of each node."""
         classes = self._json("class_map.json")
         with blame("class_map.json"):
@@ -68,7 +78,8 @@ class GraphSaint(Dataset):
             except (ValueError, OverflowError) as error:
                 raise UserError("the lists of classes are of unequal length") from error
 
-    def _split(self, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+    def split(self, num_nodes: int) -> npt.NDArray[np.int8]:  # [num_nodes]
+        """Reads who trains, validates and tests."""
         roles = self._json("role.json")
         split = np.zeros(num_nodes, np.int8)
         with blame("role.json"):

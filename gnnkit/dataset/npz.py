@@ -9,6 +9,8 @@ import numpy as np
 
 from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, sources_by_row, with_split
+from gnnkit.dataset.importing.arrays import NpzPieces
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Features, Graph, SparseFeatures, Split, read_shares
 from gnnkit.graph.zipped import Arrays
@@ -64,6 +66,9 @@ class Npz(Dataset):
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
 
+    def in_pieces(self) -> GraphPieces:
+        return NpzPieces(self)
+
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"), Arrays(self.root) as fields:
             made = self._gnn_benchmark(fields) if "adj_indptr" in fields else self._planetoid(fields)
@@ -76,21 +81,26 @@ class Npz(Dataset):
             csc,
             _features(fields, "x", csc.num_nodes),
             np.full(csc.num_nodes, -1) if (labels := fields.optional("y")) is None else labels,
-            self._masks(fields, csc.num_nodes),
+            self.masks(fields, csc.num_nodes),
             val_edges=fields.optional("val_edges"),
             test_edges=fields.optional("test_edges"),
         )
 
     def _gnn_benchmark(self, fields: Arrays) -> Graph:
-        if self.row is not None:
-            raise UserError(f"the file has no masks, which dataset.split={self.row} would choose from")
+        self.refuse_row()
         with blame("adj_indptr, adj_indices, adj_data"):
             arrays = (fields.optional(f"adj_{part}") for part in ("data", "shape"))
             csc = sources_by_row(fields["adj_indptr"], fields["adj_indices"], *arrays)
         none = np.zeros(csc.num_nodes, np.int8)
         return Graph(csc, _features(fields, "attr", csc.num_nodes), fields["labels"], none)
 
-    def _masks(self, fields: Arrays, num_nodes: int) -> Array:
+    def refuse_row(self) -> None:
+        """Raises `UserError` where the key chooses from masks that do not exist."""
+        if self.row is not None:
+            raise UserError(f"the file has no masks, which dataset.split={self.row} would choose from")
+
+    def masks(self, fields: Arrays, num_nodes: int) -> Array:  # [num_nodes]
+        """Reads the split of the nodes that the key names."""
         if self.row is None and not any(name in fields for name in _MASKS):
             if self.shares is None and "train_masks" in fields:
                 warnings.warn("the file holds several splits: dataset.split=0 takes the first one", stacklevel=4)

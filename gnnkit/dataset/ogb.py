@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gnnkit.dataset.base import Dataset, blame, finished
+from gnnkit.dataset.importing.ogb import OgbPieces
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.graph import Graph
 from gnnkit.ranges import local_path
 
@@ -37,6 +39,9 @@ class Ogb(Dataset):
         self.add_inverse_edge = add_inverse_edge
         self.symmetrize = symmetrize
         self.row_normalize = row_normalize
+
+    def in_pieces(self) -> GraphPieces:
+        return OgbPieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from gnnkit.checks import whole
 from gnnkit.dataset.base import Dataset, blame, finished, with_split
+from gnnkit.dataset.importing.arrays import SavedPieces
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.graph import Graph, read_shares
 from gnnkit.ranges import local_path
 
@@ -36,6 +38,9 @@ class Saved(Dataset):
         self.row_normalize = row_normalize
         self.split = None if split is None else read_shares("dataset.split", split)
         self.seed = whole("dataset.seed", seed, 0)
+
+    def in_pieces(self) -> GraphPieces:
+        return SavedPieces(self)
 
     def load(self) -> Graph:
         with blame(f"dataset.root={self.root}"):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.importing.store import StorePieces
+from gnnkit.dataset.pieces import GraphPieces
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
 from gnnkit.ranges import local_path
@@ -35,6 +37,9 @@ class Store(Dataset):
     @classmethod
     def brought_keys(cls, root: str) -> Mapping[str, Any]:
         return Manifest.load(local_path("dataset.root", root)).keys
+
+    def in_pieces(self) -> GraphPieces:
+        return StorePieces(self)
 
     def load(self) -> Graph:
         """Puts the graph together from its parts, with the features that models read.

@@ -18,6 +18,7 @@ from gnnkit.errors import UserError
 from gnnkit.graph.attributes import tell_unread
 from gnnkit.graph.graph import Graph
 from gnnkit.graph.split import Split
+from gnnkit.graph.types import Ids
 from gnnkit.graph.zipped import Arrays
 from gnnkit.ranges import unknown
 from gnnkit.storage import check_regular
@@ -32,29 +33,54 @@ _PARTS = {"train": Split.TRAIN, "valid": Split.VAL, "test": Split.TEST}
 
 def from_ogb(folder: Path, split: str | None, add_inverse_edge: bool | None) -> Graph:
     """Reads a folder, as `Graph.from_ogb` says."""
-    name = folder.resolve().name.replace("-", "_")
-    _check(folder, name)
-    inverse = _inverse(name) if add_inverse_edge is None else add_inverse_edge
-    raw = folder / "raw"
+    inverse, raw = turns_around(folder, add_inverse_edge), folder / "raw"
     arrays = _binary(raw) if (raw / "data.npz").exists() else _tables(raw)
     num_nodes = int(arrays["num_nodes"])
     src, dst = arrays["edge_index"]
     rows = arrays.get("edge_feat")
-    if inverse:  # in the order of ogb: each edge, and the edge turned around
-        src, dst = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
-        rows = None if rows is None else np.repeat(rows, 2, axis=0)
-    labels = _labels(arrays["node_label"])
+    if inverse:
+        src, dst, rows = turned_around(src, dst, rows)
+    labels, own_split, class_names, node_ids = of_nodes(folder, arrays["node_label"], split, num_nodes)
     return Graph.from_edges(
         src,
         dst,
         num_nodes,
         features=arrays.get("node_feat"),
         labels=labels,
-        split=_split(folder / "split", split, num_nodes),
+        split=own_split,
         edge_features=rows,
-        class_names=_class_names(folder / "mapping", labels),
-        node_ids=_mapped(folder / "mapping", "nodeidx2*", num_nodes),
+        class_names=class_names,
+        node_ids=node_ids,
     )
+
+
+def turns_around(folder: Path, asked: bool | None) -> bool:
+    """Says whether each edge is also turned around. Checks the kind of the folder."""
+    name = folder.resolve().name.replace("-", "_")
+    _check(folder, name)
+    return _inverse(name) if asked is None else asked
+
+
+def turned_around(src: Ids, dst: Ids, rows: Array | None) -> tuple[Ids, Ids, Array | None]:
+    """Adds the edges turned around, in the order of ogb: each behind its edge."""
+    both = np.stack([src, dst], 1).ravel(), np.stack([dst, src], 1).ravel()
+    return *both, None if rows is None else np.repeat(rows, 2, axis=0)
+
+
+def of_nodes(
+    folder: Path, given: Array, split: str | None, num_nodes: int
+) -> tuple[Array, npt.NDArray[np.int8], list[str] | None, Array | None]:
+    """Returns labels, the split, names of classes, and ids of the nodes.
+
+    Args:
+        folder: the folder of the data set.
+        given: labels as the folder has them.
+        split: folder in `split`. None: the only one.
+        num_nodes: number of nodes.
+    """
+    labels, mapping = _labels(given), folder / "mapping"
+    own = _split(folder / "split", split, num_nodes)
+    return labels, own, _class_names(mapping, labels), _mapped(mapping, "nodeidx2*", num_nodes)
 
 
 def _check(folder: Path, name: str) -> None:
@@ -80,23 +106,29 @@ def _inverse(name: str) -> bool:
     return _INVERSE[name]
 
 
-def _tables(raw: Path) -> dict[str, Any]:
-    """Reads the kind of tables without names of columns."""
+def tables_of(raw: Path) -> set[str]:
+    """Names the tables of a folder, and tells of those that nobody reads."""
     found = {path.name.removesuffix(".csv.gz") for path in raw.glob("*.csv.gz")}
     tell_unread(f"{raw}", found - _READ)
-    edges = _csv(raw / "edge.csv.gz")
+    return found
+
+
+def _tables(raw: Path) -> dict[str, Any]:
+    """Reads the kind of tables without names of columns."""
+    found = tables_of(raw)
+    edges = read_numbers(raw / "edge.csv.gz")
     if edges.shape[1] != 2:
         raise UserError(f"{raw / 'edge.csv.gz'} has {edges.shape[1]} columns, expected source and destination")
     optional = {
-        key: _csv(raw / f"{name}.csv.gz")
+        key: read_numbers(raw / f"{name}.csv.gz")
         for key, name in (("node_feat", "node-feat"), ("edge_feat", "edge-feat"))
         if name in found
     }
-    counts = _csv(raw / f"{_NODES}.csv.gz").ravel()
+    counts = read_numbers(raw / f"{_NODES}.csv.gz").ravel()
     return {
-        "num_nodes": _one_graph(raw, counts),
+        "num_nodes": one_graph(raw, counts),
         "edge_index": edges.T,
-        "node_label": _csv(raw / "node-label.csv.gz"),
+        "node_label": read_numbers(raw / "node-label.csv.gz"),
         **optional,
     }
 
@@ -104,20 +136,25 @@ def _tables(raw: Path) -> dict[str, Any]:
 def _binary(raw: Path) -> dict[str, Any]:
     """Reads the kind of arrays, as of ogbn-papers100M."""
     with Arrays(raw / "data.npz") as data, Arrays(raw / "node-label.npz") as labels:
-        tell_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
-        edges = data["edge_index"]
-        if edges.ndim != 2 or len(edges) != 2:
-            raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(edges.shape)}, expected [2, num_edges]")
+        check_arrays(raw, data, (edges := data["edge_index"]).shape)
         optional = {key: data[key] for key in ("node_feat", "edge_feat") if key in data}
         return {
-            "num_nodes": _one_graph(raw, data["num_nodes_list"].ravel()),
+            "num_nodes": one_graph(raw, data["num_nodes_list"].ravel()),
             "edge_index": edges,
             "node_label": labels["node_label"],
             **optional,
         }
 
 
-def _one_graph(raw: Path, counts: Array) -> int:
+def check_arrays(raw: Path, data: Arrays, shape: tuple[int, ...]) -> None:
+    """Checks the shape of the edges, and tells of arrays that nobody reads."""
+    tell_unread(f"{raw / 'data.npz'}", set(data.names) - _KEYS)
+    if len(shape) != 2 or shape[0] != 2:
+        raise UserError(f"{raw / 'data.npz'}: edge_index has shape {list(shape)}, expected [2, num_edges]")
+
+
+def one_graph(raw: Path, counts: Array) -> int:
+    """Returns the number of nodes of the only graph."""
     if len(counts) != 1:
         raise UserError(
             f"{raw} holds {len(counts)} graphs: labels of graphs are not supported yet, only labels of nodes"
@@ -145,7 +182,7 @@ def _split(folder: Path, name: str | None, num_nodes: int) -> npt.NDArray[np.int
     split = np.zeros(num_nodes, np.int8)
     for part, value in _PARTS.items():
         path = folder / name / f"{part}.csv.gz"
-        nodes = _csv(path).ravel()
+        nodes = read_numbers(path).ravel()
         if nodes.dtype.kind not in "iu" or np.any((nodes < 0) | (nodes >= num_nodes)):
             raise UserError(f"{path} holds numbers that are no nodes 0..{num_nodes - 1}")
         if np.any(split[nodes]):
@@ -180,7 +217,7 @@ def _mapped(folder: Path, pattern: str, count: int) -> Array | None:  # [count]
     )
 
 
-def _csv(path: Path) -> Array:  # [rows, columns]
+def read_numbers(path: Path) -> Array:  # [rows, columns]
     """Reads numbers without a line of names."""
     table = _read(path, pyarrow.csv.ReadOptions(autogenerate_column_names=True))
     for name, column in zip(table.column_names, table.columns, strict=True):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,3 +64,57 @@ class Arrays:
         if name not in self:
             return None
         return self[name]
+
+    def rows(self, name: str) -> ZippedRows:
+        """Opens an array that is read some rows at a time."""
+        if name not in self:
+            raise UserError(f"no array {name!r}, only {sorted(self._zip.namelist())}")
+        info = self._zip.getinfo(f"{name}.npy")
+        try:
+            with self._zip.open(info) as file:
+                shape, by_column, dtype = check_npy(file, min(info.file_size, info.compress_size * _MAX_RATIO), name)
+                return ZippedRows(self._zip, name, shape, dtype, by_column, file.tell())
+        except (*_BAD_ZIP, OSError) as error:
+            raise UserError(f"{name} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ZippedRows:
+    """An array of an .npz file, which is decompressed as it is read."""
+
+    file: zipfile.ZipFile
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    by_column: bool  # whether columns stand one behind the other in the file
+    begin: int  # of the numbers, in bytes
+
+    def flat(self, step: int, first: int = 0, last: int | None = None) -> Iterator[Array]:
+        """Yields numbers `first` to `last` in the order of the file, `step` at once.
+
+        Raises `UserError` for a damaged file.
+        """
+        last, size = math.prod(self.shape) if last is None else last, self.dtype.itemsize
+        try:
+            with self.file.open(f"{self.name}.npy") as file:
+                file.seek(self.begin + first * size)
+                for begin in range(first, last, step):
+                    count = min(step, last - begin)
+                    data = file.read(count * size)
+                    if len(data) < count * size:
+                        raise UserError(f"{self.name} is shorter than it says")
+                    found = np.frombuffer(data, self.dtype)
+                    yield found.astype(self.dtype.newbyteorder("="), copy=False)
+        except (*_BAD_ZIP, OSError) as error:
+            raise UserError(f"{self.name} cannot be read: {error}") from error
+
+    def pieces(self, step: int) -> Iterator[Array]:
+        """Yields all rows, `step` at once. One piece without rows if there are none."""
+        if self.by_column and len(self.shape) > 1:
+            raise UserError(f"{self.name} stands in the file column by column, which is not read by rows")
+        width = math.prod(self.shape[1:])
+        if not self.shape[0] or not width:
+            yield np.empty(self.shape, self.dtype)
+            return
+        for some in self.flat(step * width):
+            yield some.reshape(-1, *self.shape[1:])

@@ -104,25 +104,29 @@ class Plan(OnRanks):
 
 
 class Partition(Run):
-    """job=partition. Plugins of the ranks are read where the leader chooses by them."""
+    """job=partition. Plugins of the ranks are read where the leader chooses by them.
+
+    A store is cut anew as job=import would cut it.
+    """
 
     def check(self, order: Order) -> Order:
-        store = order.settings.dataset.create().store_folder if order.graph is None else None
-        if store is not None:
-            raise UserError(f"dataset.root={store} is cut already: job=partition reads the data set itself")
-        return super().check(order)
+        return _IMPORT.check(order) if _reads_store(order) else super().check(order)
 
     def check_parts(self, order: Order) -> Order:
-        return super().check_parts(order) if order.settings.is_open else order
+        return super().check_parts(order) if order.settings.is_open and not _reads_store(order) else order
 
     def done(self, order: Order) -> Result | None:
         if order.settings.on_exists != "refuse" or order.named_folder is None:
             return None
+        if _reads_store(order):
+            return _IMPORT.done(order)
         from gnnkit.jobs.partition import unchanged
 
         return unchanged(replace(order, folder=Path(order.named_folder).absolute()))
 
     def work(self, order: Order) -> Result:
+        if _reads_store(order):
+            return _IMPORT.work(order)
         from gnnkit.jobs.partition import partition
 
         return partition(order, self.decided(order).settings)
@@ -151,6 +155,13 @@ class Import(Run):
         from gnnkit.jobs.importing import import_tables
 
         return import_tables(order)
+
+
+_IMPORT = Import()
+
+
+def _reads_store(order: Order) -> bool:
+    return order.graph is None and order.settings.dataset.create().store_folder is not None
 
 
 class Report(Job):
@@ -197,7 +208,7 @@ _BY_NAME: dict[str, Job] = {
     "verify": Verify(),
     "plan": Plan(),
     "partition": Partition(),
-    "import": Import(),
+    "import": _IMPORT,
     "predict": Predict(),
     "test": Predict(),
     "report": Report(),

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gnnkit.dataset.importing.graph import files_of
+from gnnkit.dataset.base import blame
 from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.partition import held
@@ -21,16 +21,19 @@ from gnnkit.leader.importing import imported, told_disk
 from gnnkit.leader.kept import origin
 from gnnkit.leader.result import Result, versions
 from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
-from gnnkit.store.manifest import shaping
+from gnnkit.store.manifest import FILE, Manifest, differing, shaping
 
-_CUT = "job=partition dataset={s.dataset.name} does so in memory"
+_CUT = "job=partition {data} does so in memory"
 # What job=import refuses, by message.
 REFUSED: Mapping[str, Callable[[Settings], object]] = {
-    "job=import reads dataset=edges piece by piece, and dataset={s.dataset.name} as a whole: use job=partition": lambda s: (
-        not s.dataset.load().in_pieces
+    "dataset={s.dataset.name} is read as a whole, and job=import reads data sets piece by piece: use job=partition": lambda s: (
+        s.dataset.create().in_pieces() is None
     ),
-    "partition.nodes={s.partition.nodes.name}: job=import knows no edges when it chooses owners: choose contiguous, "
-    f"hash, random or stored, {_CUT}": lambda s: s.partition.nodes.name == AUTO or s.partition.nodes.load().reads_edges,
+    "partition.nodes={s.partition.nodes.name}: job=import reads no edge at random when it chooses owners: choose "
+    f"contiguous, hash, random, stored, ldg, fennel or buffered, {_CUT}": lambda s: (
+        s.partition.nodes.name == AUTO
+        or (s.partition.nodes.load().reads_edges and not s.partition.nodes.load().streams)
+    ),
     f"partition.grid={{s.partition.grid}}: job=import cuts for partition.grid=1d, {_CUT}": lambda s: (
         s.partition.grid != "1d"
     ),
@@ -61,9 +64,23 @@ def check(settings: Settings, *, given: bool) -> None:
     """
     if given:
         raise UserError("job=import reads a folder of tables: job=partition cuts a graph from Python")
+    store = settings.dataset.create().store_folder
+    data = f"dataset={settings.dataset.name}" if store is None else "of the data set itself"
     for message, holds in REFUSED.items():
         if holds(settings):
-            raise UserError(message.format(s=settings))
+            raise UserError(message.format(s=settings, data=data))
+    if store is not None and (store / FILE).exists():  # another folder is named when it is read
+        _check_same(settings, Manifest.load(store).keys, store)
+
+
+def _check_same(settings: Settings, keys: Mapping[str, Any], store: Path) -> None:
+    """Raises `UserError` for features and labels other than those of a store."""
+    kept = {key: keys[key] for key in ("workers", "partition")}
+    for key, own, its in differing({**settings.cut, **kept}, keys, whole_task=True):
+        raise UserError(
+            f"{key}={own}: the store {store} was written with {key}={its}, and is cut anew as it is: leave the key out, or "
+            "name the data set itself"
+        )
 
 
 def import_tables(order: Order) -> Result:
@@ -92,8 +109,10 @@ def unchanged(order: Order) -> Result | None:
 def asked_of(order: Order) -> str:
     """Hashes the keys that shape the store, and what tells the data apart."""
     settings = order.settings
-    sources = files_of(settings.dataset.create())
-    stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in sources]
+    pieces = settings.dataset.create().in_pieces()
+    assert pieces is not None  # others are refused before
+    with blame(f"dataset.root={pieces.root}"):
+        stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in pieces.files]
     keys = shaping(settings.cut) | {key: settings.composed[key] for key in ("strategy", "memory")}
     asked: list[Any] = [keys, asdict(settings.dataset), stamps, origin(settings.partition.nodes), versions()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -9,25 +9,26 @@ from typing import Any
 
 import numpy as np
 
+from gnnkit.dataset.pieces import Room
 from gnnkit.graph import CSC, Graph
 from gnnkit.launch.phases import phase
 from gnnkit.launch.progress import progress
 from gnnkit.leader.choose import describe
-from gnnkit.leader.folder import PARTITION
+from gnnkit.leader.folder import INPUTS, PARTITION
 from gnnkit.leader.importing import room_of
 from gnnkit.leader.inputs import IDS, check_width, degree_features
 from gnnkit.leader.kept import link_file
 from gnnkit.leader.scale import Scale, choose
 from gnnkit.leader.storing import manifest
 from gnnkit.leader.trained import Inputs
-from gnnkit.partition.base import Partition
-from gnnkit.partition.grid import make_grid
+from gnnkit.partition.base import Partition, Partitioner
+from gnnkit.partition.grid import Grid, make_grid
 from gnnkit.partition.pieces import EDGE_BYTES, NODE_BYTES, write_shards
 from gnnkit.partition.quality import measure
 from gnnkit.rows import Rows
 from gnnkit.settings import AUTO, Settings
-from gnnkit.storage import forget_pages, whole_folder
-from gnnkit.store.manifest import PARTS
+from gnnkit.storage import forget_pages, whole_folder, write_atomically
+from gnnkit.store.manifest import PARTS, Manifest
 from gnnkit.store.parts import GRAPH
 from gnnkit.task import Task
 
@@ -55,18 +56,34 @@ def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str
     phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
     chosen = settings.partition
     grid = make_grid(chosen.grid, settings.workers, chosen.replication)
-    partition: Partition = chosen.nodes.create().assign(_without_edges(raw), grid)
+    partition = _assigned(chosen.nodes.create(), raw, graph, grid, room)
     shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE))
     quality = measure(graph, partition, shards)
     quality.save(folder / PARTITION)
     if settings.strategy.name != AUTO and not settings.create_strategy().reads.graph:
         shutil.rmtree(folder / PARTS / GRAPH)
     phase("writing the manifest")
-    manifest(settings, asked, raw, graph, None, quality, folder).save(folder)
+    store = settings.dataset.create().store_folder
+    source = settings.dataset.name if store is None else Manifest.load(store).source
+    replace(manifest(settings, asked, raw, graph, None, quality, folder), source=source).save(folder)
     shutil.rmtree(found.parent)
     lines = [*describe(graph, settings, partition), *quality.table(), *told]
     lines.append(f"store: dataset=store dataset.root={folder} trains from it")
     return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
+    """Cuts the nodes, with the mapped edges where the partitioner reads these.
+
+    Raises `UserError` for too little memory.
+    """
+    if not partitioner.reads_edges:
+        return partitioner.assign(_without_edges(raw), grid)
+    if (needed := partitioner.stream_bytes(graph.num_nodes)) > room.memory:
+        raise room.too_little(f"{type(partitioner).__name__} of {graph.num_nodes:,} nodes needs more than that", needed)
+    found = partitioner.assign(graph, grid)
+    forget_pages(graph.csc.indices)
+    return found
 
 
 def _without_edges(raw: Graph) -> Graph:
@@ -83,13 +100,17 @@ def _without_edges(raw: Graph) -> Graph:
 def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple[Graph, list[str]]:
     """Writes the whole graph as runs read it: features, labels and names.
 
-    Returns it, mapped, and lines for people.
+    Returns it, mapped, and lines for people. A store keeps what models know of its
+    columns, and its rows are as models read these.
     """
-    scale, why = Scale("none"), ""
-    if settings.inputs == "features":
-        scale, why = choose(raw, settings.features.scale)
-        forget_pages(np.asarray(raw.features))
-    replace(Inputs.of(raw, settings.inputs), scale=scale).save(folder)
+    scale, why, store = Scale("none"), "", settings.dataset.create().store_folder
+    if store is not None:
+        write_atomically(folder / INPUTS, (store / INPUTS).read_bytes())
+    else:
+        if settings.inputs == "features":
+            scale, why = choose(raw, settings.features.scale)
+            forget_pages(np.asarray(raw.features))
+        replace(Inputs.of(raw, settings.inputs), scale=scale).save(folder)
     task: Task = settings.task.create()
     read, _ = task.prepare(_without_edges(raw))
     if settings.inputs == "features":
@@ -101,19 +122,19 @@ def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple
             if path.stem not in ("features", "labels", "node_ids"):
                 link_file(path, target / path.name)
         np.save(target / "labels.npy", read.labels, allow_pickle=False)
-        _write_inputs(settings, scale, raw, found, target)
+        _write_inputs(settings.inputs if store is None else "features", scale, raw, found, target)
     if (found / IDS).exists():
         (folder / IDS).unlink(missing_ok=True)
         link_file(found / IDS, folder / IDS)
     return Graph.trusted(folder / PARTS / GRAPH), [why] if why else []
 
 
-def _write_inputs(settings: Settings, scale: Scale, raw: Graph, found: Path, target: Path) -> None:
-    """Writes the features that models read."""
+def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Path) -> None:
+    """Writes the features that models read. `inputs` is the configuration key."""
     path = target / "features.npy"
-    if settings.inputs == "learned":
+    if inputs == "learned":
         return Rows(path, np.float32, (0,), raw.num_nodes).finish()
-    if settings.inputs == "degree":
+    if inputs == "degree":
         return np.save(path, degree_features(raw), allow_pickle=False)
     if scale.kind == "none":
         return link_file(found / path.name, path)

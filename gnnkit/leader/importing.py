@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gnnkit.dataset.importing.edges import Room
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.launch.phases import phase, say
 from gnnkit.launch.progress import progress
@@ -35,7 +35,8 @@ def imported(settings: Settings, folder: Path, asked: str) -> str:
         folder: The run folder, which becomes the store.
         asked: Tells this job and its data apart from others.
     """
-    room, work, data = room_of(settings), folder / WORK, settings.dataset.create()
+    room, work, data = room_of(settings), folder / WORK, settings.dataset.create().in_pieces()
+    assert data is not None  # others are refused before
     with told_disk(folder):
         work.mkdir(exist_ok=True)
         journal = Journal(work, asked)

@@ -13,10 +13,11 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Features, Floats, Graph, SparseFeatures
 from gnnkit.ranges import one_line
 from gnnkit.settings import Settings
+from gnnkit.store.manifest import NODE_IDS
 
 # Measured: products of sparse rows are quicker than dense ones up to these.
 MAX_SHARE, MIN_WIDTH = 0.1, 64
-IDS = "node_ids.npy"  # in the run folder
+IDS = NODE_IDS  # in the run folder
 _LOOKED_AT = 1 << 22  # numbers of dense features, to find the share that is not 0
 
 

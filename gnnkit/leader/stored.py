@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from gnnkit.leader.trained import take_stored
 from gnnkit.ranges import shown
 from gnnkit.storage import write_atomically
 from gnnkit.store.join import whole
-from gnnkit.store.manifest import Manifest, shaping
+from gnnkit.store.manifest import Manifest, differing
 from gnnkit.store.pairs import with_pairs
 from gnnkit.store.parts import GRAPH, Reads, without_features
 
@@ -123,31 +123,6 @@ def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
             f"trainer.resume={settings.trainer.resume}: the work of this run was dealt out anew, and the parts of "
             f"{root} are as before: name the data set itself"
         )
-
-
-def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: bool) -> list[tuple[str, Any, Any]]:
-    """Lists keys that shape parts and have two values, each with both values.
-
-    Args:
-        own: A composed configuration.
-        its: Sections of the other one.
-        whole_task: Whether other keys of the task than the name shape parts too.
-    """
-    here, there = (_flat(shaping(values)) for values in (own, its))
-    keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
-    spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
-    return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns values by dotted key, without empty ones."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _spelt(value: Any) -> str:

@@ -14,6 +14,8 @@ from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids
 from gnnkit.partition.grid import Grid
 
+_STREAM_BYTES = 32  # of memory for each node, where edges are read as a stream
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
@@ -64,6 +66,11 @@ class Partitioner(ABC):
     """
 
     reads_edges: ClassVar[bool] = True  # False: the number of nodes is enough, as for a graph that memory cannot hold
+    streams: ClassVar[bool] = False  # whether the edges of a mapped graph are read in order, and none are kept
+
+    def stream_bytes(self, num_nodes: int) -> int:
+        """Returns the memory that `assign` takes beside the graph, if it streams."""
+        return _STREAM_BYTES * num_nodes
 
     @abstractmethod
     def assign(self, graph: Graph, grid: Grid) -> Partition:

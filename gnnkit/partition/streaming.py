@@ -22,6 +22,7 @@ class Streaming(NodePartitioner):
     """
 
     score: ClassVar[str]  # of the native core
+    streams = True
 
     def __init__(self, order: Order = "id", seed: int | None = None, imbalance: float = 0.1, passes: int = 1) -> None:
         """Checks the options.

@@ -13,6 +13,7 @@ from gnnkit.errors import UserError
 from gnnkit.storage import write_atomically
 
 FILE = "store.json"  # in the folder of the store, written last
+NODE_IDS = "node_ids.npy"  # there too, where the user's ids are not 0, 1, ...
 PARTS = "parts"  # folder there, with one folder for each rank
 KEYS = ("workers", "partition", "inputs", "input_rows", "features", "task")  # of the configuration, that shape parts
 _OF_FEATURES = ("scale", "fill", "text")  # of the section `features`. Others say where a run keeps rows
@@ -92,6 +93,31 @@ def shaping(composed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keys of a composed configuration that shape parts."""
     keys = {key: composed[key] for key in KEYS}
     return {**keys, "features": {key: keys["features"][key] for key in _OF_FEATURES}}
+
+
+def differing(own: Mapping[str, Any], its: Mapping[str, Any], *, whole_task: bool) -> list[tuple[str, Any, Any]]:
+    """Lists keys that shape parts and have two values, each with both values.
+
+    Args:
+        own: A composed configuration.
+        its: Sections of the other one.
+        whole_task: Whether other keys of the task than the name shape parts too.
+    """
+    here, there = (_flat(shaping(values)) for values in (own, its))
+    keys = [key for key in sorted({*here, *there}) if whole_task or not key.startswith("task.") or key == "task.name"]
+    spelt = {key: key.removesuffix(".name").removesuffix(".nodes") for key in keys}
+    return [(spelt[key], here.get(key), there.get(key)) for key in keys if here.get(key) != there.get(key)]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns values by dotted key, without empty ones."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def files_of(root: Path, *further: str) -> dict[str, tuple[int, str]]:

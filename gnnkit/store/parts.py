@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.shard import Shard, cut
 from gnnkit.sampler.links import Links
 from gnnkit.storage import load_arrays
-from gnnkit.store.manifest import PARTS, Manifest
+from gnnkit.store.manifest import FILE, PARTS, Manifest
 
 GRAPH = "graph"  # the whole graph
 LINKS = "links"  # the edges to predict
@@ -89,8 +90,23 @@ class Parts:
     def _folder(self, name: str) -> Path:
         if self.store is None or (self.own / name).exists():
             return self.own / name
-        Manifest.load(self.store).check_part(self.store, name)
+        _manifest(self.store, _stamp(self.store / FILE)).check_part(self.store, name)
         return self.store / PARTS / name
+
+
+@functools.lru_cache(maxsize=4)
+def _manifest(store: Path, stamp: int) -> Manifest:
+    """Reads a manifest once a process. `stamp` tells another one of the same name."""
+    del stamp
+    return Manifest.load(store)
+
+
+def _stamp(path: Path) -> int:
+    """Returns the time of the last change, 0 for no file."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def without_edges(graph: Graph) -> Graph:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import numpy as np
 
 from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.importing.graph import import_graph
+from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.pieces import Room
+from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 
 
@@ -12,23 +20,33 @@ def check_dataset(dataset: Dataset) -> Graph:
     """Checks the graph of a data set, and returns it.
 
     `load` returns a `Graph` with a node and float features. Where nodes are in use, one
-    of them trains. A second call returns the same bits. Raises `AssertionError` for the
-    first broken promise.
+    of them trains. A second call returns the same bits, and so do the pieces of
+    `in_pieces`, where there are any and these raise no `UserError`. Raises
+    `AssertionError` for the first broken promise.
     """
-    graph, again = dataset.load(), dataset.load()
+    graph = dataset.load()
     assert isinstance(graph, Graph), f"load returned a {type(graph).__name__}, not a Graph"
     assert graph.num_nodes > 0, "the graph has no nodes"
     assert np.issubdtype(graph.features.dtype, np.floating), f"features are {graph.features.dtype}, not floating-point"
     assert not graph.split.any() or (graph.split == Split.TRAIN).any(), "nodes are in use, but none trains"
-    assert graph.class_names == again.class_names, "the second load gives other class_names"
+    _check_same(graph, dataset.load(), "the second load gives")
+    if (pieces := dataset.in_pieces()) is not None:
+        with suppress(UserError), TemporaryDirectory() as folder:
+            room, journal = Room(1 << 28, 1, bucket=16), Journal(Path(folder), "")
+            found = import_graph(pieces, Path(folder), room, journal, Teller(quiet=True))
+            _check_same(graph, Graph.load(found), "the pieces give")
+    return graph
+
+
+def _check_same(graph: Graph, again: Graph, who: str) -> None:
+    assert graph.class_names == again.class_names, f"{who} other class_names"
     for (name, one), (_, other) in zip(_arrays(graph), _arrays(again), strict=True):
         same = (
             one is other
             if one is None or other is None
             else np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
         )
-        assert same, f"the second load gives other {name}"
-    return graph
+        assert same, f"{who} other {name}"
 
 
 def _arrays(graph: Graph) -> list[tuple[str, np.ndarray | None]]:

@@ -19,11 +19,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from gnnkit.dataset import pieces
 from gnnkit.dataset.edges import EdgeFolder
-from gnnkit.dataset.importing import edges as passes
-from gnnkit.dataset.importing.edges import Room
 from gnnkit.dataset.importing.graph import import_graph
 from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.pieces import Room
 from gnnkit.errors import UserError
 from gnnkit.graph.ids import IdTable
 from tests.folders import digests_of
@@ -36,15 +36,15 @@ TINY = Room(1 << 26, 1, bucket=7)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a few edges make several pieces."""
-    monkeypatch.setattr(passes, "_MOST_PIECE", 16)
-    monkeypatch.setattr(passes, "_LEAST_PIECE", 16)
+    monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
+    monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
 
 
 def imported(folder: Path, work: Path, room: Room = TINY, **options: Any) -> Path:
     work.mkdir(exist_ok=True)
     with warnings.catch_warnings(record=True):
         journal = Journal(work, "asked")
-        return import_graph(EdgeFolder(str(folder), **options), work, room, journal, Teller(quiet=True))
+        return import_graph(EdgeFolder(str(folder), **options).in_pieces(), work, room, journal, Teller(quiet=True))
 
 
 def saved(folder: Path, target: Path, **options: Any) -> Path:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 
 import gnnkit
 from gnnkit.config import compose
+from gnnkit.dataset.edges import EdgeFolder
 from gnnkit.errors import UserError
 from gnnkit.jobs import Order, dispatch, importing
 from gnnkit.settings import settle
-from tests.folders import digests_of
+from tests.folders import digests_of, graphbolt_folder, ogb, saint
 from tests.runs import BARE
 
 N, M = 60, 500
@@ -65,10 +67,22 @@ def made(folder: Path) -> dict[str, str]:
         {"partition": "1d", "workers": 3},
         {"partition": "hash", "workers": 4, "wide": 100.0},
         {"partition": "random", "workers": 2, "inputs": "degree"},
+        {"partition": "ldg", "workers": 3},
+        {"partition": {"name": "fennel", "options": {"passes": 2}}, "workers": 2},
+        {"partition": {"name": "buffered", "options": {"buffer": 16}}, "workers": 3},
         {"workers": 1, "inputs": "learned", "strategy": "vertex_centric"},
         {"workers": 2, "features": {"scale": "row"}, "ids": False},
     ],
-    ids=["ranges", "hash, scaled", "random, degrees", "one worker", "rows that add up to 1"],
+    ids=[
+        "ranges",
+        "hash, scaled",
+        "random, degrees",
+        "ldg",
+        "fennel",
+        "buffered",
+        "one worker",
+        "rows that add up to 1",
+    ],
 )
 def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], tmp_path: Path) -> None:
     shape = {name: keys.pop(name) for name in ("ids", "wide") if name in keys}
@@ -79,6 +93,51 @@ def test_an_imported_store_is_that_of_the_graph_in_memory(keys: dict[str, Any], 
     stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("imported", "cut")]
     assert {key for key in stores[0] if stores[0][key] != stores[1][key]} == {"sha256", "asked"}
     assert not (tmp_path / "imported/import").exists()
+
+
+def ogb_folder(folder: Path) -> dict[str, Any]:
+    return {"name": "ogb", "root": str(ogb(folder / "ogbn_arxiv")), "symmetrize": True}
+
+
+def saint_folder(folder: Path) -> dict[str, Any]:
+    return {"name": "graphsaint", "root": str(saint(folder / "saint"))}
+
+
+def graphbolt(folder: Path) -> dict[str, Any]:
+    graphbolt_folder(folder / "bolt", np.random.default_rng(0))
+    return {"name": "graphbolt", "root": str(folder / "bolt"), "symmetrize": True}
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    EdgeFolder(str(tables(folder / "tables")), symmetrize=True).load().save(folder / "saved")
+    return {"name": "saved", "root": str(folder / "saved")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [ogb_folder, saint_folder, graphbolt, saved])
+def test_other_data_sets_are_imported_to_the_same_store(form: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
+    dataset = form(tmp_path)
+    keys: dict[str, Any] = {"dataset": dataset, "workers": 2, "partition": "hash", "cache": False}
+    for job in ("import", "partition"):
+        gnnkit.train(job=job, strategy="individual_sample", folder=tmp_path / job, **keys)
+    assert made(tmp_path / "import") == made(tmp_path / "partition")
+    stores = [json.loads((tmp_path / job / "store.json").read_bytes()) for job in ("import", "partition")]
+    assert {key for key in stores[0] if stores[0][key] != stores[1][key]} <= {"sha256", "asked"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+@pytest.mark.parametrize("keys", [{}, {"inputs": "degree"}, {"inputs": "learned"}], ids=["", "degree", "learned"])
+def test_a_store_that_is_cut_anew_is_the_store_of_the_data(strategy: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    data, keys = tables(tmp_path / "data", wide=100.0), {"strategy": strategy, **keys}
+    run("import", data, tmp_path / "first", partition="hash", workers=3, **keys)
+    shape: dict[str, Any] = {"partition": "ldg", "workers": 2, "cache": False}
+    store = {"name": "store", "root": str(tmp_path / "first")}
+    gnnkit.train(job="partition", dataset=store, folder=tmp_path / "again", **shape, strategy=strategy)
+    run("partition", data, tmp_path / "new", **shape, **keys)
+    assert made(tmp_path / "again") == made(tmp_path / "new")
+    stores = [json.loads((tmp_path / name / "store.json").read_bytes()) for name in ("again", "new")]
+    assert {key for key in stores[0] if stores[0][key] != stores[1][key]} <= {"sha256", "asked"}
 
 
 @pytest.mark.slow
@@ -132,7 +191,7 @@ def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 REFUSED = [
     ["dataset=pystdlib"],
-    ["partition=ldg"],
+    ["partition=balanced"],
     ["partition=2d"],
     ["partition.border=min_words"],
     ["input_rows=sparse"],
@@ -150,7 +209,8 @@ def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str
     order = Order(settle(compose(["job=import", "strategy=auto", *data, *overrides])))
     with pytest.raises(UserError) as raised:
         dispatch.check(order)
-    assert str(raised.value) == message.format(s=order.settings)
+    told = message.format(s=order.settings, data=f"dataset={order.settings.dataset.name}")
+    assert str(raised.value) == told
 
 
 def test_memory_is_read_by_an_import_only() -> None:
@@ -158,3 +218,9 @@ def test_memory_is_read_by_an_import_only() -> None:
         assert settle(compose(["job=import", "strategy=auto", f"memory={text}"])).memory == size
     with pytest.raises(UserError, match="memory=1GB must be auto: only job=import reads the key, and job=plan"):
         settle(compose(["job=plan", "strategy=vertex_centric", "memory=1GB"]))
+
+
+@pytest.mark.slow
+def test_the_process_that_starts_an_import_has_no_torch() -> None:
+    code = "import gnnkit.jobs.importing, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

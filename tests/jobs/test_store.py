@@ -196,7 +196,14 @@ def test_the_same_job_again_does_nothing_and_says_so(
         ({"partition": "3d"}, r"partition\.grid=3d: the store .* was cut with partition\.grid=2d"),
         ({"task": "link_prediction"}, r"task=link_prediction: the store .* was cut with task=node_classification"),
         ({"inputs": "degree"}, r"inputs=degree: the store .* was cut with inputs=features"),
-        ({"job": "partition"}, r"dataset\.root=.* is cut already: job=partition reads the data set itself"),
+        (
+            {"job": "partition", "partition": "2d"},
+            r"job=import cuts for partition.grid=1d, job=partition of the data set itself does so in memory",
+        ),
+        (
+            {"job": "partition", "partition": "1d", "inputs": "degree"},
+            r"inputs=degree: the store .* was written with inputs=features, and is cut anew as it is",
+        ),
     ],
 )
 def test_a_run_of_other_parts_is_refused(keys: dict[str, Any], message: str, store: Path, tmp_path: Path) -> None:

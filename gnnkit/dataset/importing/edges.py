@@ -1,5 +1,8 @@
 """Edges of any number -> CSC, in three passes that append and keep what is done.
 
+Edges that come in the order of destinations, and keep it, are counted and written. For
+others:
+
 1. `count` reads all edges, checks these, and counts destinations in 65,536 bins.
 2. `scatter` writes each edge to the bucket of its destination: a range of nodes whose
    in-edges fit memory.
@@ -12,134 +15,40 @@ results are those of `Graph.from_edges`.
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from gnnkit import _core
-from gnnkit.checks import Array
+from gnnkit.checks import FLOAT32_MAX, Array, check_finite
 from gnnkit.dataset.importing.progress import Journal, Teller
-from gnnkit.dataset.importing.sources import Source
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, Room, check_ends
 from gnnkit.errors import UserError
-from gnnkit.graph.fields import check_implied
-from gnnkit.graph.ids import IdTable
-from gnnkit.graph.table import Table
+from gnnkit.graph.fields import check_implied, names_of
 from gnnkit.rows import File, Rows
 
 MOST_BINS = 1 << 16
-COMMIT = 10.0  # seconds of work that an interrupted import does again at most, beside one piece
-_DATA = 0.6  # of the memory that is given. The rest is for the program and its copies
-_PIECE_SHARE = 4  # of the memory, for a piece that is read
-_PIECE_BYTES = 120  # of an edge in such a piece
-_SORT_BYTES = 64  # of an edge in a bucket that is sorted
-_MOST_PIECE, _LEAST_PIECE = 1 << 20, 1 << 10  # edges
 _INT32 = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The memory and the threads of an import."""
+def columns_of(piece: EdgePiece, symmetrize: bool) -> dict[str, Array]:
+    """Returns what a bucket keeps of each edge, with edges turned around.
 
-    given: int  # bytes that the import may take
-    threads: int
-    commit: float = COMMIT  # seconds
-    bucket: int | None = None  # edges of a bucket. None: by the memory
-
-    @property
-    def memory(self) -> int:
-        """Bytes of data at the same time."""
-        return int(_DATA * self.given)
-
-    def too_little(self, what: str, needed: int) -> UserError:
-        """Returns the error for `what` that needs more bytes of data than there are."""
-        return UserError(f"memory={self.given}: {what}: give memory={math.ceil(needed / _DATA)} or more")
-
-    def piece(self, row: int) -> int:
-        """Returns the edges of a piece, for further columns of `row` bytes."""
-        fit = self.memory // _PIECE_SHARE // (_PIECE_BYTES + 4 * row)
-        return min(max(fit, _LEAST_PIECE), _MOST_PIECE)
-
-    def edges(self, row: int) -> int:
-        """Returns the edges of a bucket, for further columns of `row` bytes."""
-        return self.bucket or max(self.memory // (_SORT_BYTES + 3 * row), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """How edges are read from their table."""
-
-    source: Source
-    ends: tuple[str, str]  # columns of sources and destinations
-    ids: IdTable | None  # finds the nodes. None: ids are the numbers of nodes
-    symmetrize: bool
-    num_nodes: int | None  # None: one more than the largest id
-
-    def pieces(self, rows: int) -> Iterator[Piece]:
-        """Yields all edges in the order of the table, without edges one empty piece."""
-        others = [name for name in self.source.kept if name not in (*self.ends, "weight")]
-        types: dict[str, pa.DataType] = dict.fromkeys(self.ends, pa.int64() if self.ids is None else self.ids.type)
-        types |= dict.fromkeys([*others, "weight"], pa.float64())
-        first, tables = 0, self.source.pieces(rows, None, types)
-        for table in itertools.chain([next(tables, None) or self.source.empty()], tables):
-            src, dst = (table.positions(name, self.ids) for name in self.ends)
-            piece = Piece(first, src, dst, table, "weight" in self.source.kept, others)
-            self._check(piece)
-            first += len(src)
-            yield piece
-
-    def _check(self, piece: Piece) -> None:
-        """Raises `UserError` for an id that is the number of no node."""
-        for name, ids in zip(self.ends, (piece.src, piece.dst), strict=True):
-            if self.ids is None and len(ids):
-                high = _INT32 * _INT32 if self.num_nodes is None else self.num_nodes
-                piece.table.check_range(name, ids, high)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some edges, one behind the other in the table."""
-
-    first: int  # position of the first one
-    src: Array  # [k] int64
-    dst: Array  # [k] int64
-    table: Table
-    weighted: bool
-    others: list[str]
-
-    def weight(self) -> Array | None:  # [k]
-        if not self.weighted:
-            return None
-        found = self.table.numbers("weight")
-        if found.itemsize > 4:
-            self.table.check_bound("weight", found)
+    A reverse edge stands behind the edges of the piece.
+    """
+    fields = ("src", "dst", "positions", "weight", "features")
+    found: dict[str, Array] = {name: rows for name in fields if (rows := getattr(piece, name)) is not None}
+    if not symmetrize:
         return found
-
-    def features(self) -> Array | None:  # [k, width] float32
-        return self.table.rows(self.others)
-
-    def columns(self, symmetrize: bool) -> dict[str, Array]:
-        """Returns what a bucket keeps of each edge, with edges turned around.
-
-        A reverse edge stands behind the edges of the piece.
-        """
-        found = {"src": self.src, "dst": self.dst, "position": np.arange(self.first, self.first + len(self.src))}
-        found |= {
-            name: rows for name, rows in (("weight", self.weight()), ("features", self.features())) if rows is not None
-        }
-        if not symmetrize:
-            return found
-        kept = np.flatnonzero(self.src != self.dst)
-        back = {**found, "src": self.dst, "dst": self.src}
-        both = {name: np.concatenate([rows, back[name][kept]]) for name, rows in found.items()}
-        return both | {"reverse": np.repeat(np.array([0, 1], np.uint8), [len(self.src), len(kept)])}
+    kept = np.flatnonzero(piece.src != piece.dst)
+    back = {**found, "src": piece.dst, "dst": piece.src}
+    both = {name: np.concatenate([rows, back[name][kept]]) for name, rows in found.items()}
+    return both | {"reverse": np.repeat(np.array([0, 1], np.uint8), [len(piece.src), len(kept)])}
 
 
 @dataclass(slots=True)
@@ -151,60 +60,83 @@ class Counted:
     place: str = ""  # of the largest id, for people
     weight: str | None = None  # type of the weights
     width: int | None = None  # of edge features
+    features: str | None = None  # type of edge features
     names: list[str] | None = None  # of edge features
+    positions: str | None = None  # type of the positions
+    sources: str = "int32"  # type of the sources, as these are read
     shift: int = 0  # bin b has the destinations b << shift to ((b + 1) << shift) - 1
     bins: list[int] = field(default_factory=list)  # records of each bin, reverse edges too
 
     @property
     def row(self) -> int:
         """Bytes of the further columns of an edge."""
-        return (0 if self.weight is None else np.dtype(self.weight).itemsize) + 4 * (self.width or 0)
+        weight = 0 if self.weight is None else np.dtype(self.weight).itemsize
+        return weight + (0 if self.width is None else self.width * np.dtype(self.features).itemsize)
 
 
-def count(ends: Ends, room: Room, journal: Journal, teller: Teller) -> tuple[Counted, int]:
-    """Reads and checks all edges. Returns what was found, and the number of nodes."""
-    if (known := journal["counted"]) is not None:
-        found = Counted(**known)
-        return found, found.largest + 1 if ends.num_nodes is None else ends.num_nodes
+def count(graph: GraphPieces, known: int | None, room: Room, journal: Journal, teller: Teller) -> tuple[Counted, int]:
+    """Reads and checks all edges. Returns what was found, and the number of nodes.
+
+    Args:
+        graph: the edges.
+        known: number of nodes. None: one more than the largest id.
+        room: memory and threads.
+        journal: keeps what was found.
+        teller: tells how far the pass is.
+    """
+    if (earlier := journal["counted"]) is not None:
+        found = Counted(**earlier)
+        return found, found.largest + 1 if known is None else known
     teller.begin("counting edges")
     found, bins = Counted(), np.zeros(MOST_BINS, np.int64)
-    num_columns = len(ends.source.names)
-    if ends.num_nodes is not None:
-        found.shift = _shift(ends.num_nodes - 1)
-    for piece in ends.pieces(room.piece(8 * num_columns)):
+    if known is not None:
+        found.shift = _shift(known - 1)
+    for piece in graph.edges(room.piece(graph.edge_row)):
+        check_ends(piece, _INT32 * _INT32 if known is None else known, found.num_edges)
         _look(found, piece)
         bins = _folded(found, piece, bins)
-        for ids in (piece.dst, piece.src[piece.src != piece.dst]) if ends.symmetrize else (piece.dst,):
+        for ids in (piece.dst, piece.src[piece.src != piece.dst]) if graph.symmetrize else (piece.dst,):
             bins += _core.count_bins(np.ascontiguousarray(ids), found.shift, MOST_BINS, room.threads)
         found.num_edges += len(piece.src)
-        teller.tell(found.num_edges, ends.source.num_rows, "edges")
-    num_nodes = found.largest + 1 if ends.num_nodes is None else ends.num_nodes
-    if ends.num_nodes is None:
-        check_implied(found.place, found.largest, found.num_edges)
+        teller.tell(found.num_edges, graph.num_edges, "edges")
+    _finish(found, graph, known)
     found.bins = np.trim_zeros(bins, "b").tolist()
     journal.write(counted={name: getattr(found, name) for name in Counted.__slots__})
-    return found, num_nodes
+    return found, found.largest + 1 if known is None else known
 
 
-def _look(found: Counted, piece: Piece) -> None:
+def _finish(found: Counted, graph: GraphPieces, known: int | None) -> None:
+    """Checks and completes what was found in all edges."""
+    if known is None:
+        check_implied(found.place, found.largest, found.num_edges)
+    names = graph.edge_feature_names()
+    found.names = None if names is None else list(names)
+    names_of("edge_feature_names", found.names, found.width or 0)
+
+
+def _look(found: Counted, piece: EdgePiece) -> None:
     """Checks the columns of a piece beside those before."""
     for name, ids in (("src", piece.src), ("dst", piece.dst)):
         largest = int(ids.max(initial=-1))
         if largest > found.largest:
             found.largest = largest
-            found.place = f"{piece.table.name}, {name} = {largest}"
-    if (weight := piece.weight()) is not None:
-        kind = np.promote_types(weight.dtype, np.float32)
+            found.place = f"{piece.place}, {name} = {largest}"
+    found.sources = str(np.promote_types(found.sources, piece.src.dtype))
+    if piece.weight is not None:
+        check_finite("weight", piece.weight, bound=FLOAT32_MAX, first=found.num_edges)
+        kind = np.promote_types(piece.weight.dtype, np.float32)
         found.weight = str(kind if found.weight is None else np.promote_types(kind, found.weight))
-    if (features := piece.features()) is not None:
-        width = features.shape[1]
+    if piece.positions is not None:
+        found.positions = str(np.promote_types(found.positions or np.int32, piece.positions.dtype))
+    if piece.features is not None:
+        width = piece.features.shape[1]
         if found.width not in (None, width):
             raise UserError(
-                f"{piece.table.name}: the columns {', '.join(piece.others)} hold {width} numbers in some rows, and "
-                f"{found.width} in others"
+                f"{piece.place}: the features of edges are {width} numbers in some rows, and {found.width} in others"
             )
+        check_finite("edge_features", piece.features, bound=FLOAT32_MAX, first=found.num_edges)
         found.width = width
-        found.names = found.names or piece.table.column_names(piece.others)
+        found.features = str(np.promote_types(found.features or piece.features.dtype, piece.features.dtype))
 
 
 def _shift(largest: int) -> int:
@@ -212,7 +144,7 @@ def _shift(largest: int) -> int:
     return max(max(largest, 0).bit_length() - (MOST_BINS.bit_length() - 1), 0)
 
 
-def _folded(found: Counted, piece: Piece, bins: Array) -> Array:
+def _folded(found: Counted, piece: EdgePiece, bins: Array) -> Array:
     """Returns wider bins, where a piece has ids beyond the last one."""
     more = _shift(max(int(piece.src.max(initial=0)), int(piece.dst.max(initial=0)))) - found.shift
     if more <= 0:
@@ -252,7 +184,7 @@ class Buckets:
             size, total = size + edges, total + edges
             if edges > most and room.bucket is None:
                 nodes = f"the nodes {number << shift} to {(number + 1 << shift) - 1}"
-                needed = edges * (_SORT_BYTES + 3 * found.row)
+                needed = edges * room.sorting(found.row)
                 raise room.too_little(f"{nodes} have {edges:,} in-edges, which are sorted together", needed)
         return cls(shift, of_bin, [*first, num_nodes], [*start, total], num_nodes)
 
@@ -265,12 +197,13 @@ def kinds_of(found: Counted, num_nodes: int, symmetrize: bool) -> dict[str, np.d
     kinds: dict[str, npt.DTypeLike] = {
         "dst": np.int32,  # from the first node of the bucket on
         "src": np.int32 if num_nodes < _INT32 else np.int64,
-        "position": np.int32 if found.num_edges < _INT32 else np.int64,
     }
+    if found.positions is not None:
+        kinds["positions"] = found.positions
     if found.weight is not None:
         kinds["weight"] = found.weight
     if found.width is not None:
-        kinds["features"] = np.dtype((np.float32, (found.width,)))
+        kinds["features"] = np.dtype((np.dtype(found.features), (found.width,)))
     if symmetrize:
         kinds["reverse"] = np.uint8
     return {name: np.dtype(kind) for name, kind in kinds.items()}
@@ -306,25 +239,25 @@ class Columns:
 
 
 def scatter(
-    ends: Ends, found: Counted, buckets: Buckets, columns: Columns, room: Room, journal: Journal, teller: Teller
+    graph: GraphPieces, found: Counted, buckets: Buckets, columns: Columns, room: Room, journal: Journal, teller: Teller
 ) -> None:
-    """Writes each edge to the bucket of its destination, in the order of the table."""
+    """Writes each edge to the bucket of its destination, in the order of the data."""
     done, cursors = journal["scattered"] or (0, buckets.start[:-1])
     if done == found.num_edges:
         return
     place, first, last = np.array(cursors, np.int64), np.array(buckets.first), time.monotonic()
     teller.begin("scattering edges", done)
-    for piece in ends.pieces(room.piece(found.row)):
-        end = piece.first + len(piece.src)
+    end = 0
+    for piece in graph.edges(room.piece(found.row)):
+        begin, end = end, end + len(piece.src)
         if end <= done:
             continue
-        rows = piece.columns(ends.symmetrize)
         if end > found.num_edges:
-            raise _changed(piece.table.name)
-        rows = rows if piece.first >= done else _behind(rows, done)
+            raise _changed(piece.place)
+        rows = columns_of(piece.behind(max(done - begin, 0)), bool(graph.symmetrize))
         order, sizes = _core.bucket_order(rows["dst"], buckets.shift, buckets.of_bin, len(buckets), room.threads)
         if np.any(place + sizes > buckets.start[1:]):
-            raise _changed(piece.table.name)
+            raise _changed(piece.place)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         for name, kind in columns.kinds.items():
             if name == "dst":
@@ -340,15 +273,36 @@ def scatter(
             journal.write(scattered=(end, place.tolist()))
             last = time.monotonic()
     if not np.array_equal(place, buckets.start[1:]):
-        raise _changed(ends.source.files[0].name)
+        raise _changed(graph.files[0].name)
     columns.commit()
     journal.write(scattered=(found.num_edges, place.tolist()))
 
 
-def _behind(rows: dict[str, Array], done: int) -> dict[str, Array]:
-    """Leaves out edges that are written already."""
-    kept = rows["position"] >= done
-    return {name: values[kept] for name, values in rows.items()}
+def append(
+    graph: GraphPieces, found: Counted, num_nodes: int, folder: Path, room: Room, journal: Journal, teller: Teller
+) -> None:
+    """Writes edges that come in the order of destinations, and stay in their order."""
+    arrays = {"indices": Rows(folder / "indices.npy", found.sources), **further_outputs(found, folder, 0)}
+    indptr, last, done = np.zeros(num_nodes + 1, np.int64), 0, 0
+    teller.begin("writing edges")
+    for piece in graph.edges(room.piece(found.row)):
+        steps = np.diff(piece.dst, prepend=last)
+        if len(steps) and steps.min() < 0:
+            raise UserError(f"{piece.place}: edge {done + int(steps.argmin())} is not in the order of destinations")
+        if len(steps):
+            first, last = int(piece.dst[0]), int(piece.dst[-1])
+            indptr[first + 1 : last + 2] += np.bincount(piece.dst - first, minlength=last - first + 1)
+        for name, rows in columns_of(piece, False).items():
+            if name != "dst":
+                arrays["indices" if name == "src" else name].append(rows)
+        done += len(piece.src)
+        teller.tell(done, found.num_edges, "edges")
+    if done != found.num_edges:
+        raise _changed(graph.files[0].name)
+    for each in arrays.values():
+        each.finish()
+    np.save(folder / "indptr.npy", np.cumsum(indptr), allow_pickle=False)
+    journal.write(sorted=(0, done, True))
 
 
 def _changed(name: str) -> UserError:
@@ -405,12 +359,19 @@ def _outputs(
     arrays = {
         "indptr": Rows(folder / "indptr.npy", np.int64, (), first),
         "indices": Rows(folder / "indices.npy", kinds["src"], (), num_edges),
-        "position": Rows(folder / "edge_positions.npy", kinds["position"], (), num_edges),
     }
+    return arrays | further_outputs(found, folder, num_edges)
+
+
+def further_outputs(found: Counted, folder: Path, num_edges: int) -> dict[str, Rows]:
+    """Opens the arrays of what edges have beside their ends, behind the first edges."""
+    arrays = {}
+    if found.positions is not None:
+        arrays["positions"] = Rows(folder / "edge_positions.npy", found.positions, (), num_edges)
     if found.weight is not None:
         arrays["weight"] = Rows(folder / "weight.npy", found.weight, (), num_edges)
-    if found.width is not None:
-        arrays["features"] = Rows(folder / "edge_features.npy", np.float32, (found.width,), num_edges)
+    if found.width is not None and found.features is not None:
+        arrays["features"] = Rows(folder / "edge_features.npy", found.features, (found.width,), num_edges)
     return arrays
 
 

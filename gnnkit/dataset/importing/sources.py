@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -199,24 +200,34 @@ class ParquetSource(Source):
 class CsvSource(Source):
     """A CSV, read as a stream."""
 
-    def __init__(self, path: Path, root: Path, given: Mapping[str, pa.DataType]) -> None:
-        """Reads the line of names.
+    def __init__(
+        self, path: Path, root: Path, given: Mapping[str, pa.DataType], names: Sequence[str] | bool = True
+    ) -> None:
+        """Reads the line of names, and the first rows.
 
         Args:
             path: The file.
             root: Messages name the file as seen from here.
             given: Types of some columns. The types of others are found out.
+            names: Names of the columns, or whether the first line has these. False:
+                names are f0, f1, ...
         """
         super().__init__([path], root)
         check_regular(path)
-        check_header(path)
+        self._options = (
+            {} if names is True else {"column_names": list(names)} if names else {"autogenerate_column_names": True}
+        )
+        if names is True:
+            check_header(path)
         self._given = dict(given)
         self._found: dict[str, pa.DataType] | None = None
-        self._header = [field.name for field in self._stream(_LEAST_BLOCK, {}).schema]
+        schema = self._stream(_LEAST_BLOCK, {}).schema
+        self._header = schema.names
+        self.first_types: list[pa.DataType] = schema.types  # as the first rows have it
 
     @property
     def names(self) -> list[str]:
-        return self._header
+        return list(self._header)
 
     def types(self) -> dict[str, pa.DataType]:
         """Finds one type for all values of each column."""
@@ -258,7 +269,7 @@ class CsvSource(Source):
         try:
             return pyarrow.csv.open_csv(
                 path,
-                pyarrow.csv.ReadOptions(block_size=block),
+                pyarrow.csv.ReadOptions(block_size=block, **self._options),
                 convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)),
             )
         except (pa.ArrowException, OSError) as error:
@@ -294,3 +305,31 @@ def _joined(first: pa.DataType, second: pa.DataType) -> pa.DataType:
         return second
     numbers = {pa.int64(), pa.float64()}
     return pa.float64() if {first, second} == numbers else pa.string()
+
+
+class NumberSource:
+    """A CSV of numbers without a line of names, also compressed, read in pieces."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._source = CsvSource(path, root, {}, names=False)
+        self.width = len(self._source.names)
+
+    @cached_property
+    def _whole(self) -> bool:
+        """Whether all numbers are whole. Reads the file up to the first that is not."""
+        whole = all(map(pa.types.is_integer, self._source.first_types))
+        return whole and all(map(pa.types.is_integer, self._source.types().values()))
+
+    def pieces(self, step: int) -> Iterator[Array]:  # [step, columns] int64 or float32
+        """Yields all rows, `step` at once, as `Graph.from_ogb` reads a whole table."""
+        kind = pa.int64() if self._whole else pa.float64()
+        left: list[Array] = []
+        for table in self._source.pieces(step, None, dict.fromkeys(self._source.names, kind)):
+            columns = [table.plain(name).to_numpy(zero_copy_only=False) for name in table.names]
+            left.append(np.stack(columns, 1).astype(np.int64 if self._whole else np.float32, copy=False))
+            while sum(map(len, left)) >= step:
+                rows = np.concatenate(left)
+                yield rows[:step]
+                left = [rows[step:]]
+        if sum(map(len, left)):
+            yield np.concatenate(left)

@@ -4,7 +4,7 @@ use gnnkit_core::cover;
 use gnnkit_core::csc::Id;
 use gnnkit_core::stream_edges::{Rule, VertexCut};
 use gnnkit_core::stream_nodes::{Order, Parts, Score};
-use gnnkit_core::{Csc, Error, stream_edges as by_edges, stream_nodes as by_nodes};
+use gnnkit_core::{Csc, Error, buffer_nodes as by_buffers, stream_edges as by_edges, stream_nodes as by_nodes};
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 
@@ -45,6 +45,30 @@ fn stream_nodes<'py>(
     let indptr = indptr.as_slice();
     let assigned = with_ids!(indices, indices => {
         py.detach(|| square(indptr, indices).and_then(|csc| by_nodes::stream_nodes(&csc, parts, score, order)))
+    });
+    Ok(assigned.map_err(user_error)?.into_pyarray(py))
+}
+
+#[pyfunction]
+fn buffer_nodes<'py>(
+    py: Python<'py>,
+    indptr: Arg<'_, 'py>,
+    indices: Arg<'_, 'py>,
+    num_parts: Arg<'_, 'py>,
+    buffer: Arg<'_, 'py>,
+    max_imbalance: Arg<'_, 'py>,
+    passes: Arg<'_, 'py>,
+) -> PyResult<Bound<'py, PyArray1<i32>>> {
+    let (indptr, indices) = (Slice::new("indptr", indptr)?, Ids::new("indices", indices)?);
+    let parts = Parts {
+        number: count("num_parts", num_parts)?,
+        max_imbalance: real("max_imbalance", max_imbalance)?,
+        passes: count("passes", passes)?,
+    };
+    let buffer = count("buffer", buffer)?;
+    let indptr = indptr.as_slice();
+    let assigned = with_ids!(indices, indices => {
+        py.detach(|| square(indptr, indices).and_then(|csc| by_buffers::buffer_nodes(&csc, parts, buffer)))
     });
     Ok(assigned.map_err(user_error)?.into_pyarray(py))
 }
@@ -104,6 +128,7 @@ fn square<'a, I: Id>(indptr: &'a [i64], indices: &'a [I]) -> Result<Csc<'a, I>, 
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(stream_nodes, m)?)?;
+    m.add_function(wrap_pyfunction!(buffer_nodes, m)?)?;
     m.add_function(wrap_pyfunction!(stream_edges, m)?)?;
     m.add_function(wrap_pyfunction!(cover_cells, m)?)
 }

@@ -4,6 +4,7 @@ pub mod aggregate;
 pub mod balance;
 pub mod border;
 pub mod buckets;
+pub mod buffer_nodes;
 pub mod cover;
 pub mod csc;
 pub mod dropout;

@@ -61,11 +61,7 @@ pub struct Parts {
 /// Passes after the first are restreaming (Nishimura and Ugander, KDD 2013): a node
 /// leaves its part and is assigned anew. Takes O(num_nodes + parts) memory.
 pub fn stream_nodes<I: Id>(csc: &Csc<'_, I>, parts: Parts, score: Score, order: Order) -> Result<Vec<i32>, Error> {
-    let num_nodes = csc.num_nodes();
-    if csc.num_sources() != num_nodes {
-        let num_sources = csc.num_sources();
-        return Err(Error::NotSquare { num_nodes, num_sources });
-    }
+    check_square(csc)?;
     parts.check()?;
     let mut stream = State::new(csc, parts, score)?;
     let order = sequence::<I>(csc, order)?;
@@ -75,6 +71,15 @@ pub fn stream_nodes<I: Id>(csc: &Csc<'_, I>, parts: Parts, score: Score, order: 
         }
     }
     Ok(stream.part)
+}
+
+/// Checks that sources and destinations are the same nodes.
+pub(crate) fn check_square<I: Id>(csc: &Csc<'_, I>) -> Result<(), Error> {
+    let (num_nodes, num_sources) = (csc.num_nodes(), csc.num_sources());
+    if num_sources != num_nodes {
+        return Err(Error::NotSquare { num_nodes, num_sources });
+    }
+    Ok(())
 }
 
 impl Parts {
@@ -104,13 +109,13 @@ impl Parts {
 }
 
 /// What each part has, and where each node is.
-struct State<'a, I> {
+pub(crate) struct State<'a, I> {
     csc: &'a Csc<'a, I>,
     score: Score,
-    part: Vec<i32>,  // [num_nodes]
-    nodes: Vec<u64>, // [parts]
-    edges: Vec<u64>, // [parts] in-edges
-    count: Vec<u32>, // [parts] neighbours of the node at hand
+    pub(crate) part: Vec<i32>, // [num_nodes]
+    nodes: Vec<u64>,           // [parts]
+    edges: Vec<u64>,           // [parts] in-edges
+    count: Vec<u32>,           // [parts] neighbours of the node at hand
     max_nodes: u64,
     max_edges: u64,
     max_gap: f64,
@@ -119,8 +124,15 @@ struct State<'a, I> {
     nodes_per_edge: f64,
 }
 
+/// What is placed together: some nodes, and their in-edges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub nodes: u64,
+    pub edges: u64,
+}
+
 impl<'a, I: Id> State<'a, I> {
-    fn new(csc: &'a Csc<'a, I>, parts: Parts, score: Score) -> Result<Self, Error> {
+    pub(crate) fn new(csc: &'a Csc<'a, I>, parts: Parts, score: Score) -> Result<Self, Error> {
         let (n, m, k) = (csc.num_nodes(), csc.num_edges(), parts.number);
         // An edge between two nodes that arrive counts once, and stands in both
         // directions: so m of Fennel is half the number of edges.
@@ -142,42 +154,87 @@ impl<'a, I: Id> State<'a, I> {
     }
 
     fn assign(&mut self, node: usize) {
-        let sources = self.csc.neighbors(node);
-        let degree = sources.len() as u64;
-        if self.part[node] != NONE {
-            self.nodes[self.part[node].index()] -= 1;
-            self.edges[self.part[node].index()] -= degree;
-            self.placed = (self.placed.0 - 1, self.placed.1 - degree);
-            self.part[node] = NONE; // a self-loop is no neighbour
-        }
-        for source in sources {
-            let part = self.part[source.index()];
+        self.place(node, std::iter::empty());
+    }
+
+    /// Places a node by the sources of its in-edges, and by further neighbours.
+    pub(crate) fn place(&mut self, node: usize, further: impl Iterator<Item = usize>) {
+        self.leave(node); // a self-loop is no neighbour
+        self.see(node, further);
+        let weight = self.weight(node);
+        let best = self.best(weight).unwrap_or_else(|| self.least_full(weight.edges));
+        self.count.fill(0);
+        self.enter(node, best);
+    }
+
+    /// The part that has room for nodes whose neighbours `see` has counted.
+    pub(crate) fn place_together(&mut self, weight: Weight) -> Option<usize> {
+        let best = self.best(weight);
+        self.count.fill(0);
+        best
+    }
+
+    /// Counts the neighbours of a node that have a part.
+    pub(crate) fn see(&mut self, node: usize, further: impl Iterator<Item = usize>) {
+        let sources = self.csc.neighbors(node).iter().map(|source| source.index());
+        for neighbour in sources.chain(further) {
+            let part = self.part[neighbour];
             if part != NONE {
                 self.count[part.index()] += 1;
             }
         }
-        let best = self.best(degree);
-        self.count.fill(0);
-        self.part[node] = best as i32;
-        self.nodes[best] += 1;
-        self.edges[best] += degree;
+    }
+
+    /// Takes a node from its part, if it has one.
+    pub(crate) fn leave(&mut self, node: usize) {
+        if self.part[node] != NONE {
+            let (part, degree) = (self.part[node].index(), self.weight(node).edges);
+            self.nodes[part] -= 1;
+            self.edges[part] -= degree;
+            self.placed = (self.placed.0 - 1, self.placed.1 - degree);
+            self.part[node] = NONE;
+        }
+    }
+
+    /// Gives a node without a part to a part.
+    pub(crate) fn enter(&mut self, node: usize, part: usize) {
+        let degree = self.weight(node).edges;
+        self.part[node] = part as i32;
+        self.nodes[part] += 1;
+        self.edges[part] += degree;
         self.placed = (self.placed.0 + 1, self.placed.1 + degree);
     }
 
-    fn best(&self, degree: u64) -> usize {
-        let room = |part: usize| {
-            self.nodes[part] < self.max_nodes && (degree == 0 || self.edges[part] + degree <= self.max_edges)
-        };
-        self.highest(|part| room(part) && self.suits(part, degree))
-            .or_else(|| self.highest(room))
-            .unwrap_or_else(|| self.least_full(degree))
+    /// A node and its in-edges.
+    pub(crate) fn weight(&self, node: usize) -> Weight {
+        Weight {
+            nodes: 1,
+            edges: self.csc.neighbors(node).len() as u64,
+        }
     }
 
-    /// Whether a node of `degree` leaves the nodes of a part in step with its in-edges.
-    fn suits(&self, part: usize, degree: u64) -> bool {
+    /// The most nodes and in-edges of a part.
+    pub(crate) fn most(&self) -> Weight {
+        Weight {
+            nodes: self.max_nodes,
+            edges: self.max_edges,
+        }
+    }
+
+    fn best(&self, weight: Weight) -> Option<usize> {
+        let Weight { nodes, edges } = weight;
+        let room = |part: usize| {
+            self.nodes[part] + nodes <= self.max_nodes && (edges == 0 || self.edges[part] + edges <= self.max_edges)
+        };
+        self.highest(|part| room(part) && self.suits(part, weight))
+            .or_else(|| self.highest(room))
+    }
+
+    /// Whether the weight leaves the nodes of a part in step with its in-edges.
+    fn suits(&self, part: usize, weight: Weight) -> bool {
         let (nodes, edges) = (self.placed.0.max(1) as f64, self.placed.1.max(1) as f64);
         let gap = (self.nodes[part] as f64 / nodes - self.edges[part] as f64 / edges) * self.count.len() as f64;
-        let below_mean = degree as f64 * nodes <= edges;
+        let below_mean = weight.edges as f64 * nodes <= weight.nodes as f64 * edges;
         if below_mean {
             gap <= self.max_gap
         } else {

@@ -1,0 +1,298 @@
+"""Data sets of arrays, read in pieces: saved graphs, .npz files and GraphSAINT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gnnkit.checks import Array, ids, int64s
+from gnnkit.dataset.base import blame
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, mapped_rows, pieces_of
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Ids
+from gnnkit.graph.csc import read_weights
+from gnnkit.graph.features import features_of
+from gnnkit.graph.fields import edge_positions_of
+from gnnkit.graph.zipped import Arrays
+from gnnkit.storage import forget_pages, load_arrays
+
+if TYPE_CHECKING:
+    from gnnkit.dataset.graphsaint import GraphSaint
+    from gnnkit.dataset.npz import Npz
+    from gnnkit.dataset.saved import Saved
+
+_STEP = 1 << 20  # numbers that are looked at together
+_CURE = "job=partition dataset={} reads the whole graph"
+
+
+class Stream(Protocol):
+    """An array that is read some rows at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def pieces(self, step: int) -> Iterator[Array]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """An array of a mapped file, whose pages are let go of behind the reader."""
+
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def pieces(self, step: int) -> Iterator[Array]:
+        for first in range(0, len(self.array), step):
+            yield self.array[first : first + step]
+            forget_pages(self.array)
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """Edges by destination or by source, of which only the begins are in memory."""
+
+    place: str  # for messages
+    indptr: Ids  # [num_nodes + 1] int64
+    indices: Stream  # [num_edges]
+    others: Mapping[str, Stream]  # weight, features and positions, by the field of `EdgePiece`
+    by_source: bool = False  # whether row u lists the destinations of u's edges
+
+    @classmethod
+    def of(
+        cls, place: str, indptr: Any, indices: Stream, others: Mapping[str, Stream], *, by_source: bool = False
+    ) -> Compressed:
+        """Checks the begins of rows, and the numbers of values."""
+        begins = int64s("indptr", indptr)
+        (num_edges,) = indices.shape if len(indices.shape) == 1 else (-1,)
+        if not len(begins) or begins[0] or begins[-1] != num_edges or (len(begins) > 1 and np.diff(begins).min() < 0):
+            raise UserError(f"{place}: indptr must ascend from 0 to the number of indices")
+        for name, stream in others.items():
+            if stream.shape[0] != num_edges:
+                raise UserError(f"{place}: {name} has shape {list(stream.shape)}, expected {num_edges} rows")
+        return cls(place, begins, indices, others, by_source)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.indptr[-1])
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        """Yields all edges in their order. Without edges one empty piece."""
+        first, names = 0, list(self.others)
+        streams = [self.indices, *self.others.values()]
+        for indices, *others in zip(*(stream.pieces(rows) for stream in streams), strict=True):
+            yield self._piece(first, indices, dict(zip(names, others, strict=True)))
+            first += len(indices)
+        if not first:
+            yield self._piece(0, np.empty(0, np.int32), {})
+
+    def _piece(self, first: int, indices: Array, others: dict[str, Array]) -> EdgePiece:
+        last = first + len(indices)
+        low = int(np.searchsorted(self.indptr, first, side="right")) - 1
+        high = int(np.searchsorted(self.indptr, last, side="left"))
+        begins = np.clip(self.indptr[low : high + 1], first, last)
+        ends = np.repeat(np.arange(low, high), np.diff(begins)) if last > first else np.empty(0, np.int64)
+        own = ids("indices", indices)
+        src, dst = (ends, own) if self.by_source else (own, ends)
+        features = others.get("features")
+        return EdgePiece(
+            self.place,
+            src,
+            dst,
+            read_weights(others.get("weight"), len(own)),
+            None if features is None else features_of("edge_features", features, len(own)),
+            edge_positions_of(others.get("positions"), len(own)),
+        )
+
+
+class CompressedPieces(GraphPieces):
+    """A graph whose edges are `Compressed`."""
+
+    @cached_property
+    def _matrix(self) -> Compressed:
+        """Opens the edges."""
+        raise NotImplementedError
+
+    def open(self, room: Room) -> int:
+        return self._matrix.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self._matrix.num_edges
+
+    @property
+    def edge_row(self) -> int:
+        return 8 * sum(int(np.prod(stream.shape[1:])) for stream in self._matrix.others.values())
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        return self._matrix.edges(rows)
+
+
+class SavedPieces(CompressedPieces):
+    """A folder of `Graph.save`."""
+
+    in_order = True
+
+    def __init__(self, given: Saved) -> None:
+        super().__init__(given.root)
+        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
+        self.shares, self.seed = given.split, given.seed
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return sorted(path for path in self.root.iterdir() if path.suffix in (".npy", ".json"))
+
+    @cached_property
+    def _saved(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        arrays, meta = load_arrays(self.root)
+        for name in ("indptr", "indices", "labels", "split"):
+            if name not in arrays:
+                raise UserError(f"holds no {name}")
+        refused = {
+            "feature_width": "features without their zeros",
+            "missing": "empty cells of features",
+            "edge_types": "types of edges",
+            "val_edges": "edges to predict",
+            "test_edges": "edges to predict",
+        }
+        for name, what in refused.items():
+            if name in arrays:
+                raise UserError(f"holds {what}, which job=import does not read: {_CURE.format('saved')}")
+        return arrays, meta
+
+    @cached_property
+    def _matrix(self) -> Compressed:
+        return matrix_of(self._saved[0])
+
+    def edge_feature_names(self) -> Sequence[str] | None:
+        return self._saved[1].get("edge_feature_names")
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        arrays, meta = self._saved
+        return NodeFields(
+            arrays["labels"],
+            arrays["split"],
+            meta.get("class_names"),
+            arrays.get("node_ids"),
+            arrays.get("coordinates"),
+            meta.get("node_types"),
+            meta.get("category_of"),
+        )
+
+    def features(self, room: Room) -> Iterator[Floats]:
+        return pieces_of(self._saved[0]["features"])
+
+    def feature_names(self) -> Sequence[str] | None:
+        return self._saved[1].get("feature_names")
+
+
+class NpzPieces(CompressedPieces):
+    """An .npz file, whose arrays are decompressed as they are read."""
+
+    def __init__(self, given: Npz) -> None:
+        super().__init__(given.root)
+        self._given = given
+        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
+        self.shares, self.seed = given.shares, given.seed
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return [self.root]
+
+    @cached_property
+    def _fields(self) -> Arrays:
+        fields = Arrays(self.root)
+        for name, what in {"val_edges": "edges to predict", "test_edges": "edges to predict"}.items():
+            if name in fields:
+                raise UserError(f"{name}: job=import reads no {what}: {_CURE.format('npz')}")
+        for name in ("x_indptr", "attr_indptr"):
+            if name in fields and name.partition("_")[0] not in fields:
+                raise UserError(f"{name}: job=import reads no features without their zeros: {_CURE.format('npz')}")
+        return fields
+
+    @property
+    def in_order(self) -> bool:  # type: ignore[override]
+        return not self._by_source
+
+    @property
+    def _by_source(self) -> bool:
+        return "adj_indptr" in self._fields
+
+    @cached_property
+    def _matrix(self) -> Compressed:
+        if self._by_source:
+            with blame("adj_indptr, adj_indices, adj_data"):
+                return by_source("adj_indices", self._fields, "adj_", "adj_data")
+        others = {"weight": self._fields.rows("weight")} if "weight" in self._fields else {}
+        return Compressed.of("indices", self._fields["indptr"], self._fields.rows("indices"), others)
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        if self._by_source:
+            self._given.refuse_row()
+            return NodeFields(self._fields["labels"])
+        return NodeFields(self._fields.optional("y"), self._given.masks(self._fields, num_nodes))
+
+    def features(self, room: Room) -> Iterator[Floats]:
+        rows = self._fields.rows("attr" if self._by_source else "x")
+        return rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
+
+
+class GraphSaintPieces(CompressedPieces):
+    """A folder of GraphSAINT. Its JSON files are read at once."""
+
+    def __init__(self, given: GraphSaint) -> None:
+        super().__init__(given.root)
+        self._given = given
+        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
+
+    @property
+    def files(self) -> Sequence[Path]:
+        if not self.root.is_dir():
+            raise UserError("is not a folder")
+        return [self.root / name for name in ("adj_full.npz", "feats.npy", "class_map.json", "role.json")]
+
+    @cached_property
+    def _matrix(self) -> Compressed:
+        with blame("adj_full.npz"):
+            fields = Arrays(self.root / "adj_full.npz")
+            self._given.check_form(fields)
+            return by_source("adj_full.npz", fields, "", "data")
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        with blame("adj_full.npz"):
+            yield from self._matrix.edges(rows)
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        return NodeFields(self._given.labels(num_nodes), self._given.split(num_nodes))
+
+    def features(self, room: Room) -> Iterator[Floats]:
+        return mapped_rows(self.root / "feats.npy")
+
+
+def matrix_of(arrays: Mapping[str, Array]) -> Compressed:
+    """Returns the edges of a saved graph, whose arrays are mapped."""
+    fields = {"weight": "weight", "features": "edge_features", "positions": "edge_positions"}
+    others = {field: Mapped(arrays[name]) for field, name in fields.items() if name in arrays}
+    return Compressed.of("indices", arrays["indptr"], Mapped(arrays["indices"]), others)
+
+
+def by_source(place: str, fields: Arrays, prefix: str, data: str) -> Compressed:
+    """Opens a square CSR matrix of SciPy, as `sources_by_row` reads it."""
+    indptr, shape = fields[f"{prefix}indptr"], fields.optional(f"{prefix}shape")
+    if shape is not None and shape.tolist() != [len(indptr) - 1] * 2:
+        raise UserError(f"the matrix has shape {shape.tolist()}, expected one row and one column for each node")
+    others = {}
+    if data in fields and not all(np.all(some == 1) for some in fields.rows(data).pieces(_STEP)):
+        others["weight"] = fields.rows(data)
+    return Compressed.of(place, indptr, fields.rows(f"{prefix}indices"), others, by_source=True)

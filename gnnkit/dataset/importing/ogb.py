@@ -1,0 +1,121 @@
+"""Folders of OGB, read in pieces. Labels and splits are read at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnnkit.checks import Array, ids
+from gnnkit.dataset.importing.sources import NumberSource
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats
+from gnnkit.graph.features import features_of
+from gnnkit.graph.ogb import check_arrays, of_nodes, one_graph, read_numbers, tables_of, turned_around, turns_around
+from gnnkit.graph.zipped import Arrays
+
+if TYPE_CHECKING:
+    from gnnkit.dataset.ogb import Ogb
+
+
+class OgbPieces(GraphPieces):
+    """A folder of OGB, of tables or of arrays."""
+
+    def __init__(self, given: Ogb) -> None:
+        super().__init__(given.root)
+        self._given, self._raw = given, given.root / "raw"
+        self.symmetrize, self.row_normalize = given.symmetrize, given.row_normalize
+
+    @property
+    def files(self) -> Sequence[Path]:
+        turns_around(self.root, self._given.add_inverse_edge)  # looks at the folder
+        found = [path for name in ("raw", "split", "mapping") for path in (self.root / name).rglob("*")]
+        return sorted(path for path in found if path.is_file())
+
+    @cached_property
+    def _inverse(self) -> bool:
+        return turns_around(self.root, self._given.add_inverse_edge)
+
+    @cached_property
+    def _data(self) -> Arrays | None:
+        """Opens the arrays. None for a folder of tables."""
+        if not (self._raw / "data.npz").exists():
+            return None
+        data = Arrays(self._raw / "data.npz")
+        check_arrays(self._raw, data, data.rows("edge_index").shape)
+        return data
+
+    @cached_property
+    def _tables(self) -> set[str]:
+        return tables_of(self._raw)
+
+    def open(self, room: Room) -> int:
+        if self._data is not None:
+            return one_graph(self._raw, self._data["num_nodes_list"].ravel())
+        return one_graph(self._raw, read_numbers(self._raw / "num-node-list.csv.gz").ravel())
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        step, place = max(rows // 2 if self._inverse else rows, 1), str(self._raw)
+        first = 0
+        for ends, rows_read in itertools.zip_longest(self._ends(step), self._edge_features(step)):
+            if ends is None or (rows_read is None and self._has_edge_features):
+                raise UserError(f"{place}: edges and their features are of unequal number")
+            src, dst = ids("src", ends[0]), ids("dst", ends[1])
+            own = None if rows_read is None else features_of("edge_features", rows_read, len(src))
+            if self._inverse:
+                src, dst, own = turned_around(src, dst, own)
+            yield EdgePiece(place, src, dst, None, own, list_positions(first, len(src)))
+            first += len(src)
+
+    def _ends(self, step: int) -> Iterator[tuple[Array, Array]]:
+        if self._data is None:
+            table = self._numbers("edge")
+            if table.width != 2:
+                raise UserError(
+                    f"{self._raw / 'edge.csv.gz'} has {table.width} columns, expected source and destination"
+                )
+            return ((rows[:, 0], rows[:, 1]) for rows in table.pieces(step))
+        found = self._data.rows("edge_index")
+        count = found.shape[1]
+        if found.by_column:  # source and destination of an edge stand side by side
+            return ((pairs[::2], pairs[1::2]) for pairs in found.flat(2 * step))
+        return zip(found.flat(step, 0, count), found.flat(step, count, 2 * count), strict=True)
+
+    @property
+    def _has_edge_features(self) -> bool:
+        return "edge-feat" in self._tables if self._data is None else "edge_feat" in self._data
+
+    def _edge_features(self, step: int) -> Iterator[Array]:
+        """Yields the features of edges, or nothing."""
+        if not self._has_edge_features:
+            return iter(())
+        return (
+            self._numbers("edge-feat").pieces(step) if self._data is None else self._data.rows("edge_feat").pieces(step)
+        )
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        if self._data is None:
+            given = read_numbers(self._raw / "node-label.csv.gz")
+        else:
+            with Arrays(self._raw / "node-label.npz") as arrays:
+                given = arrays["node_label"]
+        return NodeFields(*of_nodes(self.root, given, self._given.split, num_nodes))
+
+    def features(self, room: Room) -> Iterator[Floats] | None:
+        if self._data is not None:
+            if "node_feat" not in self._data:
+                return None
+            rows = self._data.rows("node_feat")
+            return rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
+        if "node-feat" not in self._tables:
+            return None
+        table = self._numbers("node-feat")
+        return table.pieces(room.rows(table.width))
+
+    def _numbers(self, name: str) -> NumberSource:
+        return NumberSource(self._raw / f"{name}.csv.gz", self.root)

@@ -1,0 +1,169 @@
+"""A store, read in pieces to be cut anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnnkit.checks import Array
+from gnnkit.dataset.importing.arrays import Compressed, CompressedPieces, Mapped, Stream, matrix_of
+from gnnkit.dataset.pieces import NodeFields, Room, pieces_of
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Ids
+from gnnkit.partition.shard import Shard
+from gnnkit.storage import forget_pages, load_arrays, read_npy
+from gnnkit.store.manifest import FILE, NODE_IDS, PARTS, Manifest
+from gnnkit.store.parts import GRAPH
+
+if TYPE_CHECKING:
+    from gnnkit.dataset.store import Store
+
+_INT32 = 2**31
+_STEP = 1 << 18  # nodes whose labels are read at once
+
+
+class StorePieces(CompressedPieces):
+    """The parts of a store, put together in the order of nodes and of edges.
+
+    The features and labels are those that models read.
+    """
+
+    in_order = True
+
+    def __init__(self, given: Store) -> None:
+        super().__init__(given.root)
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        found = Manifest.load(self.root)
+        refused = {
+            "edges to predict, and the parts lack the edges that are held out": found.holds["links"],
+            "features without their zeros": found.holds["sparse"],
+            "types of edges": found.schema["edge_types"] is not None,
+        }
+        for what, is_held in refused.items():
+            if is_held:
+                raise UserError(f"the store holds {what}: job=partition of the data set itself cuts it anew")
+        return found
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return [self.root / FILE, *(self.root / name for name in self._manifest.files)]
+
+    @cached_property
+    def _graph(self) -> dict[str, Array] | None:
+        """Maps the whole graph, where the store holds one."""
+        if not self._manifest.holds["graph"]:
+            return None
+        self._manifest.check_part(self.root, GRAPH)
+        return load_arrays(self.root / PARTS / GRAPH)[0]
+
+    @cached_property
+    def _shards(self) -> list[Shard]:
+        found = []
+        for rank in range(self._manifest.keys["workers"]):
+            self._manifest.check_part(self.root, str(rank))
+            found.append(Shard.trusted(self.root / PARTS / str(rank)))
+        grid = found[0].grid
+        if (grid.cols, grid.slices) != (1, 1) or self._manifest.holds["vertex_cut"]:
+            raise UserError(
+                f"the store was cut for a {grid} grid, and only workers x 1 x 1 is cut anew piece by piece: job=partition of "
+                "the data set itself, or a store with the whole graph (strategy=individual_sample)"
+            )
+        return found
+
+    @cached_property
+    def _matrix(self) -> Compressed:
+        if self._graph is not None:
+            return matrix_of(self._graph)
+        shards = self._shards
+        indptr = np.zeros(shards[0].num_nodes + 1, np.int64)
+        for shard in shards:
+            indptr[shard.owned + 1] = np.diff(shard.csc.indptr)
+        others: dict[str, Stream] = {}
+        if shards[0].csc.weight is not None:
+            others["weight"] = self._of_edges(lambda shard: shard.csc.weight)
+        if shards[0].edge_features is not None:
+            others["features"] = self._of_edges(lambda shard: shard.edge_features)
+        sources = Scattered([_Part(shard.edge_ids, shard.csc.indices, _sources(shard)) for shard in shards])
+        return Compressed.of("store", np.cumsum(indptr), sources, others)
+
+    def _of_edges(self, field: Callable[[Shard], Array | None]) -> Scattered:
+        return Scattered([_Part(shard.edge_ids, rows) for shard in self._shards if (rows := field(shard)) is not None])
+
+    def _of_nodes(self, field: str) -> Stream:
+        if self._graph is not None:
+            return Mapped(self._graph[field])
+        return Scattered([_Part(shard.owned, np.asarray(getattr(shard, field))) for shard in self._shards])
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        labels, split = (np.concatenate(list(self._of_nodes(name).pieces(_STEP))) for name in ("labels", "split"))
+        ids = self.root / NODE_IDS
+        return NodeFields(
+            labels,
+            split,
+            self._manifest.prepared["class_names"],
+            read_npy(ids) if self._manifest.holds["node_ids"] else None,
+            None if self._graph is None else self._graph.get("coordinates"),
+            self._manifest.schema["node_types"],
+        )
+
+    def features(self, room: Room) -> Iterator[Floats]:
+        if self._graph is not None:
+            return pieces_of(self._graph["features"])
+        rows = self._of_nodes("features")
+        return rows.pieces(room.rows(int(np.prod(rows.shape[1:]))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one shard."""
+
+    ids: Ids  # [k] places of the rows in the whole array, ascending
+    rows: Array  # [k, ...]
+    read: Callable[[Array], Array] | None = None  # of rows, None: as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """An array whose rows lie in several shards."""
+
+    parts: Sequence[_Part]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(len(part.ids) for part in self.parts), *self.parts[0].rows.shape[1:])
+
+    def pieces(self, step: int) -> Iterator[Array]:
+        """Yields the rows in order. One piece without rows if there are none."""
+        for first in range(0, max(self.shape[0], 1), step):
+            last, found = min(first + step, self.shape[0]), None
+            for part in self.parts:
+                low, high = np.searchsorted(part.ids, [first, last])
+                rows = part.rows[low:high] if part.read is None else part.read(part.rows[low:high])
+                if found is None:
+                    found = np.empty((last - first, *rows.shape[1:]), rows.dtype)
+                found[part.ids[low:high] - first] = rows
+                forget_pages(part.rows)
+            assert found is not None
+            yield found
+
+
+def _sources(shard: Shard) -> Callable[[Array], Any]:
+    """Returns what finds the global ids of the sources of a shard's edges."""
+    owned, halo = shard.cell_nodes, shard.halo
+    kind = np.int32 if shard.num_nodes < _INT32 else np.int64
+
+    def read(rows: Array) -> Array:
+        found = np.empty(len(rows), kind)
+        own = rows < len(owned)
+        found[own] = owned[rows[own]]
+        found[~own] = halo[rows[~own] - len(owned)]
+        return found
+
+    return read

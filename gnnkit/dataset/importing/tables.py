@@ -1,0 +1,247 @@
+"""A folder of tables, read in pieces."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnkit.checks import Array
+from gnnkit.dataset.edges import TABLES, EdgeFolder, find_table, parts_of
+from gnnkit.dataset.importing.sources import ArraySource, CsvSource, ParquetSource, Source
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room, list_positions, mapped_rows
+from gnnkit.errors import UserError
+from gnnkit.graph import Floats, Labels
+from gnnkit.graph.ids import IdTable
+from gnnkit.graph.table import Table, is_text, labels_of_words, narrowed
+from gnnkit.storage import read_npy
+
+_ID_BYTES = 64  # of an id that is a number, while ids are read and found
+_INT32 = 2**31
+_PIECE = 1 << 16  # rows of a column that are read at once
+
+
+class TablePieces(GraphPieces):
+    """The tables and arrays of a data set `edges`."""
+
+    def __init__(self, folder: EdgeFolder) -> None:
+        super().__init__(folder.root)
+        self._folder = folder
+        self.symmetrize, self.row_normalize = folder.symmetrize, folder.row_normalize
+        self.shares, self.seed = folder.split, folder.seed
+        self._ids: IdTable | None = None  # finds the nodes. None: ids are the numbers of nodes
+        self._node_ids: pa.Array | None = None  # of the user, where these are not 0, 1, ...
+        self._count: int | None = None
+        self._names: dict[str, Sequence[str] | None] = {}
+
+    @cached_property
+    def _sources(self) -> tuple[Source, Source | None]:
+        return _sources_of(self._folder)
+
+    @property
+    def _edges(self) -> Source:
+        return self._sources[0]
+
+    @property
+    def _nodes(self) -> Source | None:
+        return self._sources[1]
+
+    @property
+    def files(self) -> list[Path]:
+        found = [self.root / f"{name}.npy" for name in ("features", "labels", "coordinates")]
+        for source in (self._edges, self._nodes):
+            found += [] if source is None else source.files
+        return [path for path in found if path.exists()]
+
+    @property
+    def num_edges(self) -> int | None:
+        return self._edges.num_rows
+
+    @property
+    def edge_row(self) -> int:
+        return 8 * len(self._edges.names)
+
+    def open(self, room: Room) -> int | None:
+        """Reads the ids of a table of nodes, which must fit memory."""
+        source = self._nodes
+        if source is None:
+            count = self._folder.num_nodes
+            self._count = self._rows_of_features() if count is None else count
+            return self._count
+        ids = self._read_ids(source, room)
+        self._count = len(ids)
+        if is_text(ids.type) or not np.array_equal(ids.to_numpy(), np.arange(len(ids))):
+            self._ids, self._node_ids = IdTable(ids, room.threads), ids
+        return self._count
+
+    def _read_ids(self, source: Source, room: Room) -> pa.Array:
+        name = self._folder.id
+        self._folder.asked("id", source.names, source.title)
+        parts, size, rows = [], 0, 0
+        for piece in source.pieces(_PIECE, [name], {name: pa.string()} if isinstance(source, CsvSource) else None):
+            column = piece.plain(name)
+            parts.append(column)
+            rows += len(column)
+            size += 2 * (column.nbytes + _ID_BYTES * len(column))  # as they are read, and in the table that finds them
+            if size > room.memory:
+                raise room.too_little(f"{source.title} has more ids than that, {rows:,} of them so far", size)
+        column = pa.chunked_array(parts, parts[0].type if parts else pa.null())
+        if isinstance(source, CsvSource):
+            column = narrowed(column)
+        return Table(source.title, pa.table({name: column})).ids(name)
+
+    def _rows_of_features(self) -> int | None:
+        path = self.root / "features.npy"
+        return len(read_npy(path)) if path.exists() and read_npy(path).ndim else None
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        source, ends = self._edges, self._folder.ends
+        others = [name for name in source.kept if name not in (*ends, "weight")]
+        types: dict[str, pa.DataType] = dict.fromkeys(ends, pa.int64() if self._ids is None else self._ids.type)
+        types |= dict.fromkeys([*others, "weight"], pa.float64())
+        first, tables = 0, source.pieces(rows, None, types)
+        for table in itertools.chain([next(tables, None) or source.empty()], tables):
+            src, dst = (table.positions(name, self._ids) for name in ends)
+            if self._ids is None:
+                high = _INT32 * _INT32 if self._count is None else self._count
+                for name, ids in zip(ends, (src, dst), strict=True):
+                    table.check_range(name, ids, high)
+            features = table.rows(others)
+            self._names.setdefault("edges", table.column_names(others))
+            yield EdgePiece(table.name, src, dst, self._weight(table), features, list_positions(first, len(src)))
+            first += len(src)
+
+    def _weight(self, table: Table) -> Floats | None:
+        if "weight" not in self._edges.kept:
+            return None
+        found = table.numbers("weight")
+        if found.itemsize > 4:
+            table.check_bound("weight", found)
+        return found
+
+    def edge_feature_names(self) -> Sequence[str] | None:
+        return self._names.get("edges")
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        del num_nodes, room
+        given, names, source = self._folder.array("labels"), None, self._nodes
+        labels: Labels | None = None
+        if source is not None:
+            labels, names = self._labels(source)
+        if labels is not None and given is not None and source is not None:
+            raise UserError(f"labels.npy and {source.title} both hold labels")
+        return NodeFields(
+            given if labels is None else labels,
+            None if source is None else _split(source),
+            names,
+            self._node_ids,
+            self._folder.array("coordinates"),
+        )
+
+    def _labels(self, source: Source) -> tuple[Labels | None, list[str] | None]:
+        """Reads the column of labels, of which text is read twice."""
+        name = self._folder.label
+        if name != "label":
+            self._folder.asked("label", source.names, source.title)
+        if name not in source.kept:
+            return None, None
+        kind = source.types()[name]
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+
+        def pieces() -> Iterator[Table]:
+            return source.pieces(_PIECE, [name], {name: kind})
+
+        if not (is_text(kind) or pa.types.is_boolean(kind)):
+            found = [labels for piece in pieces() if (labels := piece.labels(name)[0]) is not None]
+            return np.concatenate([*found, np.empty(0, found[0].dtype if found else np.int64)]), None
+        words: set[str | None] = set()
+        for piece in pieces():
+            words |= set(pc.unique(piece.plain(name).cast(pa.string())).to_pylist())
+        names = sorted(word for word in words if word)
+        return np.concatenate([labels_of_words(piece.plain(name), names) for piece in pieces()]), names
+
+    def features(self, room: Room) -> Iterator[Array] | None:
+        folder, source, path = self._folder, self._nodes, self.root / "features.npy"
+        columns = [] if source is None else [n for n in source.kept if n not in (folder.id, folder.label, "split")]
+        if source is None or not columns:
+            return mapped_rows(path) if path.exists() or path.is_symlink() else None
+        if path.exists():
+            raise UserError(f"features.npy and {source.title} both hold features")
+        if texts := [name for name in columns if is_text(source.types()[name])]:
+            raise UserError(
+                f"{source.title}, column {texts[0]!r} holds text, which job=import does not read: job=partition "
+                f"dataset=edges does, and dataset.ignore=[{','.join(texts)}] leaves the column out"
+            )
+        return self._rows(source, columns, room.rows(len(columns)))
+
+    def _rows(self, source: Source, columns: list[str], step: int) -> Iterator[Array]:
+        kinds = source.types()
+        for piece in source.pieces(step, columns, {name: kinds[name] for name in columns}):
+            values = piece.rows(columns)
+            assert values is not None
+            names = piece.column_names(columns)
+            known = self._names.setdefault("features", names)
+            if known is not None and len(known) != values.shape[1]:
+                raise UserError(
+                    f"{piece.name}: lists have {values.shape[1]} numbers in some rows, and {len(known)} in others"
+                )
+            yield values
+
+    def feature_names(self) -> Sequence[str] | None:
+        return self._names.get("features")
+
+
+def _sources_of(folder: EdgeFolder) -> tuple[Source, Source | None]:
+    """Opens the tables of edges and of nodes.
+
+    Raises `UserError` for what is not read in pieces, with the way to read it.
+    """
+    root = folder.root
+    if not root.is_dir():
+        raise UserError("is not a folder")
+    if folder.sort_ids:
+        raise UserError("dataset.sort_ids=true: job=import numbers nodes in the order of their table: sort the table")
+    path = find_table(root, "nodes", ("csv", "parquet"))
+    nodes = None if path is None else _opened(path, root, {folder.id: pa.string()})
+    if path and folder.num_nodes is not None:
+        raise UserError(f"{path.name} says how many nodes there are, so dataset.num_nodes={folder.num_nodes} must go")
+    path = find_table(root, "edges", TABLES)
+    if path is None and (root / "edges").is_dir():
+        raise UserError(
+            "holds a folder edges with one table for each relation: job=partition dataset=edges reads it, and job=import "
+            "reads parts of one table, with a file _SUCCESS or names such as part-0.parquet"
+        )
+    if path is None:
+        raise UserError("holds no edges.csv, edges.parquet or edges.npy, and no folder edges")
+    edges = _opened(path, root, {})
+    for end in ("src", "dst"):
+        folder.asked(end, edges.names, edges.title)
+    for source in [edges] if nodes is None else [edges, nodes]:
+        source.ignored = folder.ignore
+    folder.check_ignored({source.title: source.names for source in ([edges] if nodes is None else [nodes, edges])})
+    if "type" in edges.kept:
+        raise UserError(f"{edges.title} has types of edges: job=partition dataset=edges reads these")
+    return edges, nodes
+
+
+def _opened(path: Path, root: Path, given: dict[str, pa.DataType]) -> Source:
+    if parts := parts_of(path):
+        return ParquetSource(parts, root)
+    if path.is_dir():
+        raise UserError(f"{path.name} is a folder without parts such as part-0.parquet")
+    if path.suffix == ".npy":
+        return ArraySource(path, root)
+    return ParquetSource([path], root) if path.suffix == ".parquet" else CsvSource(path, root, given)
+
+
+def _split(source: Source) -> Array | None:
+    if "split" not in source.kept:
+        return None
+    types = {"split": pa.string()} if isinstance(source, CsvSource) else None
+    found = [split for piece in source.pieces(_PIECE, ["split"], types) if (split := piece.splits("split")) is not None]
+    return np.concatenate([*found, np.empty(0, np.int8)])

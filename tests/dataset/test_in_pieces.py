@@ -1,0 +1,275 @@
+"""Data sets of other forms give the same graph in pieces as when read as a whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from gnnkit.dataset import pieces
+from gnnkit.dataset.base import Dataset
+from gnnkit.dataset.graphbolt import GraphBolt
+from gnnkit.dataset.graphsaint import GraphSaint
+from gnnkit.dataset.importing.graph import import_graph
+from gnnkit.dataset.importing.progress import Journal, Teller
+from gnnkit.dataset.npz import Npz
+from gnnkit.dataset.ogb import Ogb
+from gnnkit.dataset.pieces import EdgePiece, GraphPieces, NodeFields, Room
+from gnnkit.dataset.saved import Saved
+from gnnkit.errors import UserError
+from gnnkit.graph import CSC, Graph
+from tests.folders import digests_of, graphbolt_folder, ogb, saint, table
+
+N, M = 50, 300
+Rng = np.random.Generator
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a few edges and rows make several pieces."""
+    monkeypatch.setattr(pieces, "_MOST_PIECE", 16)
+    monkeypatch.setattr(pieces, "_LEAST_PIECE", 16)
+    monkeypatch.setattr(pieces, "_MOST_ROWS", 9)
+
+
+def imported(dataset: Dataset, work: Path) -> dict[str, str]:
+    work.mkdir()
+    graph = dataset.in_pieces()
+    assert graph is not None
+    assert graph.files
+    with warnings.catch_warnings(record=True):
+        found = import_graph(graph, work, Room(1 << 26, 1, bucket=60), Journal(work, "asked"), Teller(quiet=True))
+    return digests_of(found)
+
+
+def whole(dataset: Dataset, folder: Path) -> dict[str, str]:
+    with warnings.catch_warnings(record=True):
+        dataset.load().save(folder)
+    return digests_of(folder)
+
+
+def matrix(rng: Rng, weight: Any = None) -> sp.csr_matrix:
+    ends = np.unique(rng.integers(0, N - 3, (2, M)), axis=1)
+    values = np.ones(ends.shape[1], np.float32) if weight is None else weight(ends.shape[1])
+    return sp.csr_matrix((values, ends), (N, N))
+
+
+def saint_folder(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    weight = rng.random if keys.pop("weighted", False) else None
+    classes = {str(v): int(c) for v, c in enumerate(rng.integers(0, 4, N))}
+    saint(folder, classes, {"tr": [0, 3], "va": [4], "te": [2, 7]}, matrix(rng, weight))
+    np.save(folder / "feats.npy", rng.normal(size=(N, 3)))
+    return GraphSaint(str(folder), **keys)
+
+
+def planetoid(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    folder.mkdir()
+    counts = rng.multinomial(M, np.ones(N) / N)
+    masks = dict(zip(("train_mask", "val_mask", "test_mask"), np.arange(N) % 4 == np.arange(3)[:, None], strict=True))
+    fields = {"indptr": np.concatenate([[0], np.cumsum(counts)]), "indices": rng.integers(0, N, M)}
+    fields |= {"weight": rng.random(M), "x": rng.normal(size=(N, 4)).astype(np.float32), "y": rng.integers(0, 3, N)}
+    np.savez_compressed(folder / "graph.npz", **fields, **({} if "split" in keys else masks))
+    return Npz(str(folder / "graph.npz"), **keys)
+
+
+def gnn_benchmark(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    folder.mkdir()
+    made = matrix(rng)
+    fields = {f"adj_{name}": getattr(made, name) for name in ("indptr", "indices", "data", "shape")}
+    np.savez(folder / "graph.npz", attr=rng.normal(size=(N, 4)), labels=rng.integers(0, 3, N), **fields)
+    return Npz(str(folder / "graph.npz"), **keys)
+
+
+def saved(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    graph = Graph.from_edges(
+        *rng.integers(0, N, (2, M)),
+        N,
+        features=rng.normal(size=(N, 3)),
+        labels=rng.integers(0, 3, N),
+        weight=rng.random(M),
+        edge_features=rng.normal(size=(M, 2)),
+        coordinates=rng.normal(size=(N, 2)),
+        class_names=["a", "b", "c"],
+        node_ids=[f"node {v}" for v in range(N)],
+        feature_names=["x", "y", "z"],
+        edge_feature_names=["length", "age"],
+        node_types=[("person", 20), ("town", N - 20)],
+    )
+    graph.save(folder)
+    return Saved(str(folder), **keys)
+
+
+def unsorted(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    """A graph whose edges of a destination are in no order, and whose ids are int64."""
+    csc = CSC(np.arange(0, M + 1, M // N), rng.integers(0, N, M))
+    Graph(csc, np.empty((N, 0)), np.full(N, -1), np.zeros(N, np.int8)).save(folder)
+    return Saved(str(folder), **keys)
+
+
+def ogb_tables(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    n, floats = 3, keys.pop("floats", True)
+    edges = rng.integers(0, n, (40, 2))
+    rows = rng.normal(size=(40, 2)).round(3) if floats else rng.integers(0, 9, (40, 2))
+    features = rng.normal(size=(n, 3)).round(4) if floats else rng.integers(0, 2, (n, 3))
+    tables = {"edge": edges, "edge_feat": rows, "node_feat": features, "num_edge_list": [[40]]}
+    ogb(folder, **tables)
+    table(folder / "mapping/labelidx2category.csv.gz", [[i, f"kind {i}"] for i in range(5)], "label,kind")
+    table(folder / "mapping/nodeidx2paperid.csv.gz", [[0, 96], [1, 39], [2, 11]], "node idx,paper id")
+    return Ogb(str(folder), **keys)
+
+
+def ogb_arrays(folder: Path, rng: Rng, **keys: Any) -> Dataset:
+    ogb(folder, edge=None, node_feat=None, node_label=None, num_node_list=None, num_edge_list=None)
+    (folder / "raw").mkdir()
+    ends = rng.integers(0, 3, (2, 40))
+    fields = {"edge_index": np.asfortranarray(ends) if keys.pop("fortran", False) else ends}
+    fields |= {"node_feat": rng.random((3, 2)), "edge_feat": rng.random((40, 1)), "num_nodes_list": np.array([3])}
+    np.savez_compressed(folder / "raw/data.npz", **fields, num_edges_list=np.array([40]))
+    np.savez(folder / "raw/node-label.npz", node_label=np.array([[1.0], [0.0], [1.0]]))
+    return Ogb(str(folder), **keys)
+
+
+def graphbolt(folder: Path, rng: Rng, **keys: Any) -> GraphBolt:
+    graphbolt_folder(folder, rng, keys.pop("form", "numpy"))
+    return GraphBolt(str(folder), **keys)
+
+
+FORMS: list[tuple[Callable[..., Dataset], dict[str, Any]]] = [
+    (saint_folder, {}),
+    (saint_folder, {"symmetrize": True, "weighted": True, "row_normalize": True}),
+    (planetoid, {}),
+    (planetoid, {"symmetrize": True, "split": [0.5, 0.2, 0.2], "seed": 4}),
+    (gnn_benchmark, {"row_normalize": True}),
+    (saved, {"split": [0.5, 0.25, 0.25]}),
+    (saved, {"symmetrize": True}),
+    (unsorted, {}),
+    (unsorted, {"symmetrize": True}),
+    (graphbolt, {}),
+    (graphbolt, {"form": "csv", "symmetrize": True, "ignore": ["age", "length"]}),
+    (ogb_tables, {"add_inverse_edge": True}),
+    (ogb_tables, {"add_inverse_edge": False, "symmetrize": True, "floats": False}),
+    (ogb_arrays, {"add_inverse_edge": False, "row_normalize": True}),
+    (ogb_arrays, {"add_inverse_edge": True, "fortran": True, "symmetrize": True}),
+]
+
+
+@pytest.mark.parametrize(("write", "keys"), FORMS, ids=[f"{write.__name__}-{len(keys)}" for write, keys in FORMS])
+def test_the_pieces_are_those_of_the_whole_graph(
+    write: Callable[..., Dataset], keys: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = write(tmp_path / "data", np.random.default_rng(len(keys)), **keys)
+    assert imported(dataset, tmp_path / "work") == whole(dataset, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("write", "keys"), [(saved, {}), (planetoid, {"symmetrize": True})], ids=["in order", "sorted"]
+)
+def test_an_import_goes_on_after_the_disk_was_full(
+    write: Callable[..., Dataset], keys: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset = write(tmp_path / "data", np.random.default_rng(0), **keys)
+    graph, room, work = dataset.in_pieces(), Room(1 << 26, 1, commit=0.0, bucket=60), tmp_path / "work"
+    assert graph is not None
+    work.mkdir()
+    for most in (3, 30, 10**6):
+        with pytest.MonkeyPatch.context() as patch:
+            left, pwrite = [most], os.pwrite
+
+            def full(file: int, data: Any, place: int, left: list[int] = left, pwrite: Any = pwrite) -> int:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return int(pwrite(file, data, place))
+
+            patch.setattr(os, "pwrite", full)
+            told = pytest.raises(UserError, match="No space left on device") if most < 10**6 else nullcontext()
+            with told:
+                found = import_graph(graph, work, room, Journal(work, "asked"), Teller(quiet=True))
+    assert digests_of(found) == whole(dataset, tmp_path / "whole")
+
+
+class Backwards(GraphPieces):
+    """Edges that are said to be in order, and are not."""
+
+    in_order = True
+    files = ()  # type: ignore[assignment]
+
+    def open(self, room: Room) -> int:
+        return 9
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        for first in (0, 4):
+            yield EdgePiece("list", np.arange(4), np.array([8, 8, 8, 8 - first]))
+
+    def nodes(self, num_nodes: int, room: Room) -> NodeFields:
+        return NodeFields()
+
+
+class Beyond(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        yield EdgePiece("list", np.arange(5), np.arange(5))
+        yield EdgePiece("list", np.arange(5) + 6, np.arange(5))
+
+
+class Infinite(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        yield EdgePiece("list", np.arange(2), np.arange(2), np.array([1.0, np.inf]))
+
+
+class Short(Backwards):
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        yield EdgePiece("list", np.arange(2), np.arange(2))
+
+    def features(self, room: Room) -> Iterator[Any]:
+        yield np.zeros((8, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Backwards, "list: edge 7 is not in the order of destinations"),
+        (Beyond, r"list: src\[8\] = 9 is out of range for 9 nodes"),
+        (Infinite, r"weight\[1\] = inf is not finite"),
+        (Short, r"features has shape \[8, 2\], expected \[9, any\]"),
+    ],
+)
+def test_pieces_that_do_not_fit_are_named(kind: type[GraphPieces], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"dataset.root=here: {message}"):
+        import_graph(kind(Path("here")), tmp_path, Room(1 << 26, 1), Journal(tmp_path, ""), Teller(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("val_edges", "edges to predict"), ("missing", "empty cells of features"), ("edge_types", "types of edges")],
+)
+def test_what_a_saved_graph_holds_and_no_import_reads_is_refused(name: str, what: str, tmp_path: Path) -> None:
+    dataset = saved(tmp_path / "data", np.random.default_rng(0))
+    np.save(tmp_path / f"data/{name}.npy", np.zeros(3))
+    with pytest.raises(UserError, match=f"holds {what}, which job=import does not read: job=partition dataset=saved"):
+        imported(dataset, tmp_path / "work")
+
+
+def test_a_damaged_archive_and_sparse_rows_are_named(tmp_path: Path) -> None:
+    planetoid(tmp_path / "data", np.random.default_rng(0))
+    path = tmp_path / "data/graph.npz"
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as file:
+        begin = file.getinfo("indices.npy").header_offset
+    data[begin + 90 : begin + 130] = b"\xff" * 40
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="indices"):
+        imported(Npz(str(path)), tmp_path / "work")
+    csr = sp.csr_matrix(np.eye(3, dtype=np.float32))
+    rows = {f"x_{part}": getattr(csr, part) for part in ("indptr", "indices", "shape")}
+    np.savez(tmp_path / "sparse.npz", indptr=csr.indptr, indices=csr.indices, **rows)
+    with pytest.raises(UserError, match="x_indptr: job=import reads no features without their zeros: job=partition"):
+        imported(Npz(str(tmp_path / "sparse.npz")), tmp_path / "other")
