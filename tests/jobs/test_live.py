@@ -85,6 +85,16 @@ def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
             pass
 
 
+def refuses(address: str) -> bool:
+    try:
+        ask(address)
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        time.sleep(0.1)
+    return False
+
+
 def test_a_forked_rank_holds_neither_the_socket_nor_a_lock(tmp_path: Path) -> None:
     with served(order(tmp_path)) as address:
         asking = [ask(address) for _ in range(3)]
@@ -92,8 +102,7 @@ def test_a_forked_rank_holds_neither_the_socket_nor_a_lock(tmp_path: Path) -> No
         child.start()
         assert [status for status, _ in asking] == [200] * 3
     try:
-        with pytest.raises(ConnectionRefusedError):
-            ask(address)
+        assert any(refuses(address) for _ in range(100)), "the child closes its copy of the socket once it runs"
     finally:
         child.kill()
         child.join()
