@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnnkit.comm.base import Communicator
 from gnnkit.comm.pending import Pending
-from gnnkit.comm.rendezvous import meeting, prove
+from gnnkit.comm.rendezvous import absence_told, meeting, prove
 from gnnkit.comm.shared_memory import SharedMemory
 
 
@@ -37,8 +37,10 @@ class ProcessGroup(Communicator):
     @classmethod
     def connect(cls, rank: int, world_size: int, *, device: torch.device, timeout: float) -> ProcessGroup:
         _leave_groups_of_parent()
-        deadline, store = timedelta(seconds=timeout), meeting(rank, world_size, timeout)
-        dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
+        deadline = timedelta(seconds=timeout)
+        with absence_told(world_size, timeout):
+            store = meeting(rank, world_size, timeout)
+            dist.init_process_group(cls.backend, store=store, rank=rank, world_size=world_size, timeout=deadline)
         # DDP and Lightning use the default group.
         group = dist.new_group(timeout=deadline)
         assert isinstance(group, dist.ProcessGroup)

@@ -8,12 +8,13 @@ they know the token of the run. No rank sends anything of the run before.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -57,6 +58,27 @@ def meeting(rank: int, world_size: int, timeout: float) -> Any:
         wait_for_workers=False,
         master_listen_fd=None if listener is None else listener.detach(),
     )
+
+
+@contextlib.contextmanager
+def absence_told(world_size: int, timeout: float) -> Iterator[None]:
+    """Raises `UserError` where ranks that others have started do not come.
+
+    Args:
+        world_size: Number of ranks.
+        timeout: Deadline in seconds.
+    """
+    try:
+        yield
+    except dist.DistError as error:
+        if os.environ.get(FILE):  # of this machine, where a rank that is gone says why
+            raise
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"not all of {world_size} ranks met at {place} within comm.timeout={timeout:g} s ({reason}): start all of "
+            "them, name the first machine's address, and let firewalls pass their ports"
+        ) from error
 
 
 def prove(group: dist.ProcessGroup, device: torch.device) -> None:

@@ -139,6 +139,15 @@ def test_planning_may_take_longer_than_the_deadline_of_the_ranks(
 
 
 @pytest.mark.slow
+def test_ranks_that_never_come_are_told_in_a_line(outside: Outside, tmp_path: Path) -> None:
+    argv = ["+strategy=vertex_centric", "dataset=synthetic", "comm.timeout=2", "output=run"]
+    (ended,) = outside.run(tmp_path, [argv], by_hand(2)[:1])
+    assert ended.code == 2
+    assert "gnnkit: error: not all of 2 ranks met at 127.0.0.1:" in ended.output
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize(("dead", "left"), [(0, 1), (1, 0)])
 def test_a_rank_that_dies_while_the_leader_plans_is_noticed_at_once(
