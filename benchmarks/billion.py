@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="on a disk with room for 60 bytes an edge")
     parser.add_argument("--edges", type=float, default=1e9)
     parser.add_argument("--nodes", type=float, default=25e6)
-    parser.add_argument("--width", type=int, default=96, help="float32 columns")
+    parser.add_argument("--width", type=int, default=48, help="float32 columns")
     parser.add_argument("--limit", type=float, default=4.0, help="GiB of the control group")
     parser.add_argument("--memory", default="2GB", help="memory= of job=import")
     parser.add_argument("--form", choices=["parquet", "npy"], default="parquet")
