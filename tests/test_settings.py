@@ -174,6 +174,10 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "trainer.max_time": [0, -1, NAN],
     "trainer.patience": COUNT,
     "trainer.min_delta": [-1, NAN, INF],
+    "launcher.num_nodes": [0, -1, 1.5],
+    "launcher.cpus": [0, -1, NAN, INF],
+    "launcher.gpus": [-1, 0.5],
+    "launcher.wait": [0, -1, NAN, INF],
     "launcher.ask": [[], ["process"], "processes", None],
     "launcher.n_jobs": [0, -2, 1.5],
     "launcher.cluster": ["pbs", ""],
@@ -209,7 +213,7 @@ SWITCHES = ("report", "profile", "leader.rebalance", "features.direct")
 WITHOUT_RANGE = ("seed", "split", "root", "src", "dst", "id", "label", "ignore", "resume", "symmetrize", "row_normalize",
                  "sort_ids", "task", "add_inverse_edge", "redraw", "edge_ids", "inverse", "self_loop", "one_hot",
                  "replace", "fill", "contiguous", "checkpoint", "final_average", "name", "options",
-                 "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri")  # fmt: skip
+                 "partition", "account", "qos", "project", "experiment", "run_name", "group", "offline", "tracking_uri", "address")  # fmt: skip
 OPTIONS = [(section, name) for section in SECTIONS for name in plugins.options(section)]
 
 
