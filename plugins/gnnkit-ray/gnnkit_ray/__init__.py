@@ -21,9 +21,14 @@ from gnnkit.launch.signals import one_interruption, sigterm_as_exit
 from gnnkit.launcher import JOBS, RANKS, Failure, Jobs, Launcher, RankError, Ranks
 from gnnkit.ranges import MAX_COUNT, real, whole
 
+# Under `uv run` Ray would copy the working folder to each node, and install its project
+# there. Nodes have gnnkit already. Ray reads this when it is imported.
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+
 POLL = 0.2  # seconds between two looks
 GRACE = 1.5  # seconds for the reports of other nodes after a failure
 LOOK = 5.0  # seconds after which the nodes are counted again, while there is no room
+STARTING = 180.0  # seconds for agents to start, on nodes that may be busy
 ENDING = 8.0  # seconds for agents to let ranks save and end
 
 
@@ -223,7 +228,7 @@ class _Run:
         import ray
 
         try:
-            where = ray.get([agent.place.remote() for agent in self._agents], timeout=LOOK * 12)
+            where = ray.get([agent.place.remote() for agent in self._agents], timeout=STARTING)
         except ray.exceptions.RayError as error:
             raise RankError(f"an agent of Ray did not start: {error}") from error
         self._ids = [node for node, *_ in where]

@@ -17,8 +17,8 @@ import gnnkit
 from gnnkit.__main__ import main
 from gnnkit.testing import check_launcher
 
-ray = pytest.importorskip("ray", reason="launcher=ray needs the package ray: pip install ray")
 gnnkit_ray = pytest.importorskip("gnnkit_ray")
+ray = pytest.importorskip("ray", reason="launcher=ray needs the package ray: pip install ray")
 
 RUN = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=200", "threads=1", "workers=3",
        "report=false", "logger=none", "cache=false", "trainer.max_epochs=6", "trainer.checkpoint_every=1"]  # fmt: skip
@@ -30,6 +30,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # else other tests leave agents no processor
         patch.setenv("RAY_health_check_period_ms", "500")
         patch.setenv("RAY_health_check_failure_threshold", "3")
         made = Cluster(initialize_head=True, head_node_args=NODE)
