@@ -56,6 +56,8 @@ def main() -> None:
     print(f"drawn in {time.monotonic() - begun:.0f} s: {size(tables) / 1e9:.1f} GB", flush=True)
     reads = ["strategy=individual_sample", f"strategy.batch_size={BATCH}", "parts=8"]
     imported = ["job=import", "dataset=edges", f"dataset.root={tables}", f"memory={asked.memory}", *reads[:1]]
+    shares = [SEEDS / asked.nodes, SEEDS / asked.nodes / 10, SEEDS / asked.nodes / 10]  # train, validate, test
+    imported.append(f"dataset.split=[{','.join(f'{share:.6f}' for share in shares)}]")
     seconds = timed("import", [*imported, "workers=8", f"output={store}"], limit)
     print(
         f"import: {seconds / asked.edges * 1e8:.1f} s for 100 M edges; store of {size(store) / 1e9:.1f} GB; "
@@ -96,11 +98,7 @@ def draw(folder: Path, nodes: int, edges: int, width: int, form: str) -> None:
         part = rows[first : first + ROWS]
         part[:] = rng.standard_normal(part.shape, np.float32)
         part[np.arange(len(part)), labels[first : first + ROWS]] += 3
-    names = np.full(nodes, "", "<U5")
-    chosen, trains = rng.permutation(nodes)[: SEEDS * 6 // 5], SEEDS
-    names[chosen] = np.where(np.arange(len(chosen)) < trains, "train", np.where(chosen % 2, "val", "test"))
-    table = pa.table({"id": np.arange(nodes), "label": labels, "split": names})
-    pq.write_table(table, folder / "nodes.parquet", row_group_size=ROWS)
+    np.save(folder / "labels.npy", labels)
     (folder / "drawn").touch()
 
 

@@ -305,7 +305,7 @@ def _move(source: Path, target: Path, paths: Sequence[Path]) -> None:
 
 def _remove_empty(folder: Path, paths: Sequence[Path]) -> None:
     """Removes empty folders beside and above deleted files, innermost first."""
-    tops = {folder / path.relative_to(folder).parts[0] for path in paths}
+    tops = {folder / path.relative_to(folder).parts[0] for path in paths} | {folder / WORK}
     found = {each for top in tops for each in (top, *top.rglob("*")) if each.is_dir() and not each.is_symlink()}
     found |= {folder} if folder.name.startswith(f"{EARLIER}-") else set()
     for each in sorted(found, key=lambda path: -len(path.parts)):

@@ -213,6 +213,16 @@ def test_what_an_import_does_not_do_is_refused(message: str, overrides: list[str
     assert str(raised.value) == told
 
 
+@pytest.mark.slow
+def test_an_import_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    count = 400_000
+    pa.parquet.write_table(pa.table({"id": np.arange(count)}), tmp_path / "nodes.parquet")
+    np.save(tmp_path / "edges.npy", np.zeros((10, 2), np.int64))
+    with pytest.raises(UserError, match="more ids than that"):
+        run("import", tmp_path, tmp_path / "store", memory="64MiB")
+    assert not (tmp_path / "store").exists()
+
+
 def test_memory_is_read_by_an_import_only() -> None:
     for text, size in (("1GB", 10**9), ("1.5GiB", 3 * 2**29), ("512 MB", 512 * 10**6), (2**27, 2**27)):
         assert settle(compose(["job=import", "strategy=auto", f"memory={text}"])).memory == size
