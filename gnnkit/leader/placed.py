@@ -29,7 +29,8 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
         return replace(found, place="mapped")
     size, rest, dense = _sizes(asked, found.parts(asked.folder))
     free, ranks = available_memory(), settings.workers_here
-    room = free - rest - min(settings.processes or ranks, ranks) * BASE
+    programs = min(settings.processes or ranks, ranks) * BASE
+    room = free - rest - programs
     place, why = features.place, f"features.place={features.place}"
     if place == AUTO:
         place = "memory" if size <= room or not (needs.may_stay and dense) else "disk"
@@ -42,7 +43,8 @@ def placed(asked: Preparation, found: Prepared) -> Prepared:
     if place != "disk":
         told = {"memory": "read into memory before the first step", "mapped": "mapped"}[place]
         return replace(found, place=place, summary=f"{found.summary}\nfeatures: {told} ({why})")
-    cache = _cache(asked, size, room / ranks, found)
+    # Edges are mapped and leave half of the memory. What it does not hold is read anew
+    cache = _cache(asked, size, (free - min(rest, free / 2) - programs) / ranks, found)
     line = f"features: on disk, each worker keeps {_spelt(cache)} of them, policy={features.policy} ({why})"
     return replace(found, place=place, cache=cache, summary=f"{found.summary}\n{line}")
 
