@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from store import Memory
 
 from gnnkit import _core
 
@@ -131,13 +132,19 @@ def disk_seconds(folder: Path, read: int, written: int) -> float:
 def timed(name: str, keys: list[str], limit: int) -> float:
     """Runs a command within the limit, and prints its seconds and memory."""
     begun = time.monotonic()
-    with group(limit) as prefix, subprocess.Popen([*prefix, "gnnkit", *keys, "on_exists=replace"]) as process:
-        peaks = Peaks(process.pid)
+    with (
+        group(limit) as prefix,
+        subprocess.Popen([*prefix, sys.executable, "-m", "gnnkit", *keys, "on_exists=replace"]) as process,
+    ):
+        memory = Memory(process.pid, "RssAnon")
+        watching = threading.Thread(target=memory.watch)
+        watching.start()
         code = process.wait()
-        peaks.ended.set()
+        memory.ends.set()
+        watching.join()
     seconds = time.monotonic() - begun
-    memory = ", ".join(f"{value / 1024:.0f}" for value in sorted(peaks.kilobytes.values(), reverse=True)[:5])
-    print(f"{name}: {seconds:.0f} s, exit code {code}, MiB of processes: {memory}", flush=True)
+    most = ", ".join(f"{value / 1024:.0f}" for value in sorted(memory.peaks.values(), reverse=True)[:5])
+    print(f"{name}: {seconds:.0f} s, exit code {code}, MiB of processes: {most}", flush=True)
     if code:
         sys.exit(code)
     return seconds
@@ -163,29 +170,6 @@ def group(limit: int) -> Iterator[list[str]]:
     finally:
         with contextlib.suppress(OSError):
             made.rmdir()
-
-
-class Peaks:
-    """The largest anonymous memory of each process of a tree, in KiB."""
-
-    def __init__(self, root: int) -> None:
-        self.root, self.kilobytes, self.ended = root, dict[int, int](), threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while not self.ended.wait(0.2):
-            for process in self._tree(self.root):
-                with contextlib.suppress(OSError, IndexError):
-                    status = Path(f"/proc/{process}/status").read_text()
-                    now = int(status.split("RssAnon:")[1].split()[0])
-                    self.kilobytes[process] = max(now, self.kilobytes.get(process, 0))
-
-    def _tree(self, process: int) -> Iterator[int]:
-        yield process
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{process}/task").iterdir():
-                for child in (task / "children").read_text().split():
-                    yield from self._tree(int(child))
 
 
 if __name__ == "__main__":

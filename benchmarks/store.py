@@ -32,9 +32,10 @@ MIB = 2**20
 
 @dataclass(eq=False)
 class Memory:
-    """The largest resident set of each process of a tree, in KiB, by its number."""
+    """The largest memory of a process and its children, in KiB, by number."""
 
     root: int
+    line: str = "VmHWM"  # of /proc/PID/status that counts: the resident set, or RssAnon
     peaks: dict[int, int] = field(default_factory=dict)
     ends: threading.Event = field(default_factory=threading.Event)
 
@@ -43,7 +44,7 @@ class Memory:
             for process in [self.root, *children(self.root)]:
                 with contextlib.suppress(OSError, ValueError, StopIteration):
                     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-                    peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+                    peak = next(int(line.split()[1]) for line in lines if line.startswith(self.line))
                     self.peaks[process] = max(self.peaks.get(process, 0), peak)
 
 

@@ -27,7 +27,7 @@ from gnnkit.leader.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.grid import Grid
 from gnnkit.settings import Choice, Settings
-from gnnkit.storage import load_arrays, save_arrays, sync_files
+from gnnkit.storage import load_arrays, passing, save_arrays, sync_files
 
 T = TypeVar("T")
 
@@ -110,7 +110,8 @@ class Kept:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.mkdir(mode=0o700)
-            facts = write(temporary)
+            with passing():
+                facts = write(temporary)
             body = {"files": _files(temporary), "facts": facts}
             (temporary / _META).write_text(json.dumps({**body, "sha256": _digest(body)}), encoding="utf-8")
             sync_files(temporary)

@@ -30,7 +30,7 @@ from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.shift import shifted, work_of
-from gnnkit.storage import write_atomically
+from gnnkit.storage import passing, write_atomically
 
 WORTH = 0.85  # predicted over measured seconds of a step, at most
 PAYS = 2.0  # times that the seconds saved must exceed the cost, at least
@@ -115,7 +115,8 @@ def _write(folder: Path, name: str, graph: Graph, partition: Partition) -> Quali
         shard.save(folder / PREPARED / name / str(shard.rank))
         return shard
 
-    quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
+    with passing():
+        quality = measure(graph, partition, map(saved, cut_all(graph, partition)))
     report, path = quality.to_dict(), folder / COORDINATION
     if path.exists():
         known = json.loads(path.read_bytes()) | {key: report[key] for key in ("regions", "peers")}

@@ -24,7 +24,7 @@ from gnnkit.leader.placed import placed
 from gnnkit.leader.rebalanced import keep, load_partition, rebalanced
 from gnnkit.leader.trained import take_stored
 from gnnkit.ranges import shown
-from gnnkit.storage import write_atomically
+from gnnkit.storage import passing, write_atomically
 from gnnkit.store.join import whole
 from gnnkit.store.manifest import Manifest, differing
 from gnnkit.store.pairs import with_pairs
@@ -148,12 +148,14 @@ def _complete(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
     graph, target = whole(root), folder / PREPARED
     if not needs.sparse and isinstance(graph.features, SparseFeatures):
         graph = replace(graph, features=np.asarray(graph.features))
-    if _GRAPH in missing:
-        (graph if needs.features else without_features(graph)).save(target / GRAPH)
-    if needs.shares_all:
-        cut.save_rounded(settings, graph, target)
+    with passing():
+        if _GRAPH in missing:
+            (graph if needs.features else without_features(graph)).save(target / GRAPH)
+        if needs.shares_all:
+            cut.save_rounded(settings, graph, target)
+        if needs.recut:
+            graph.save(target / SOURCE)
+        if needs.reference:
+            cut.save_whole(graph, needs, target)
     if needs.recut:
-        graph.save(target / SOURCE)
         keep(folder, settings, load_partition(root)[0], changed=False)
-    if needs.reference:
-        cut.save_whole(graph, needs, target)
