@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.kernels import EdgeKernels, Factors, TorchKernels
 from gnnkit.graph import CSC
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sums import EdgeKernels, Factors, TorchKernels
 
 Sum = Callable[[Tensor], Tensor]
 CPU = torch.device("cpu")

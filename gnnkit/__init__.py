@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gnnkit.graph import Graph
-    from gnnkit.leader.result import Result as Result
     from gnnkit.model.program import Program
+    from gnnkit.result.result import Result as Result
 
 # Keys of a caller who thinks of several workers.
 _OF_WORKERS = {"strategy", "experiment", "workers", "job", "partition", "comm", "launcher", "sync"}
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:
         """Imports `Result` where a program names the class. Its import takes time."""
         if name != "Result":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from gnnkit.leader.result import Result
+        from gnnkit.result.result import Result
 
         return Result
 

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gnnkit.config import compose
-from gnnkit.leader.storing import write
+from gnnkit.prepare.storing import write
 from gnnkit.settings import settle
 from gnnkit.store.manifest import digest_of
 from gnnkit.testing.graphs import check_graph

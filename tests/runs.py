@@ -26,7 +26,7 @@ from gnnkit.keys import plain
 from gnnkit.launch import processes
 from gnnkit.launch.environment import LOOPBACK, StartedRank
 from gnnkit.launcher import threads as threads_launcher
-from gnnkit.leader import result
+from gnnkit.result import result
 
 _VALUE = re.compile(  # of a key, as Hydra and YAML both read it
     r"(output|report|seed|workers|threads|(?!dataset|partition|sampler)[a-z]+\.\w+)=(true|false|null|\d+|0\.\d+|'[\w/.-]*'|/[\w/.-]+)"

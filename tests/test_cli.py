@@ -26,7 +26,7 @@ from gnnkit.jobs import Order, dispatch, to_yaml
 from gnnkit.jobs.folder import new_folder
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch.processes import launch
-from gnnkit.leader.result import Result
+from gnnkit.result.result import Result
 from gnnkit.testing import example_graphs
 
 STRATEGY = "strategy=vertex_centric"

@@ -23,7 +23,7 @@ import gnnkit
 from gnnkit import plugins
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.dataset.base import Dataset
-from gnnkit.engine import Adjacency, FeatureStore
+from gnnkit.engine import Adjacency
 from gnnkit.evaluation import Evaluation
 from gnnkit.exchange import RowExchange
 from gnnkit.launcher import Launcher
@@ -31,6 +31,7 @@ from gnnkit.logger import RunLogger
 from gnnkit.model.base import GraphModel
 from gnnkit.model.program import Program
 from gnnkit.partition.base import Partitioner
+from gnnkit.remote import FeatureStore
 from gnnkit.sampler import Sampler
 from gnnkit.settings import Settings
 from gnnkit.strategy import ExecutionStrategy
@@ -55,8 +56,10 @@ LAYERS = [
     "store",
     "dataset",
     "comm",
-    "engine",
+    "kernels",
     "exchange",
+    "engine",
+    "remote",
     "nn",
     "model",
     "strategy",
@@ -68,7 +71,10 @@ LAYERS = [
     "config",
     "keys",
     "settings",
-    "leader",
+    "result",
+    "plan",
+    "prepare",
+    "watch",
     "report",
     "logger",
     "callback",
@@ -81,8 +87,10 @@ LAYERS = [
 ]
 FROM_COMM_ON = {
     "comm",
-    "engine",
+    "kernels",
     "exchange",
+    "engine",
+    "remote",
     "nn",
     "model",
     "strategy",
@@ -91,7 +99,9 @@ FROM_COMM_ON = {
     "task",
     "launch",
     "launcher",
-    "leader",
+    "plan",
+    "prepare",
+    "watch",
     "callback",
     "training",
     "jobs",
@@ -103,13 +113,13 @@ ALLOWED = {
     "lightning": {"logger", "callback", "training", "jobs", "testing"},
     "hydra": {"config"},
     "omegaconf": {"config"},
-    "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "engine"},
+    "gnnkit._core": {"graph", "dataset", "partition", "sampler", "comm", "kernels", "remote"},
     "gnnkit.config": {"settings", "jobs", *COMMAND},
     "gnnkit.plugins": {"sync", "config", "keys", "settings", "jobs", "usage"},
-    "gnnkit.settings": {"leader", "training", "jobs", *COMMAND},
+    "gnnkit.settings": {"plan", "prepare", "training", "jobs", *COMMAND},
 }
 IN_FUNCTIONS = {"torch": {"ranks.py", "frameworks.py"}}  # files that import a package only when they need it
-ABOVE_PLUGINS = ("evaluation", "launch", "leader", "training", "jobs")
+ABOVE_PLUGINS = ("evaluation", "launch", "result", "plan", "prepare", "watch", "training", "jobs")
 BASES = (
     Adjacency, Aggregation, Communicator, Dataset, Evaluation, ExecutionStrategy, FeatureStore, GradientSync, GraphModel, Launcher, Mailbox,
     Partitioner, Program, RowExchange, RunLogger, Sampler, Task, LightningCallback,

@@ -20,7 +20,7 @@ from gnnkit.jobs import Order, dispatch, start
 from gnnkit.jobs.job import OnRanks, Run
 from gnnkit.launch import environment
 from gnnkit.launch.environment import StartedRank
-from gnnkit.leader.result import Result
+from gnnkit.result.result import Result
 from gnnkit.settings import Settings, ranks, settle
 
 NAN, INF = math.nan, math.inf

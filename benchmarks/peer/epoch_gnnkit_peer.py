@@ -22,7 +22,7 @@ from gnnkit.comm.threads import Threads
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.allocator import keep_freed_memory
-from gnnkit.leader.cut import Needs, Preparation, Prepared, prepare
+from gnnkit.prepare.cut import Needs, Preparation, Prepared, prepare
 from gnnkit.training.module import TrainingModule
 
 NEEDS = Needs(trains=True, graph=False, reference=False)

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gnnkit.engine.attention import Weighing, attend, serves
 from gnnkit.engine.copies import copy_on_write
-from gnnkit.engine.dropout import derive, dropout, relu_dropout
 from gnnkit.engine.engine import Engine, Message
 from gnnkit.engine.pool import Pool
 from gnnkit.engine.quarters import inverse_sqrt
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine
-from gnnkit.engine.schedule import ForwardPass, Operation
-from gnnkit.engine.sparse_rows import Rows, SparseRows
 from gnnkit.errors import UserError
+from gnnkit.exchange.schedule import ForwardPass, Operation
+from gnnkit.kernels.attention import Weighing, attend, serves
+from gnnkit.kernels.dropout import derive, dropout, relu_dropout
+from gnnkit.kernels.sparse_rows import Rows, SparseRows
 
 Reduce = Literal["sum", "mean", "max"]
 ATTENTION: tuple[Operation, ...] = ("scores", "softmax", "weighted sum")

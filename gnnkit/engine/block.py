@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.engine.adjacency import Adjacency, Reduce
-from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.attention import attend, serves
-from gnnkit.engine.dropout import derive, kept
 from gnnkit.engine.engine import Message
-from gnnkit.engine.kernels import Factors, wide
 from gnnkit.engine.pool import Pool, pool_of
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.graph import CSC, Block, Floats, Graph, Ids
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.attention import attend, serves
+from gnnkit.kernels.dropout import derive, kept
+from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.loops import AddedLoops, looped, mean_in_edges
 
 # Time of one number of an edge in a sum over that of one multiplication in a product.

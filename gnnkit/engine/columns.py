@@ -11,10 +11,10 @@ from torch import Tensor
 from gnnkit.comm import Communicator
 from gnnkit.engine.adjacency import drawn
 from gnnkit.engine.block import BlockAdjacency, LayerValues
-from gnnkit.engine.dropout import dropout
-from gnnkit.engine.exchange import Demand, Route
 from gnnkit.engine.pool import Pool, pool_of
+from gnnkit.exchange.route import Demand, Route
 from gnnkit.graph import Block, Ids
+from gnnkit.kernels.dropout import dropout
 
 
 class ColumnAdjacency(BlockAdjacency):

@@ -20,19 +20,19 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.copies import copy_on_write
-from gnnkit.engine.exchange import Demand, Peers, Route, Slicing
-from gnnkit.engine.kernels import ONE, EdgeKernels
 from gnnkit.engine.quarters import Degrees, Kind, Quarters
 from gnnkit.engine.rank_graph import RankGraph
 from gnnkit.engine.relations import Combine, Pairs, RelationEdges
-from gnnkit.engine.schedule import Passes
-from gnnkit.engine.sparse_rows import Rows
-from gnnkit.engine.tally import Tally
-from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
+from gnnkit.exchange.route import Demand, Peers, Route, Slicing
+from gnnkit.exchange.schedule import Passes
+from gnnkit.exchange.tally import Tally
+from gnnkit.exchange.wire import Wire
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sparse_rows import Rows
+from gnnkit.kernels.sums import ONE, EdgeKernels
 from gnnkit.partition.shard import Shard
 
 # Maps (rows [held edges, f], their columns) to messages [held edges, f].

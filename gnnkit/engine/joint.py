@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gnnkit.engine.adjacency import Adjacency, Reduce
 from gnnkit.engine.block import BlockAdjacency, LayerValues, inverse_sqrt
-from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
-from gnnkit.engine.exchange import Route
 from gnnkit.engine.pool import Pool
+from gnnkit.exchange.route import Route
 from gnnkit.graph import Block, Ids
+from gnnkit.kernels.dropout import derive
 from gnnkit.partition.shard import Shard
 
 

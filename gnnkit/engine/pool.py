@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.exchange import Demand
-from gnnkit.engine.tally import Tally
 from gnnkit.errors import UserError
+from gnnkit.exchange.route import Demand
+from gnnkit.exchange.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, eq=False)

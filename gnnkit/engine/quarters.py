@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.kernels import Factors, wide
 from gnnkit.graph import CSC, Floats
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sums import Factors, wide
 from gnnkit.partition.shard import Shard
 
 Kind = Literal["sum", "mean", "normal"]  # of a sum over in-edges

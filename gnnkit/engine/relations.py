@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.kernels import Factors
 from gnnkit.graph import CSC, Floats, Ids
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sums import Factors
 from gnnkit.partition.relations import by_pair
 from gnnkit.partition.shard import Shard
 

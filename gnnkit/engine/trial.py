@@ -13,13 +13,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gnnkit.comm import Communicator
 from gnnkit.engine.adjacency import Adjacency, ShardAdjacency
-from gnnkit.engine.aggregate import HeldEdges
 from gnnkit.engine.engine import Engine
-from gnnkit.engine.products import fast_products
 from gnnkit.engine.relations import Pairs
-from gnnkit.engine.sparse_rows import SparseRows
-from gnnkit.engine.tally import Exchange, Tally
+from gnnkit.exchange.tally import Exchange, Tally
 from gnnkit.graph import CSC, Ids
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.products import fast_products
+from gnnkit.kernels.sparse_rows import SparseRows
 from gnnkit.partition.shard import Shard
 from gnnkit.partition.traffic import Traffic
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import BlockLayers, Engine, FeatureStore, LearnedRows, Rows, ShardAdjacency, TableFeatures
+from gnnkit.engine import BlockLayers, Engine, Rows, ShardAdjacency
 from gnnkit.engine.lent import lent
-from gnnkit.engine.products import fast_products
 from gnnkit.graph import Floats, Graph, Ids, SparseFeatures
+from gnnkit.kernels.products import fast_products
 from gnnkit.model.unchanged import EdgeIndexModel
+from gnnkit.remote import FeatureStore, LearnedRows, TableFeatures
 from gnnkit.sampler import FullSampler
 from gnnkit.storage import forget_pages
 from gnnkit.strategy import Worker

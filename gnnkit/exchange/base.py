@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from gnnkit.engine import Codec, Engine, ForwardPass, Schedule, derive
 from gnnkit.errors import UserError
+from gnnkit.exchange.codecs import Codec
 from gnnkit.exchange.received import LastReceived
+from gnnkit.exchange.schedule import ForwardPass, Schedule
+from gnnkit.kernels.dropout import derive
+from gnnkit.partition.grid import Grid
 
 _DRAWS = 2**32  # tells the key of the exchange from the keys of layers
+
+
+class Layout(Protocol):
+    """What an exchange asks of the engine that it serves."""
+
+    @property
+    def grid(self) -> Grid: ...
+
+    @property
+    def holds_in_edges(self) -> bool:
+        """Whether each rank holds every in-edge of the nodes that it owns."""
+        ...
 
 
 class RowExchange:
@@ -48,7 +63,7 @@ class RowExchange:
                 "choose exchange=exact or quantized"
             )
 
-    def check_layout(self, engine: Engine) -> None:
+    def check_layout(self, engine: Layout) -> None:
         """Raises `UserError` for a layout that the exchange does not go with."""
         if self.needs_in_edges and not engine.holds_in_edges:
             raise UserError(
@@ -87,7 +102,7 @@ class _Both(RowExchange):
 class ForwardPasses:
     """An exchange at work in one run: makes the forward pass of each step."""
 
-    def __init__(self, exchange: RowExchange, engine: Engine, *, pauses: bool) -> None:
+    def __init__(self, exchange: RowExchange, engine: Layout, *, pauses: bool) -> None:
         """Begins a run.
 
         Args:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.engine import ForwardPass, Schedule, Transfer
 from gnnkit.exchange.base import RowExchange
+from gnnkit.exchange.schedule import ForwardPass, Schedule
+from gnnkit.exchange.wire import Transfer
 from gnnkit.ranges import MAX_COUNT, share, whole
 
 

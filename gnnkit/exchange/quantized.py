@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gnnkit.engine import Codec
-from gnnkit.engine.dropout import uniform
 from gnnkit.exchange.base import RowExchange
+from gnnkit.exchange.codecs import Codec
+from gnnkit.kernels.dropout import uniform
 from gnnkit.ranges import one_of
 
 _META = 8  # bytes of a row's minimum and scale

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.engine import ForwardPass, Operation, Schedule, Transfer
+from gnnkit.exchange.schedule import ForwardPass, Operation, Schedule
+from gnnkit.exchange.wire import Transfer
 
 
 class LastReceived(Schedule):

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gnnkit.engine import ForwardPass, Operation, Schedule, Transfer, derive
-from gnnkit.engine.dropout import subset
 from gnnkit.errors import UserError
 from gnnkit.exchange.base import RowExchange
+from gnnkit.exchange.schedule import ForwardPass, Operation, Schedule
+from gnnkit.exchange.wire import Transfer
+from gnnkit.kernels.dropout import derive, subset
 from gnnkit.ranges import real
 
 _WHY: dict[Operation, str] = {

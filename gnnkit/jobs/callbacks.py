@@ -16,7 +16,6 @@ from gnnkit.jobs.record import marks_in
 from gnnkit.jobs.redacted import shown
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.progress import progress, stepping, training
-from gnnkit.leader.watch import STATUS_SECONDS, Watch
 from gnnkit.settings import in_notebook
 from gnnkit.training import resume
 from gnnkit.training.finite import Guard, decide_together
@@ -24,6 +23,7 @@ from gnnkit.training.monitor import Monitor
 from gnnkit.training.schedule import Plateau, Schedule, Schedules
 from gnnkit.training.step import LOSS, own_method
 from gnnkit.training.timely import TimelyCheckpoint
+from gnnkit.watch.watch import STATUS_SECONDS, Watch
 
 
 @dataclass(frozen=True, slots=True)

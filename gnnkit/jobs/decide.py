@@ -14,9 +14,9 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.choose import MARGIN, candidates, least, overrides, promising
-from gnnkit.leader.cut import read
-from gnnkit.leader.inputs import load
+from gnnkit.plan.choose import MARGIN, candidates, least, overrides, promising
+from gnnkit.prepare.cut import read
+from gnnkit.prepare.inputs import load
 from gnnkit.settings import AUTO, Choice, PartitionSettings, Settings, settle, with_choice, with_partition
 from gnnkit.strategy import ExecutionStrategy
 

@@ -19,12 +19,12 @@ from gnnkit.jobs.notebook import shows_bar
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import report
 from gnnkit.launch.phases import begin, say
-from gnnkit.leader.result import Result
+from gnnkit.result.result import Result
 from gnnkit.settings import AUTO
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.leader.cut import Needs
+    from gnnkit.prepare.cut import Needs
 
 
 class Train(OnRanks):

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from gnnkit.errors import UserError
 from gnnkit.jobs import weights
 from gnnkit.launch.processes import run_in_child
-from gnnkit.leader.trained import Inputs
 from gnnkit.model.exported import Plain, PlainLayers
 from gnnkit.model.parameters import dtype_of
 from gnnkit.model.unchanged import reads_edges
+from gnnkit.prepare.trained import Inputs
 from gnnkit.ranges import one_line
 from gnnkit.storage import write_atomically
 

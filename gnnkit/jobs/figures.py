@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnnkit.engine import Tally
-from gnnkit.engine.products import library
 from gnnkit.jobs.device import device_name
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.rows import all_ranks
-from gnnkit.leader.result import versions
-from gnnkit.leader.watch import Watch
+from gnnkit.kernels.products import library
+from gnnkit.result.result import versions
 from gnnkit.strategy import Worker
 from gnnkit.sync import GradientSync
 from gnnkit.task import Task
+from gnnkit.watch.watch import Watch
 
 if TYPE_CHECKING:  # programs have figures too, and run without Lightning
     from gnnkit.training.finite import Guard

@@ -18,8 +18,8 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
-from gnnkit.leader.folder import INPUTS, WORK
 from gnnkit.ranges import local_path
+from gnnkit.result.folder import INPUTS, WORK
 from gnnkit.settings import Settings, in_ipython
 from gnnkit.store.manifest import FILE as STORE
 

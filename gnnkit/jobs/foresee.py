@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from gnnkit.engine.sparse_rows import PLACE_BYTES
 from gnnkit.engine.trial import Sizes
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, SparseFeatures
@@ -22,18 +21,19 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.planned_step import graph_widths, program_step, reads_sparse_rows, step_activations, step_volume
 from gnnkit.jobs.rank_job import DTYPES
 from gnnkit.jobs.rehearse import Rehearsal, counts_cpu, import_for_steps, num_processes, rehearse
+from gnnkit.kernels.sparse_rows import PLACE_BYTES
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.choose import rough_work, sizes_of
-from gnnkit.leader.cut import read
-from gnnkit.leader.inputs import load, with_kept
-from gnnkit.leader.machine import Machine
-from gnnkit.leader.memory import available_memory
-from gnnkit.leader.predict import Load, predict
-from gnnkit.leader.sample import sampled
 from gnnkit.model.program import Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import cut
+from gnnkit.plan.choose import rough_work, sizes_of
+from gnnkit.plan.machine import Machine
+from gnnkit.plan.memory import available_memory
+from gnnkit.plan.predict import Load, predict
+from gnnkit.plan.sample import sampled
+from gnnkit.prepare.cut import read
+from gnnkit.prepare.inputs import load, with_kept
 from gnnkit.ranges import num_cores
 from gnnkit.settings import OPTIMIZERS, Settings, TrainerSettings
 from gnnkit.storage import passing

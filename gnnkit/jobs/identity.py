@@ -13,8 +13,8 @@ from gnnkit.comm import Communicator
 from gnnkit.config import leaves
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import to_yaml
-from gnnkit.leader.kept import fingerprint
-from gnnkit.leader.result import versions
+from gnnkit.prepare.kept import fingerprint
+from gnnkit.result.result import versions
 from gnnkit.settings import AUTO
 
 OWN_KEYS = (

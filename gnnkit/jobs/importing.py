@@ -16,10 +16,10 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.partition import held
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.folder import WORK
-from gnnkit.leader.importing import imported, told_disk
-from gnnkit.leader.kept import origin
-from gnnkit.leader.result import Result, versions
+from gnnkit.prepare.importing import imported, told_disk
+from gnnkit.prepare.kept import origin
+from gnnkit.result.folder import WORK
+from gnnkit.result.result import Result, versions
 from gnnkit.settings import AUTO, DEFAULT_TASK, Settings
 from gnnkit.store.manifest import FILE, Manifest, differing, shaping
 
@@ -119,7 +119,7 @@ def asked_of(order: Order) -> str:
 
 
 def _stored(order: Order, found: str, asked: str) -> dict[str, Any]:
-    from gnnkit.leader.imported import store  # imports torch, in the child alone
+    from gnnkit.prepare.imported import store  # imports torch, in the child alone
 
     with told_disk(order.run_folder):
         return store(order.settings, order.run_folder, Path(found), asked)

@@ -23,12 +23,12 @@ from gnnkit.jobs import trials
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.trials import Trial, Trials
 from gnnkit.launch.phases import say
-from gnnkit.leader.categories import check
-from gnnkit.leader.inputs import with_names
-from gnnkit.leader.result import Result
-from gnnkit.leader.scale import uneven
 from gnnkit.plugins import CONF
+from gnnkit.prepare.categories import check
+from gnnkit.prepare.inputs import with_names
+from gnnkit.prepare.scale import uneven
 from gnnkit.ranges import num_cores, one_line
+from gnnkit.result.result import Result
 from gnnkit.settings import FEW_EDGES, Settings
 
 NAME = "mine"  # of the experiment

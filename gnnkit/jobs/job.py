@@ -19,12 +19,12 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.report import after_run
 from gnnkit.launch.phases import phase, say
 from gnnkit.launcher import RANKS
-from gnnkit.leader.result import Result
+from gnnkit.result.result import Result
 from gnnkit.settings import AUTO, launcher_for
 
 if TYPE_CHECKING:
     from gnnkit.jobs.rank_job import RankWork
-    from gnnkit.leader.cut import Needs
+    from gnnkit.prepare.cut import Needs
 
 
 class Job(ABC):
@@ -164,7 +164,7 @@ class OnRanks(Run):
         from gnnkit.jobs.fits import may_stay
         from gnnkit.jobs.inputs import reads_sparse
         from gnnkit.jobs.parts import Parts
-        from gnnkit.leader.cut import Needs
+        from gnnkit.prepare.cut import Needs
         from gnnkit.strategy import GatheredRows, JoinedLayers, MovableNodes
 
         settings, source = order.settings, order.source

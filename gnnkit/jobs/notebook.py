@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.jobs.order import Order
-from gnnkit.leader.folder import EPOCHS
-from gnnkit.leader.rates import duration
+from gnnkit.result.folder import EPOCHS
 from gnnkit.settings import Settings, in_notebook
+from gnnkit.watch.rates import duration
 
 _EVERY = 0.5  # seconds between two looks
 

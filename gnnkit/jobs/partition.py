@@ -12,8 +12,8 @@ from gnnkit.errors import UserError
 from gnnkit.jobs.order import Order
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader.kept import content, origin
-from gnnkit.leader.result import Result, versions
+from gnnkit.prepare.kept import content, origin
+from gnnkit.result.result import Result, versions
 from gnnkit.settings import AUTO, Settings
 from gnnkit.store.manifest import Manifest, shaping
 from gnnkit.store.pairs import with_pairs
@@ -53,7 +53,7 @@ def held(order: Order, asked: Callable[[Order], str]) -> Result | None:
 
 
 def _cut(order: Order, decided: Settings) -> dict[str, Any]:
-    from gnnkit.leader.storing import write  # imports torch, in the child alone
+    from gnnkit.prepare.storing import write  # imports torch, in the child alone
 
     return write(decided, order.run_folder, order.graph, _asked(order))
 

@@ -14,9 +14,9 @@ from gnnkit.graph import Graph
 from gnnkit.jobs.decide import FULL, why_layout, with_strategy
 from gnnkit.jobs.foresee import Foreseen, foresee, pays, table
 from gnnkit.jobs.order import Order
-from gnnkit.leader.choose import alternatives, assign, candidates, least, overrides, promising
-from gnnkit.leader.result import Result
 from gnnkit.partition.quality import Quality, measure
+from gnnkit.plan.choose import alternatives, assign, candidates, least, overrides, promising
+from gnnkit.result.result import Result
 from gnnkit.settings import AUTO, Settings
 
 CHOSEN, ALONE = "chosen", "one worker"

@@ -11,12 +11,12 @@ from gnnkit.comm import Communicator, Mailbox
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
-from gnnkit.leader.channel import LEADER
-from gnnkit.leader.watch import peak_memory
 from gnnkit.strategy.on_disk import SHARE
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
+from gnnkit.watch.channel import LEADER
+from gnnkit.watch.watch import peak_memory
 
 EPOCHS = 2  # of which the batches are drawn: the second begins with a full cache
 STEPS = 16  # whose memory is measured

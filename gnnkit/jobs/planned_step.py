@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from gnnkit.engine.relations import num_pairs
-from gnnkit.engine.tally import Exchange
 from gnnkit.engine.trial import Sizes, Trial, activations, exchanges
-from gnnkit.engine.volume import Volume, volume
+from gnnkit.exchange.tally import Exchange
 from gnnkit.graph import Graph, Ids, SparseFeatures, Split
 from gnnkit.model.program import Nodes, Program, is_iterated
 from gnnkit.partition.quality import Quality
 from gnnkit.partition.shard import Shard, cut_all
 from gnnkit.partition.traffic import Traffic
+from gnnkit.plan.volume import Volume, volume
 
 
 def step_volume(

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.jobs import figures, lost, outputs, rows, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.leader.channel import LEADER
+from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Worker
 from gnnkit.training.step import own_method
+from gnnkit.watch.channel import LEADER
 
 
 def predict(job: RankJob, comm: Communicator) -> dict[str, Any]:

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator, Mailbox
-from gnnkit.engine import LearnedRows
-from gnnkit.engine.disk import OnDisk
 from gnnkit.graph.features import feature_arrays
 from gnnkit.jobs import models
 from gnnkit.jobs.identity import of_model, share_state
 from gnnkit.jobs.models import Given, ModelSource, Widths
 from gnnkit.launch.handshake import agree
 from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared
 from gnnkit.model.exactness import inexact
+from gnnkit.prepare.cut import Prepared
+from gnnkit.remote import LearnedRows
+from gnnkit.remote.disk import OnDisk
 from gnnkit.settings import Settings
 from gnnkit.storage import bring_pages
 from gnnkit.store.parts import Parts

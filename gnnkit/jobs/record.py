@@ -17,13 +17,13 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.jobs.restarts import FIRST_STEP
-from gnnkit.leader.channel import StateChannel
-from gnnkit.leader.folder import PREPARED
-from gnnkit.leader.watch import Watch
+from gnnkit.result.folder import PREPARED
 from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
 from gnnkit.training.resume import Saved
+from gnnkit.watch.channel import StateChannel
+from gnnkit.watch.watch import Watch
 
 
 class Record(Callback):

@@ -24,14 +24,14 @@ from gnnkit.jobs.order import Order
 from gnnkit.jobs.rank_job import DTYPES, RankJob, set_up_torch
 from gnnkit.jobs.run import start_ranks
 from gnnkit.launch.progress import progress
-from gnnkit.leader.cut import Prepared
-from gnnkit.leader.machine import measure_exchange, measure_flops
-from gnnkit.leader.watch import peak_memory
 from gnnkit.partition.shard import Shard
+from gnnkit.plan.machine import measure_exchange, measure_flops
+from gnnkit.prepare.cut import Prepared
 from gnnkit.ranges import num_cores
 from gnnkit.settings import Settings
 from gnnkit.strategy import Worker
 from gnnkit.training.step import loss_of, make_optimizer, own_method
+from gnnkit.watch.watch import peak_memory
 
 _STEPS = 5  # timed at most, after one that does not count
 _SECONDS = 1.5  # after which no further step is timed

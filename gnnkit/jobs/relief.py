@@ -19,13 +19,13 @@ from gnnkit.jobs import lost, rows
 from gnnkit.jobs.rank_job import RankJob
 from gnnkit.launch.progress import progress
 from gnnkit.launch.watchdog import Patience
-from gnnkit.leader import rebalanced
-from gnnkit.leader.channel import LEADER
-from gnnkit.leader.recut import Request, pays, run_recut
-from gnnkit.leader.watch import Watch
+from gnnkit.prepare import rebalanced
+from gnnkit.prepare.recut import Request, pays, run_recut
 from gnnkit.strategy import ExecutionStrategy, MovableNodes
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.observer import Observer
+from gnnkit.watch.channel import LEADER
+from gnnkit.watch.watch import Watch
 
 MOST = 3  # looks at a change of the work in a run, each of which may end without one
 COST, EDGE_COST = 1.0, 1e-6  # expected seconds of a first change, and of each edge. Later ones: as the last

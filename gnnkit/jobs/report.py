@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gnnkit.errors import UserError
-from gnnkit.leader.result import Result
 from gnnkit.ranges import one_line
+from gnnkit.result.result import Result
 
 
 def report(runs: Sequence[str], folder: Path | None) -> Result:

@@ -17,8 +17,8 @@ from typing import Any
 
 from gnnkit.jobs.rank_job import RankJob, Start
 from gnnkit.launcher import Failure, RankError
-from gnnkit.leader.folder import FAILURE, PREPARED
 from gnnkit.ranges import one_line
+from gnnkit.result.folder import FAILURE, PREPARED
 from gnnkit.training import checkpoint, resume
 
 FIRST_STEP = "first-step-{number}"  # file in PREPARED: seconds from the failure to the first step

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator
 from gnnkit.jobs.rank_job import RankJob
-from gnnkit.leader.folder import CLASSES
-from gnnkit.leader.inputs import IDS
+from gnnkit.prepare.inputs import IDS
+from gnnkit.result.folder import CLASSES
 from gnnkit.storage import Array, read_npy, write_atomically
 from gnnkit.strategy import Worker
 

@@ -16,12 +16,12 @@ from gnnkit.launch.phases import phase, say
 from gnnkit.launch.processes import run_in_child
 from gnnkit.launch.watchdog import Patience
 from gnnkit.launcher import Launcher, Ranks
-from gnnkit.leader.channel import LEADER
-from gnnkit.leader.cut import Needs, Preparation
-from gnnkit.leader.folder import PREPARED
-from gnnkit.leader.result import Result
-from gnnkit.leader.stored import prepared as prepare
+from gnnkit.prepare.cut import Needs, Preparation
+from gnnkit.prepare.stored import prepared as prepare
+from gnnkit.result.folder import PREPARED
+from gnnkit.result.result import Result
 from gnnkit.settings import LinkSettings, Settings
+from gnnkit.watch.channel import LEADER
 
 T = TypeVar("T")
 

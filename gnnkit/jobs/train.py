@@ -22,9 +22,6 @@ from gnnkit.jobs.record import Record
 from gnnkit.jobs.relief import Relief, relief, relieved
 from gnnkit.jobs.resumable import resumable
 from gnnkit.launch.phases import phase
-from gnnkit.leader import trace
-from gnnkit.leader.channel import LEADER, StateChannel
-from gnnkit.leader.watch import Watch
 from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
@@ -40,6 +37,9 @@ from gnnkit.training.observer import Observer
 from gnnkit.training.schedule import TimeLimit
 from gnnkit.training.step import own_method
 from gnnkit.training.trainer import make_trainer
+from gnnkit.watch import trace
+from gnnkit.watch.channel import LEADER, StateChannel
+from gnnkit.watch.watch import Watch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

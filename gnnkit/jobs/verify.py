@@ -21,13 +21,13 @@ from gnnkit.jobs.iterate import iterate
 from gnnkit.jobs.rank_job import RankJob, with_servers
 from gnnkit.jobs.train import make_module
 from gnnkit.launch.progress import progress
-from gnnkit.leader.channel import LEADER
 from gnnkit.model.unchanged import EdgeIndexModel
 from gnnkit.store.parts import WHOLE
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
+from gnnkit.watch.channel import LEADER
 
 EPOCHS, STEPS = 3, 4  # steps of an epoch at most
 TOLERANCE = 1e-10

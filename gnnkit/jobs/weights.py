@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from gnnkit.config import of_run
 from gnnkit.errors import UserError
 from gnnkit.jobs.models import HEAD, ModelSource, Widths
-from gnnkit.leader.folder import CLASSES, INPUTS
-from gnnkit.leader.trained import Inputs
 from gnnkit.model.plain import takes_edges
 from gnnkit.model.unchanged import reads_edges
 from gnnkit.plugins import arguments_of, plugin_name
+from gnnkit.prepare.trained import Inputs
 from gnnkit.ranges import MAX_COUNT, whole
+from gnnkit.result.folder import CLASSES, INPUTS
 from gnnkit.settings import Choice
 from gnnkit.storage import write_atomically
 

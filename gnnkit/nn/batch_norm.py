@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import Adjacency
-from gnnkit.engine.kernels import wide
 from gnnkit.errors import UserError
+from gnnkit.kernels.sums import wide
 
 
 class BatchNorm(nn.BatchNorm1d):

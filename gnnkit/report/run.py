@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnkit.errors import UserError
-from gnnkit.leader.folder import CLASSES, COORDINATION, EPOCHS, PICTURE
 from gnnkit.ranges import shown
+from gnnkit.result.folder import CLASSES, COORDINATION, EPOCHS, PICTURE
 from gnnkit.storage import check_regular, read_npy
 
 RESULT, CONFIG, PREDICTIONS = "result.json", "config.yaml", "predictions.npy"

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Engine, FeatureStore, Reach, Rows, TableFeatures, Tally
-from gnnkit.engine.disk import DiskFeatures, OnDisk
-from gnnkit.engine.features import Bits
+from gnnkit.engine import Adjacency, Engine, Rows, Tally
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Ids, Split
 from gnnkit.partition.shard import Shard
+from gnnkit.remote import FeatureStore, Reach, TableFeatures
+from gnnkit.remote.disk import DiskFeatures, OnDisk
+from gnnkit.remote.features import Bits
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links
 from gnnkit.strategy.abilities import Ability, Reads, Steps

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Lookup, Reach, Rows, Tally
-from gnnkit.engine.background import Background
-from gnnkit.engine.owners import Owners, Sent
+from gnnkit.engine import Rows, Tally
+from gnnkit.exchange.background import Background
 from gnnkit.graph import Floats, Ids
+from gnnkit.remote import Lookup, Reach
+from gnnkit.remote.owners import Owners, Sent
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.link_seeds import LinkSeeds
 from gnnkit.strategy.on_disk import Ahead, DrawnTogether, bytes_of

@@ -14,12 +14,12 @@ from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import BlockLayers, Pool, Tally
-from gnnkit.engine.background import Background
 from gnnkit.engine.block import LayerValues
-from gnnkit.engine.fetched import Asked, Fetched, FetchedLayers, Read
-from gnnkit.engine.frontier import Frontier
-from gnnkit.engine.owners import Owners, Sent
+from gnnkit.exchange.background import Background
 from gnnkit.graph import CSC, Ids, MiniBatch
+from gnnkit.remote.fetched import Asked, Fetched, FetchedLayers, Read
+from gnnkit.remote.frontier import Frontier
+from gnnkit.remote.owners import Owners, Sent
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.on_disk import Ahead, DrawnTogether, bytes_of

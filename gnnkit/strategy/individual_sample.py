@@ -11,11 +11,11 @@ from torch import nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Tally
-from gnnkit.engine.fetched import OwnedRows
-from gnnkit.engine.frontier import check_sampler
-from gnnkit.engine.owners import Owners
 from gnnkit.errors import UserError
 from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.remote.fetched import OwnedRows
+from gnnkit.remote.frontier import check_sampler
+from gnnkit.remote.owners import Owners
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     EdgeTask,

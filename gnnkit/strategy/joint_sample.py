@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from gnnkit.engine import Tally
-from gnnkit.engine.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.ranges import MAX_COUNT, one_of, whole
+from gnnkit.remote.frontier import COOPERATIVE, PARTITIONED, check_sampler
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import (
     Ability,

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnnkit.engine.dropout import derive
 from gnnkit.graph import Block, Ids
+from gnnkit.kernels.dropout import derive
 from gnnkit.sampler.links import Links, chosen, pairs_of, supervised
 from gnnkit.strategy.share import Inputs, Share, in_neighbours, induced
 from gnnkit.strategy.workload import Reader, Workload

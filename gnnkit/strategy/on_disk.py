@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.background import Background
-from gnnkit.engine.disk import DiskFeatures, Reads
-from gnnkit.engine.owners import Sent, to_all
+from gnnkit.exchange.background import Background
 from gnnkit.graph import Block, Ids
+from gnnkit.remote.disk import DiskFeatures, Reads
+from gnnkit.remote.owners import Sent, to_all
 from gnnkit.strategy.seeds import Deal, Seeds
 
 T = TypeVar("T")

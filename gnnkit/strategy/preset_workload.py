@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from gnnkit.engine import Tally
-from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
 from gnnkit.exchange import Exact, RowExchange
 from gnnkit.graph import Ids
+from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import Ability, EdgeTask, JoinedLayers, LearnedInputs, Reads, SparseRows, Steps
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Update, Worker

@@ -12,18 +12,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from gnnkit.engine import Adjacency, BlockAdjacency, TableFeatures, Tally
+from gnnkit.engine import Adjacency, BlockAdjacency, Tally
 from gnnkit.engine.block import LayerValues
 from gnnkit.engine.columns import ColumnAdjacency, joined, packed, to_blocks, unpacked
-from gnnkit.engine.dropout import derive
-from gnnkit.engine.exchange import Peers, Route, from_all
-from gnnkit.engine.fetched import FetchedLayers, OwnedRows
-from gnnkit.engine.owners import Owners, as_bytes, swap, to_all
-from gnnkit.engine.schedule import Passes
-from gnnkit.engine.wire import Wire
 from gnnkit.errors import UserError
+from gnnkit.exchange.route import Peers, Route, from_all
+from gnnkit.exchange.schedule import Passes
+from gnnkit.exchange.wire import Wire
 from gnnkit.graph import Block, Floats
+from gnnkit.kernels.dropout import derive
 from gnnkit.partition.traffic import column_shares
+from gnnkit.remote import TableFeatures
+from gnnkit.remote.fetched import FetchedLayers, OwnedRows
+from gnnkit.remote.owners import Owners, as_bytes, swap, to_all
 from gnnkit.strategy.base import Batch, Worker
 from gnnkit.strategy.fetched import FetchedBatches, Made
 from gnnkit.strategy.link_seeds import LinkSeeds

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gnnkit.comm import Communicator
-from gnnkit.engine.cache import Cache
-from gnnkit.engine.fetched import Fetched, OwnedRows
-from gnnkit.engine.owners import Sent, to_all
-from gnnkit.engine.source_sums import SourceSums
 from gnnkit.graph import Floats, Ids
+from gnnkit.remote.cache import Cache
+from gnnkit.remote.fetched import Fetched, OwnedRows
+from gnnkit.remote.owners import Sent, to_all
+from gnnkit.remote.source_sums import SourceSums
 from gnnkit.strategy.seeds import Seeds
 
 CACHES = ("none", "degree", "lru", "vip", "exact")

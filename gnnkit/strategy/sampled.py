@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from gnnkit.engine import Adjacency, BlockLayers, Pool, Rows, Tally
-from gnnkit.engine.disk import DiskFeatures
-from gnnkit.engine.dropout import derive
-from gnnkit.engine.features import of_bits
-from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
+from gnnkit.kernels.dropout import derive
+from gnnkit.remote.disk import DiskFeatures
+from gnnkit.remote.features import of_bits
+from gnnkit.remote.owners import Sent
 from gnnkit.sampler import Loader, gather_rows
 from gnnkit.spans import active, span
 from gnnkit.strategy.base import Batch, Worker, weighing_sums

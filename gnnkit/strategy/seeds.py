@@ -14,12 +14,13 @@ import numpy.typing as npt
 import torch
 
 from gnnkit.comm import Communicator
-from gnnkit.engine import Adjacency, Reach, Rows
+from gnnkit.engine import Adjacency, Rows
 from gnnkit.engine.block import LayerValues
-from gnnkit.engine.dropout import derive
-from gnnkit.engine.owners import Sent, to_all
 from gnnkit.errors import UserError
 from gnnkit.graph import Block, Ids, Split
+from gnnkit.kernels.dropout import derive
+from gnnkit.remote import Reach
+from gnnkit.remote.owners import Sent, to_all
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.base import wrap
 from gnnkit.sampler.batching import Epoch, Schedule, draws_key, order_key

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gnnkit.engine import Adjacency, BlockAdjacency, BlockLayers, Rows
-from gnnkit.engine.dropout import derive
 from gnnkit.graph import CSC, Block, Graph, Ids, Split
+from gnnkit.kernels.dropout import derive
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnkit.engine import Engine, Lookup, Reach
-from gnnkit.engine.dropout import derive
+from gnnkit.engine import Engine
 from gnnkit.graph import Split
+from gnnkit.kernels.dropout import derive
+from gnnkit.remote import Lookup, Reach
 from gnnkit.sampler.links import Links, chosen, supervised
 from gnnkit.strategy.base import Worker
 

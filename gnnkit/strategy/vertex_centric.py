@@ -8,8 +8,8 @@ from typing import Any, Literal
 from torch import nn
 
 from gnnkit.engine import ShardAdjacency
-from gnnkit.engine.dropout import derive
 from gnnkit.exchange import Exact, ForwardPasses, RowExchange
+from gnnkit.kernels.dropout import derive
 from gnnkit.sampler import Sampler
 from gnnkit.strategy.abilities import EdgeTask, LearnedInputs, MovableNodes, Reads, Relations, SparseRows, Steps
 from gnnkit.strategy.base import Batch, ExecutionStrategy, Measured, Worker

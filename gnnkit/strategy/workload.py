@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gnnkit.engine import BlockLayers, Pool, Rows, Tally
-from gnnkit.engine.dropout import derive
 from gnnkit.graph import Graph, Ids, Split
+from gnnkit.kernels.dropout import derive
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.coverage import partner, weigh
 from gnnkit.strategy.share import HeldShare, Inputs, Share

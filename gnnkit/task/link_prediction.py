@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gnnkit.checks import Array
-from gnnkit.engine import Lookup, Tally, derive
+from gnnkit.engine import Tally, derive
 from gnnkit.errors import UserError
 from gnnkit.graph import CSC, Graph, Ids
 from gnnkit.ranges import MAX_COUNT, MAX_WIDTH, one_of, real, share, switch, whole
+from gnnkit.remote import Lookup
 from gnnkit.sampler import Sampler
 from gnnkit.sampler.links import Links, chosen, codes, pairs_of, unordered
 from gnnkit.strategy import EdgeTask, ExecutionStrategy, Worker

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, SparseAdam
 
-from gnnkit.engine import LearnedRows, Tally
+from gnnkit.engine import Tally
 from gnnkit.errors import UserError
+from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch
 
 

@@ -16,9 +16,9 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from gnnkit.engine import LearnedRows
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
+from gnnkit.remote import LearnedRows
 from gnnkit.spans import active
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift

@@ -10,12 +10,12 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from gnnkit.leader.channel import StateChannel
-from gnnkit.leader.trace import STEP
-from gnnkit.leader.watch import WorkerState, peak_memory
 from gnnkit.spans import active
 from gnnkit.strategy import Batch, Measured, Worker
 from gnnkit.training.ddp import SyncMeter
+from gnnkit.watch.channel import StateChannel
+from gnnkit.watch.trace import STEP
+from gnnkit.watch.watch import WorkerState, peak_memory
 
 _SCHEDULED = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a processor and in the queue, slices
 

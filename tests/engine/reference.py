@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Communicator
 from gnnkit.engine import Adjacency, Combine, Engine, ShardAdjacency
-from gnnkit.engine.dropout import derive
 from gnnkit.engine.engine import Message
 from gnnkit.graph import Graph
+from gnnkit.kernels.dropout import derive
 from gnnkit.partition.base import Partition
 from gnnkit.partition.shard import Shard, cut_all
 

@@ -14,9 +14,9 @@ from gnnkit.comm import Survivors
 from gnnkit.comm.threads import Threads
 from gnnkit.evaluation import Evaluation, SurvivorsEvaluation
 from gnnkit.graph import Graph
-from gnnkit.leader.folder import PREPARED
 from gnnkit.model.gcn import GCN
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.result.folder import PREPARED
 from gnnkit.store.parts import Parts
 from gnnkit.strategy import Worker
 from gnnkit.task.node_classification import NodeClassification

@@ -12,10 +12,10 @@ import pytest
 
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.leader.kept import content, fingerprint
-from gnnkit.leader.trained import _with_relations
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.shard import cut_all
+from gnnkit.prepare.kept import content, fingerprint
+from gnnkit.prepare.trained import _with_relations
 from gnnkit.testing.graphs import check_graph
 
 SRC, DST, TYPES = [2, 0, 1, 2, 2], [1, 1, 0, 1, 2], [2, 0, 2, 1, 0]

@@ -22,14 +22,14 @@ from gnnkit.graph import Graph
 from gnnkit.jobs import export, weights
 from gnnkit.jobs.models import Widths
 from gnnkit.launch.processes import run_in_child
-from gnnkit.leader.scale import Scale
-from gnnkit.leader.trained import Inputs
 from gnnkit.model.exported import PlainLayers
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.gin import GIN, GINE
 from gnnkit.model.rgcn import RGCN
 from gnnkit.model.sage import GraphSAGE
+from gnnkit.prepare.scale import Scale
+from gnnkit.prepare.trained import Inputs
 from tests.runs import BARE, within_process
 
 NODES, WIDTH, CLASSES = 40, 5, 3

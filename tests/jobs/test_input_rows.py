@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import gnnkit
-from gnnkit.engine.sparse_rows import PLACE_BYTES
 from gnnkit.graph import Graph, SparseFeatures
-from gnnkit.leader.cut import fingerprint
-from gnnkit.leader.inputs import filled, with_kept
+from gnnkit.kernels.sparse_rows import PLACE_BYTES
+from gnnkit.prepare.cut import fingerprint
+from gnnkit.prepare.inputs import filled, with_kept
 from tests.jobs.test_train import small_graph
 from tests.runs import BARE
 from tests.strategy.test_sparse_features import make_graph

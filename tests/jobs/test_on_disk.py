@@ -14,7 +14,7 @@ import pytest
 import gnnkit
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph
-from gnnkit.leader import placed
+from gnnkit.prepare import placed
 from tests.runs import BARE
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,6 @@ from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
 from gnnkit.engine import Engine, ShardAdjacency, Tally
 from gnnkit.engine.trial import SavedTensors
-from gnnkit.engine.volume import Volume
 from gnnkit.graph import CSC, Graph
 from gnnkit.jobs import planned_step
 from gnnkit.jobs.iterate import iterate
@@ -35,6 +34,7 @@ from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition.base import Grid, Partition
 from gnnkit.partition.quality import Quality, measure
 from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.plan.volume import Volume
 from gnnkit.strategy.base import Worker
 from gnnkit.strategy.vertex_centric import VertexCentric
 from tests.runs import BARE

@@ -195,7 +195,7 @@ def cutting(folder: Path) -> Iterator[tuple[Forked, int, list[int]]]:
 
 def is_cutter(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"gnnkit.leader.recut" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"gnnkit.prepare.recut" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

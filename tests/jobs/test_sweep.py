@@ -18,7 +18,7 @@ import yaml
 
 from gnnkit.__main__ import main
 from gnnkit.dataset.npz import Npz
-from gnnkit.leader import kept
+from gnnkit.prepare import kept
 from tests.forked import forked
 
 SMALL = ["strategy=vertex_centric", "dataset=synthetic", "dataset.num_nodes=60", "dataset.num_edges=200", "workers=2"]

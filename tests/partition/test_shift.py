@@ -13,11 +13,11 @@ from partition_cases import graphs, partitions
 from gnnkit import plugins
 from gnnkit.dataset.synthetic import Synthetic
 from gnnkit.graph import Graph
-from gnnkit.leader.choose import assign
 from gnnkit.partition.base import Partition
 from gnnkit.partition.quality import measure
 from gnnkit.partition.shard import cut_all
 from gnnkit.partition.shift import shifted, work_of
+from gnnkit.plan.choose import assign
 from gnnkit.settings import Choice, PartitionSettings
 
 LAYOUTS: dict[str, tuple[str, Any, str, int]] = {

@@ -19,9 +19,9 @@ import gnnkit
 from gnnkit import testing
 from gnnkit.comm.threads import Threads
 from gnnkit.engine.columns import joined, packed, unpacked
-from gnnkit.engine.dropout import dropout
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
+from gnnkit.kernels.dropout import dropout
 from gnnkit.model.gcn import GCN
 from gnnkit.model.pyg import PyG
 from gnnkit.partition import Grid, Partition, cut_all

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 import gnnkit
 from gnnkit.comm import Communicator
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.features import round_rows
 from gnnkit.errors import UserError
 from gnnkit.graph import Graph, Split
 from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.remote.features import round_rows
 from gnnkit.sampler import BalancedSampler, FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.strategy.fetched import FetchedBatches
 from gnnkit.strategy.individual_sample import IndividualSample
 from gnnkit.strategy.row_cache import CACHES
 from gnnkit.testing.strategy import check_strategy
-from tests.engine.test_frontier import GRAPH, PARTITIONS
+from tests.remote.test_frontier import GRAPH, PARTITIONS
 from tests.strategy.test_individual_sample import make_model, step
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import gnnkit
 from gnnkit.comm.threads import Threads
-from gnnkit.engine.owners import Sent
 from gnnkit.errors import UserError
 from gnnkit.graph import Ids
 from gnnkit.partition import Grid
+from gnnkit.remote.owners import Sent
 from gnnkit.sampler import FullSampler, LaborSampler, NeighborSampler, Sampler, WeightedSampler
 from gnnkit.sampler.links import codes, pairs_of, unordered
 from gnnkit.strategy import Batch, ExecutionStrategy

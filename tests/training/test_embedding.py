@@ -18,15 +18,16 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 import gnnkit
 from gnnkit.config import compose
-from gnnkit.engine import LearnedRows, Tally
+from gnnkit.engine import Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, Ids
 from gnnkit.jobs import Order, dispatch, start
-from gnnkit.leader.inputs import with_inputs
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE
 from gnnkit.partition import Grid
+from gnnkit.prepare.inputs import with_inputs
+from gnnkit.remote import LearnedRows
 from gnnkit.sampler import NeighborSampler
 from gnnkit.settings import settle
 from gnnkit.strategy import ExecutionStrategy, Worker

@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import gnnkit
 from gnnkit.engine import Adjacency
-from gnnkit.engine.dropout import derive
 from gnnkit.errors import UserError
 from gnnkit.graph import Split
+from gnnkit.kernels.dropout import derive
 from gnnkit.training import checkpoint
 from gnnkit.training.ddp import SyncMeter
 from tests.graphs import random_graph

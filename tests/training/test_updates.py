@@ -23,7 +23,6 @@ from gnnkit.comm.threads import Threads
 from gnnkit.engine import Adjacency, ShardAdjacency, Tally
 from gnnkit.errors import UserError
 from gnnkit.evaluation import Evaluation
-from gnnkit.leader.watch import Watch
 from gnnkit.partition import Grid, Partition, cut_all
 from gnnkit.settings import OPTIMIZERS
 from gnnkit.strategy import Batch, ExecutionStrategy, Steps, Update, Worker
@@ -36,7 +35,8 @@ from gnnkit.training.finite import Guard
 from gnnkit.training.module import TrainingModule
 from gnnkit.training.trainer import make_trainer
 from gnnkit.training.updates import Updates
-from tests.leader.test_watch import STATE
+from gnnkit.watch.watch import Watch
+from tests.watch.test_watch import STATE
 
 RANKS, WIDTH, CLASSES = 3, 4, 3
 LR = 0.1

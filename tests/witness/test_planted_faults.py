@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from gnnkit.comm import Pending
 from gnnkit.engine import Engine, Pool, ShardAdjacency, adjacency
-from gnnkit.engine.aggregate import HeldEdges
-from gnnkit.engine.exchange import Route
 from gnnkit.engine.joint import JointAdjacency
-from gnnkit.engine.kernels import EdgeKernels
 from gnnkit.evaluation.logits import ShardEvaluation
 from gnnkit.exchange import Exact
 from gnnkit.exchange.pipelined import PipelinedRows
+from gnnkit.exchange.route import Route
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sums import EdgeKernels
 from gnnkit.model.gat import GAT
 from gnnkit.model.gcn import GCN
 from gnnkit.model.sage import GraphSAGE

@@ -21,7 +21,7 @@ from gnnkit.jobs.sweep.table import aligned
 from gnnkit.launch.exits import MENDABLE, exit_code
 from gnnkit.launch.phases import say
 from gnnkit.launcher import JOBS
-from gnnkit.leader.result import Result
+from gnnkit.result.result import Result
 from gnnkit.settings import AUTO, MAX_RUNS, Choice, launcher_for
 from gnnkit.task import Task
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from gnnkit.leader.folder import EPOCHS
+from gnnkit.result.folder import EPOCHS
 from gnnkit.task import Task
 
 SHARE = 0.99  # of the best validation figure, which time is measured to

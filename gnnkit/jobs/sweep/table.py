@@ -12,7 +12,7 @@ from typing import Any
 
 from gnnkit.jobs.redacted import override
 from gnnkit.jobs.sweep.job import DONE, Outcome
-from gnnkit.leader.result import finite, spelt
+from gnnkit.result.result import finite, spelt
 from gnnkit.storage import write_atomically
 from gnnkit.task import Task
 

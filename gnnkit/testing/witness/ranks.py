@@ -14,12 +14,12 @@ from torch import Tensor
 
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.comm.threads import Threads
-from gnnkit.engine import LearnedRows
 from gnnkit.evaluation import Evaluation
 from gnnkit.graph import Graph, SparseFeatures, Split
 from gnnkit.partition import cut_all
 from gnnkit.partition.neighbours import neighbours
 from gnnkit.partition.shard import Shard
+from gnnkit.remote import LearnedRows
 from gnnkit.strategy import Batch, ExecutionStrategy, Worker
 from gnnkit.testing.ranks import TIMEOUT, by_node, owned
 from gnnkit.testing.witness.plan import Epoch, Plan, Trained

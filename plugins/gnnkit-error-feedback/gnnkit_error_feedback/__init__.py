@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnkit.engine import Codec, ForwardPass, Schedule, Transfer
-from gnnkit.exchange import RowExchange, codec
+from gnnkit.exchange import Codec, ForwardPass, RowExchange, Schedule, Transfer, codec
 from gnnkit.ranges import one_of
 
 

@@ -1,0 +1,425 @@
+"""Gather and its transpose, reduce: the pair of exchanges that moves rows.
+
+Every function here is collective over the run's ranks, in forward and in backward.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit.comm import Arrived, Communicator, Pending
+from gnnkit.exchange.schedule import Passes
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.exchange.wire import Wire
+from gnnkit.graph import CSC, Ids
+from gnnkit.kernels.sums import EdgeKernels
+from gnnkit.partition.traffic import column_shares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """The ranks that one rank exchanges rows with, and the passes over the graph."""
+
+    wire: Wire
+    passes: Passes
+
+    @property
+    def comm(self) -> Communicator:
+        """The ranks of the exchange, this one included."""
+        return self.wire.comm
+
+    def move(
+        self, rows: Tensor, send: list[int], recv: list[int], exchange: Exchange, ids: Tensor | None = None
+    ) -> Tensor:
+        """Does what `start` does, and waits."""
+        return self.start(rows, send, recv, exchange, ids).wait()
+
+    def start(
+        self,
+        rows: Tensor,
+        send: list[int],
+        recv: list[int],
+        exchange: Exchange,
+        ids: Tensor | None = None,
+        index: Tensor | None = None,
+    ) -> Pending:
+        """Begins to send rows. The result waits for those of the current pass.
+
+        Args:
+            rows: [sum(send), ...] by receiver. With `index`: any rows.
+            send: Number of rows for each peer.
+            recv: Number of rows from each peer.
+            exchange: Kind and layer, for counting.
+            ids: [sum(send)] global ids of the rows' nodes. None: `rows` are numbers.
+            index: [sum(send)] int64, rows[index] travel. None: `rows` do.
+
+        Returns:
+            [sum(recv), ...]
+        """
+        return self.passes.start(self.wire, rows, send, recv, exchange, ids, index)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """The rows that one rank asks for, and the rows that others ask this rank for."""
+
+    ids: Tensor  # [num_rows] int64 global ids that this rank asks for, by (cell, id)
+    counts: list[int]  # of `ids`, for each cell
+    asked: Tensor  # [rows asked for] int64 global ids that cells ask this rank for, by cell
+    asked_counts: list[int]  # of `asked`, for each cell
+
+    @classmethod
+    def of(cls, rows: Ids, row_cell: Ids, comm: Communicator) -> Demand:
+        """Tells every owner which of its rows are asked for. Collective.
+
+        Args:
+            rows: [num_rows] global ids, by (cell, id).
+            row_cell: [num_rows] cell that owns each of `rows`.
+            comm: The ranks of the same slice, one of each cell.
+        """
+        counts: list[int] = np.bincount(row_cell, minlength=comm.world_size).tolist()
+        ones = [1] * comm.world_size
+        asked_counts: list[int] = comm.all_to_all(torch.tensor(counts, device=comm.device), ones, ones).tolist()
+        ids = torch.tensor(np.asarray(rows, np.int64), device=comm.device)
+        return cls(ids, counts, comm.all_to_all(ids, counts, asked_counts), asked_counts)
+
+
+def from_all(rows: Tensor, comm: Communicator, tally: Tally) -> tuple[Tensor, list[int]]:
+    """Gives all ranks the rows of all. Collective.
+
+    Args:
+        rows: [num_own, ...] rows of this rank.
+        comm: The ranks.
+        tally: Measures the time.
+
+    Returns:
+        The rows by rank, and the number of rows of each rank.
+    """
+    ones, num_ranks = [1] * comm.world_size, comm.world_size
+    with tally.timed():
+        own = torch.full((num_ranks,), len(rows), device=comm.device)
+        counts: list[int] = comm.all_to_all(own, ones, ones).tolist()
+        repeated = rows.repeat(num_ranks, *[1] * (rows.dim() - 1))
+        return comm.all_to_all(repeated, [len(rows)] * num_ranks, counts), counts
+
+
+class Route:
+    """The way of rows between owners and the ranks that hold edges at these rows.
+
+    Both sides order rows by (cell, global id). `spread` copies the owners' rows to the
+    holders. `collect` sums the holders' rows at the owners. Each is the other's
+    transpose.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["gather", "reduce"],
+        demand: Demand,
+        cell_nodes: Ids,
+        plane: Peers,
+        comm: Communicator | None = None,
+    ) -> None:
+        """Finds the rows that are asked for. Collective.
+
+        Args:
+            kind: "gather" where `spread` comes first, "reduce" where `collect` does.
+            demand: The rows at which this rank holds edges, and the rows asked for.
+            cell_nodes: [num_owned] global ids that this rank's cell owns, by row.
+            plane: The ranks of the same slice, one of each cell.
+            comm: The same ranks in another thread, which makes the route. None: those
+                of `plane`.
+        """
+        self.kind, self.plane = kind, plane
+        comm = plane.comm if comm is None else comm
+        self.held_counts, self.owned_counts = demand.counts, demand.asked_counts
+        self.held_ids, self.sent_ids = demand.ids, demand.asked  # [num_rows] and [rows asked for] global ids
+        order = np.argsort(cell_nodes, kind="stable")
+        positions = order[np.searchsorted(cell_nodes, demand.asked.cpu().numpy(), sorter=order)]
+        self.sent = torch.from_numpy(positions).to(comm.device)  # [rows asked for] position of each in `cell_nodes`
+        senders = CSC(np.arange(len(positions) + 1), positions, num_sources=len(cell_nodes))
+        self.arrivals = EdgeKernels.of(senders, comm.device).transpose()  # from arrived rows to owned rows
+        away = sum(self.held_counts) - self.held_counts[comm.rank]
+        # With one column or row no rank holds edges at rows of other cells. Nothing is
+        # sent.
+        self.idle = comm.all_reduce(torch.tensor([away], device=comm.device)).item() == 0
+
+    def spread(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
+        """Copies rows of owners to the holders."""
+        result: Tensor = _Spread.apply(x, self, layer)
+        return result
+
+    def collect(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
+        """Sums the holders' rows at the owners. Nodes without a holder get zeros."""
+        result: Tensor = _Collect.apply(z, self, layer)
+        return result
+
+    def spread_rows(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_rows, f]
+        """Does what `spread` does, without autograd."""
+        return self.start_spread(x, layer).wait()
+
+    def start_spread(self, x: Tensor, layer: int) -> Pending:
+        """Begins `spread_rows`."""
+        return self._start_to_holders(x, layer, self.sent)
+
+    def collect_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, f] -> [num_owned, f]
+        """Does what `collect` does, without autograd."""
+        return self.arrivals.sum(self.to_owners(z, layer))
+
+    def to_owners(self, z: Tensor, layer: int) -> Tensor:  # [num_rows, ...] -> [num_arrivals, ...]
+        """Brings the holders' rows to the owners, not added up, without autograd."""
+        return self.start_to_owners(z, layer).wait()
+
+    def start_to_owners(self, z: Tensor, layer: int) -> Pending:
+        """Begins `to_owners`."""
+        kind: Literal["reduce", "gather_back"] = "reduce" if self.kind == "reduce" else "gather_back"
+        exchange = Exchange(kind, layer, math.prod(z.shape[1:]))
+        z = z.contiguous()
+        if self.idle:
+            return Arrived(z)
+        return self.plane.start(z, self.held_counts, self.owned_counts, exchange, self.held_ids)
+
+    def to_holders(self, arrivals: Tensor, layer: int) -> Tensor:  # [num_arrivals, ...] -> [num_rows, ...]
+        """Sends each arrival back, without autograd."""
+        return self._start_to_holders(arrivals, layer, None).wait()
+
+    def _start_to_holders(self, rows: Tensor, layer: int, index: Tensor | None) -> Pending:
+        kind: Literal["gather", "reduce_back"] = "gather" if self.kind == "gather" else "reduce_back"
+        exchange = Exchange(kind, layer, math.prod(rows.shape[1:]))
+        rows = rows.contiguous()
+        if self.idle:
+            return Arrived(rows if index is None else rows.index_select(0, index))
+        return self.plane.start(rows, self.owned_counts, self.held_counts, exchange, self.sent_ids, index)
+
+    def values(self, values: Tensor) -> Tensor:  # [num_owned] -> [num_rows]
+        """Brings the owners' values to the holders, exact and not counted."""
+        return self.plane.comm.all_to_all(values.index_select(0, self.sent), self.owned_counts, self.held_counts)
+
+
+class _Spread(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, route: Route, layer: int) -> Tensor:
+        ctx.route, ctx.layer = route, layer
+        return route.spread_rows(x, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.route.collect_rows(grad, ctx.layer), None, None
+
+
+class _Collect(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, route: Route, layer: int) -> Tensor:
+        ctx.route, ctx.layer = route, layer
+        return route.collect_rows(z, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.route.spread_rows(grad.contiguous(), ctx.layer), None, None
+
+
+class Slicing:
+    """Between "my rows, all columns" and "the cell's rows, my share of the columns".
+
+    Columns are the last dimension. Of f columns, the first f mod S slices have one more
+    than the others.
+    """
+
+    def __init__(self, num_owned: int, cell: Peers) -> None:
+        """Asks the slice ranks of the cell how many rows each owns.
+
+        Args:
+            num_owned: Number of rows of this rank.
+            cell: The slice ranks of this rank's cell.
+        """
+        self.peers, self.rank, self.num_slices = cell, cell.comm.rank, cell.comm.world_size
+        counts = torch.zeros(self.num_slices, dtype=torch.int64, device=cell.comm.device)
+        counts[self.rank] = num_owned
+        self.row_counts: list[int] = cell.comm.all_reduce(counts).tolist()  # of each slice rank of the cell
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether ranks exchange rows in the current pass."""
+        return self.peers.passes.exchanges
+
+    def cut(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, f] -> [num_cell_nodes, f / S]
+        """Returns my columns of the whole cell's rows."""
+        result: Tensor = _Slice.apply(x, self, layer)
+        return result
+
+    def join(self, z: Tensor, width: int, layer: int) -> Tensor:  # [num_cell_nodes, f / S] -> [num_owned, f]
+        """Returns all columns of my rows.
+
+        Args:
+            z: [num_cell_nodes, f / S] my columns of the cell's rows.
+            width: The number f of columns.
+            layer: Layer of the model.
+        """
+        result: Tensor = _Unslice.apply(z, self, width, layer)
+        return result
+
+    def replicate(self, x: Tensor, layer: int) -> Tensor:  # [num_owned, H] -> [num_cell_nodes, H]
+        """Returns all columns of the cell's rows.
+
+        Every slice rank must compute the same from these rows, because the gradient is
+        taken from this rank's copy.
+        """
+        result: Tensor = _Replicate.apply(x, self, layer)
+        return result
+
+    def add_rows(self, z: Tensor, layer: int) -> Tensor:  # [num_cell_nodes, k] -> [num_owned, k]
+        """Adds up what the slice ranks have of my rows, in the order of slices."""
+        result: Tensor = _AddRows.apply(z, self, layer)
+        return result
+
+    def share(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
+        """Returns values that all slice ranks hold, before each uses its own columns.
+
+        Gradients are added up over the cell.
+        """
+        result: Tensor = _Share.apply(values, self, layer)
+        return result
+
+    def once(self, values: Tensor) -> Tensor:
+        """Returns values that every slice rank computes alike from parameters.
+
+        The gradient counts once in the sum over ranks.
+        """
+        result: Tensor = _Once.apply(values, self.num_slices if self.exchanges else 1)
+        return result
+
+    def columns(self, width: int) -> slice:
+        """Returns the columns of this rank."""
+        counts = self.column_counts(width)
+        first = sum(counts[: self.rank])
+        return slice(first, first + counts[self.rank])
+
+    def column_counts(self, width: int) -> list[int]:
+        """Returns how many of `width` columns each slice rank has."""
+        counts: list[int] = column_shares(width, self.num_slices).tolist()
+        return counts
+
+    def cut_columns(self, x: Tensor, layer: int) -> Tensor:
+        """Does what `cut` does, without autograd."""
+        heads, columns = x.shape[1:-1], self.column_counts(x.shape[-1])
+        mine = math.prod(heads) * columns[self.rank]
+        parts = torch.split(x, columns, dim=-1)
+        numbers = torch.cat([part.reshape(-1) for part in parts])
+        exchange = Exchange("cut", layer, x.shape[-1], math.prod(heads))
+        sent, arriving = [part.numel() for part in parts], [n * mine for n in self.row_counts]
+        received = self.peers.move(numbers, sent, arriving, exchange)
+        return received.view(sum(self.row_counts), *heads, columns[self.rank])
+
+    def join_columns(self, z: Tensor, width: int, layer: int) -> Tensor:
+        """Does what `join` does, without autograd."""
+        heads, columns = z.shape[1:-1], self.column_counts(width)
+        mine, owned = math.prod(z.shape[1:]), self.row_counts[self.rank]
+        arriving = [owned * math.prod(heads) * c for c in columns]
+        exchange = Exchange("join", layer, width, math.prod(heads))
+        received = self.peers.move(z.reshape(-1), [n * mine for n in self.row_counts], arriving, exchange)
+        parts = torch.split(received, arriving)
+        return torch.cat([part.view(owned, *heads, c) for part, c in zip(parts, columns, strict=True)], dim=-1)
+
+    def replicate_rows(self, x: Tensor, layer: int) -> Tensor:
+        """Does what `replicate` does, without autograd."""
+        width = math.prod(x.shape[1:])
+        numbers, sent = x.reshape(-1).repeat(self.num_slices), [x.numel()] * self.num_slices
+        exchange = Exchange("replicate", layer, width)
+        received = self.peers.move(numbers, sent, [n * width for n in self.row_counts], exchange)
+        return received.view(sum(self.row_counts), *x.shape[1:])
+
+    def add_up_rows(self, z: Tensor, layer: int) -> Tensor:
+        """Does what `add_rows` does, without autograd."""
+        width, owned = z.shape[1], self.row_counts[self.rank]
+        sent, arriving = [n * width for n in self.row_counts], [owned * width] * self.num_slices
+        received = self.peers.move(z.reshape(-1), sent, arriving, Exchange("add_rows", layer, width))
+        return received.view(self.num_slices, owned, width).sum(0)
+
+    def own_rows(self, x: Tensor) -> Tensor:  # [num_cell_nodes, ...] -> [num_owned, ...]
+        """Returns my rows of the cell's."""
+        return torch.split(x, self.row_counts)[self.rank]
+
+    def add_up(self, values: Tensor, layer: int) -> Tensor:  # [held edges, H]
+        """Sums over the cell, to the same bits on each rank.
+
+        Each rank adds up a part of the numbers, and hands the sums out.
+        """
+        numbers, width = values.reshape(-1), math.prod(values.shape[1:])
+        counts = self.column_counts(len(numbers))
+        mine = [counts[self.rank]] * self.num_slices
+        parts = self.peers.move(numbers, counts, mine, Exchange("add_up", layer, width))
+        sums = parts.view(self.num_slices, counts[self.rank]).sum(0).repeat(self.num_slices)
+        return self.peers.move(sums, mine, counts, Exchange("hand_out", layer, width)).view_as(values)
+
+
+class _Slice(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
+        ctx.slicing, ctx.width, ctx.layer = slicing, x.shape[-1], layer
+        return slicing.cut_columns(x, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.slicing.join_columns(grad, ctx.width, ctx.layer), None, None
+
+
+class _Unslice(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slicing: Slicing, width: int, layer: int) -> Tensor:
+        ctx.slicing, ctx.layer = slicing, layer
+        return slicing.join_columns(z, width, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.slicing.cut_columns(grad, ctx.layer), None, None, None
+
+
+class _Replicate(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slicing: Slicing, layer: int) -> Tensor:
+        ctx.slicing = slicing
+        return slicing.replicate_rows(x, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.slicing.own_rows(grad), None, None
+
+
+class _AddRows(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slicing: Slicing, layer: int) -> Tensor:
+        ctx.slicing, ctx.layer = slicing, layer
+        return slicing.add_up_rows(z, layer)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.slicing.replicate_rows(grad, ctx.layer), None, None
+
+
+class _Share(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, slicing: Slicing, layer: int) -> Tensor:
+        ctx.slicing, ctx.layer = slicing, layer
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        # Without exchange no other rank's gradient counts.
+        return ctx.slicing.add_up(grad, ctx.layer) if ctx.slicing.exchanges else grad, None, None
+
+
+class _Once(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, copies: int) -> Tensor:
+        ctx.copies = copies
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad / ctx.copies, None

@@ -1,0 +1,293 @@
+"""The ranks that exchange rows, and what one of them sends and receives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from gnnkit.comm import Communicator, Pending
+from gnnkit.exchange.background import Background
+from gnnkit.exchange.codecs import Codec
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.kernels.dropout import derive
+from gnnkit.partition.traffic import column_shares
+
+_CODED = ("gather", "gather_back", "reduce", "reduce_back", "cut", "join")  # kinds that a codec may write
+_Block = tuple[int, int]  # rows, and numbers of a row
+
+
+class Wire:
+    """The ranks that one rank exchanges rows with, itself among them."""
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int], tally: Tally) -> None:
+        """Keeps the parts.
+
+        Args:
+            comm: The ranks of the exchange.
+            ranks: [comm.world_size] in the numbering of the run.
+            tally: Counts what moves.
+        """
+        self.comm, self.ranks, self.tally = comm, ranks, tally
+        self._background: Background | None = None
+
+    # No cached property: one lock of all instances would keep other threads waiting.
+    @property
+    def background(self) -> Background:
+        """The thread for exchanges that nobody waits for. Collective at first use."""
+        if self._background is None:
+            self._background = Background(self.comm)
+        return self._background
+
+    def close(self) -> None:
+        """Ends the thread, if there is one."""
+        if self._background is not None:
+            self._background.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
+    """Rows of one exchange between ranks, as one rank sends and receives them.
+
+    `now`, `start`, `later` and `signal` are collective: all ranks of the exchange call
+    the same ones in the same order. Counts of a receiver are those of the sender.
+    """
+
+    rows: Tensor  # [sum(send), ...] by receiver, contiguous. With `index`: any rows
+    send: Sequence[int]  # rows for each rank, this one included
+    recv: Sequence[int]  # rows from each rank, this one included
+    exchange: Exchange
+    number: int  # of the exchange in the forward pass, or in the backward pass
+    backward: bool
+    key: int  # of all draws of this exchange, equal on all ranks
+    wire: Wire
+    ids: Tensor | None = None  # [sum(send)] int64 global ids of nodes. None: numbers, not whole rows
+    codec: Codec | None = None  # None: rows travel as they are
+    index: Tensor | None = None  # [sum(send)] int64: rows[index] travel, by receiver. None: `rows` do
+
+    @property
+    def rank(self) -> int:
+        """This rank, among the ranks of the exchange."""
+        return self.wire.comm.rank
+
+    def others(self) -> Transfer:
+        """Returns the part between this rank and the others, without `index`."""
+        if self.index is None and not self.send[self.rank]:
+            return self
+        send, recv = self._counts(own=0)
+        ids = None if self.ids is None else _without(self.ids, self._sent)
+        if self.index is None:
+            return self.part(_without(self.rows, self._sent), send, recv, ids)
+        return self.part(self.rows[_without(self.index, self._sent)], send, recv, ids)
+
+    def part(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], ids: Tensor | None) -> Transfer:
+        """Returns the same exchange with other rows.
+
+        Args:
+            rows: [sum(send), ...].
+            send: Number of rows for each rank.
+            recv: Number of rows from each rank, which that rank also knows.
+            ids: [sum(send)] global ids, or None.
+        """
+        return replace(self, rows=rows, send=send, recv=recv, ids=ids, index=None)
+
+    def with_own(self, received: Tensor) -> Tensor:  # [sum(recv)] less own rows, ... -> [sum(recv), ...]
+        """Puts this rank's own current rows between the other ranks'."""
+        first = self._received.start
+        own = self.rows[self._sent] if self.index is None else self.rows[self.index[self._sent]]
+        return torch.cat([received[:first], own, received[first:]])
+
+    def without_own(self, received: Tensor) -> Tensor:  # [sum(recv), ...] -> less own rows
+        """Leaves this rank's own rows out of what it received."""
+        return _without(received, self._received)
+
+    def now(self) -> Tensor:  # [sum(recv), ...]
+        """Exchanges the rows, and waits for them."""
+        return self.start().wait()
+
+    def as_read(self) -> Tensor:  # [sum(send), ...]
+        """Returns the rows as the ranks read them that get them. Nothing travels."""
+        rows = self.rows if self.index is None else self.rows[self.index]
+        if not self._is_coded:
+            return rows
+        blocks = self._blocks(self.send, arriving=False)
+        return replace(self, rows=rows, index=None)._decoded(self._encoded(blocks), blocks).view_as(rows)
+
+    def start(self) -> Pending:
+        """Begins the exchange. The rows stay unchanged until the exchange has ended.
+
+        The time of waiting counts as exchange, and so does the time of beginning.
+        """
+        self._count()
+        with self.wire.tally.timed():
+            return _Timed(self._begin(self.wire.comm), self.wire.tally)
+
+    def later(self) -> Future[Tensor]:
+        """Exchanges the rows of other ranks in the background.
+
+        `wait` returns them. A rank's own rows do not travel. The rows are copied.
+        """
+        others = self.others()
+        if others is self:
+            others = replace(self, rows=self.rows.clone())
+        others._count()
+        return self.wire.background.submit(lambda comm: others._begin(comm).wait())
+
+    def wait(self, rows: Future[Tensor]) -> Tensor:  # [sum(recv)] less own rows, ...
+        """Waits for the rows of an exchange in the background, and counts the time."""
+        with self.wire.tally.timed():
+            return rows.result()
+
+    def signal(self, flags: Sequence[bool]) -> list[bool]:
+        """Tells every rank that gets rows a flag, in one byte, and returns their flags.
+
+        Args:
+            flags: [world_size]. Flags for ranks that get no rows are not sent.
+        """
+        out, into = ([int(count > 0) for count in counts] for counts in self._counts(own=0))
+        sent = torch.tensor([flag for flag, told in zip(flags, out, strict=True) if told], dtype=torch.uint8)
+        none = [0] * len(out)
+        self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, none, none, out)
+        with self.wire.tally.timed():
+            told = iter(self.wire.comm.all_to_all(sent.to(self.rows.device), out, into).tolist())
+        return [bool(next(told)) if comes else False for comes in into]
+
+    @property
+    def _sent(self) -> slice:
+        """The rows that this rank sends to itself."""
+        return slice(sum(self.send[: self.rank]), sum(self.send[: self.rank + 1]))
+
+    @property
+    def _received(self) -> slice:
+        """The place of this rank's own rows among those received."""
+        return slice(sum(self.recv[: self.rank]), sum(self.recv[: self.rank + 1]))
+
+    def _counts(self, *, own: int) -> tuple[list[int], list[int]]:
+        """Returns the counts of rows sent and received, with `own` for this rank."""
+        send, recv = list(self.send), list(self.recv)
+        send[self.rank] = recv[self.rank] = own
+        return send, recv
+
+    @property
+    def _is_coded(self) -> bool:
+        return self.codec is not None and self.rows.is_floating_point() and self.exchange.kind in _CODED
+
+    def _count(self) -> None:
+        width, size = math.prod(self.rows.shape[1:]), self.rows.element_size()
+        sent, received = ([count * width for count in counts] for counts in (self.send, self.recv))
+        num_bytes = [numbers * size for numbers in sent]
+        if self._is_coded:
+            num_bytes = [rows * self._row_bytes(w) for rows, w in self._blocks(self.send, arriving=False)]
+        self.wire.tally.record(self.exchange, self.wire.ranks[self.rank], self.wire.ranks, sent, received, num_bytes)
+
+    def _begin(self, comm: Communicator) -> Pending:
+        if not self._is_coded:
+            return comm.start(self.rows, self.send, self.recv, index=self.index)
+        others = self.others()
+        sent, arriving = others._blocks(others.send, arriving=False), others._blocks(others.recv, arriving=True)
+        counts = [[rows * self._row_bytes(width) for rows, width in blocks] for blocks in (sent, arriving)]
+
+        def read(data: Tensor) -> Tensor:
+            rows = others._decoded(data, arriving).view(sum(others.recv), *self.rows.shape[1:])
+            return self.with_own(rows) if self.send[self.rank] else rows
+
+        return _Read(comm.start(others._encoded(sent), *counts), read)
+
+    def _blocks(self, counts: Sequence[int], *, arriving: bool) -> list[_Block]:
+        """Returns rows and width of the block for, or from, each rank.
+
+        In cuts and joins, `counts` are numbers, and widths are shares of the columns.
+        """
+        if self.exchange.kind not in ("cut", "join"):
+            return [(count, math.prod(self.rows.shape[1:])) for count in counts]
+        shares = (self.exchange.heads * column_shares(self.exchange.width, len(counts))).tolist()
+        alike = (self.exchange.kind == "cut") == arriving  # whether all blocks have this rank's columns
+        widths = [shares[self.rank]] * len(counts) if alike else shares
+        return [(count // max(width, 1), width) for count, width in zip(counts, widths, strict=True)]
+
+    def _row_bytes(self, width: int) -> int:
+        assert self.codec is not None
+        return min(self.codec.row_bytes(width), width * self.rows.element_size())
+
+    def _is_shorter(self, width: int) -> bool:
+        assert self.codec is not None
+        return self.codec.row_bytes(width) < width * self.rows.element_size()
+
+    def _encoded(self, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8
+        assert self.codec is not None
+        blocks = _joined(blocks)
+        ids = self.ids if self.ids is not None else torch.arange(sum(n for n, _ in blocks), device=self.rows.device)
+        # Holders of a row read the same bits. Sums of holders have draws of their own.
+        key = self.key if self.ids is not None and not self.exchange.to_owners else derive(self.key, self.rank)
+        data, row, number, flat = [], 0, 0, self.rows.reshape(-1)
+        for n, width in blocks:
+            rows = flat[number : number + n * width].view(n, width)
+            coded = self._is_shorter(width)
+            data.append((self.codec.encode(rows, ids[row : row + n], key) if coded else _bytes(rows)).reshape(-1))
+            row, number = row + n, number + n * width
+        return torch.cat(data)
+
+    def _decoded(self, data: Tensor, blocks: list[_Block]) -> Tensor:  # [num_bytes] uint8 -> [numbers]
+        assert self.codec is not None
+        dtype, numbers, byte = self.rows.dtype, [], 0
+        for n, width in _joined(blocks):
+            size = self._row_bytes(width)
+            rows = data[byte : byte + n * size].view(n, size)
+            coded = self._is_shorter(width)
+            numbers.append((self.codec.decode(rows, width, dtype) if coded else rows.clone().view(dtype)).reshape(-1))
+            byte += n * size
+        return torch.cat(numbers)
+
+
+class _Read(Pending):
+    """An exchange whose bytes are made into rows."""
+
+    def __init__(self, pending: Pending, read: Callable[[Tensor], Tensor]) -> None:
+        """Keeps the parts.
+
+        Args:
+            pending: The exchange of bytes.
+            read: Makes new rows of the bytes.
+        """
+        self._pending, self._read = pending, read
+
+    def wait(self) -> Tensor:
+        with self._pending.borrow() as data:
+            return self._read(data)
+
+
+class _Timed(Pending):
+    """An exchange that counts the time of waiting."""
+
+    def __init__(self, pending: Pending, tally: Tally) -> None:
+        self._pending, self._tally = pending, tally
+
+    def wait(self) -> Tensor:
+        with self._tally.timed():
+            return self._pending.wait()
+
+    @contextmanager
+    def borrow(self) -> Iterator[Tensor]:
+        with ExitStack() as stack:
+            with self._tally.timed():
+                rows = stack.enter_context(self._pending.borrow())
+            yield rows
+
+
+def _without(rows: Tensor, part: slice) -> Tensor:
+    return torch.cat([rows[: part.start], rows[part.stop :]])
+
+
+def _bytes(rows: Tensor) -> Tensor:  # [n, width] -> [n, num_bytes] uint8
+    return rows.contiguous().view(torch.uint8)
+
+
+def _joined(blocks: list[_Block]) -> list[_Block]:
+    """Joins blocks of one width that follow each other."""
+    return [(sum(n for n, _ in same), width) for width, same in groupby(blocks, key=lambda block: block[1])]

@@ -1,0 +1,143 @@
+"""Aggregation over the edges that a rank holds, as differentiable operations.
+
+No rank talks to another here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit.graph import CSC
+from gnnkit.kernels.dropout import keep
+from gnnkit.kernels.sums import Dropped, EdgeKernels, Factors, wide
+
+
+class HeldEdges:
+    """Edges from `num_src` rows into `num_dst` rows, both numbered from zero."""
+
+    def __init__(self, csc: CSC, device: torch.device) -> None:
+        self.csc, self.device = csc, device
+        self.num_dst, self.num_src, self.num_edges = csc.num_nodes, csc.num_sources, csc.num_edges
+        self._weights: dict[torch.dtype, Tensor] = {}
+
+    @cached_property
+    def kernels(self) -> EdgeKernels:
+        """The kernels over the edges."""
+        return EdgeKernels.of(self.csc, self.device)
+
+    @cached_property
+    def transposed(self) -> EdgeKernels:
+        """The same edges turned round, over which backward passes aggregate."""
+        return self.kernels.transpose()
+
+    @cached_property
+    def by_destination(self) -> HeldEdges:
+        """Sums per-edge rows by destination, [num_edges, ...] -> [num_dst, ...]."""
+        return HeldEdges(CSC(self.csc.indptr, np.arange(self.num_edges), num_sources=self.num_edges), self.device)
+
+    @cached_property
+    def of_sources(self) -> HeldEdges:
+        """Gives each edge the row of its source, [num_src, ...] -> [num_edges, ...]."""
+        return HeldEdges(CSC(np.arange(self.num_edges + 1), self.csc.indices, num_sources=self.num_src), self.device)
+
+    @cached_property
+    def source_of_edge(self) -> Tensor:  # [num_edges] int64
+        """The source row of each edge."""
+        return torch.tensor(np.asarray(self.csc.indices, np.int64), device=self.device)
+
+    def weight(self, dtype: torch.dtype) -> Tensor | None:  # [num_edges, 1]
+        """Returns the graph's own weights for rows of a type, where there are any."""
+        if self.csc.weight is None:
+            return None
+        dtype = wide(dtype)
+        if dtype not in self._weights:
+            self._weights[dtype] = torch.tensor(np.asarray(self.csc.weight), dtype=dtype, device=self.device)[:, None]
+        return self._weights[dtype]
+
+    def sum(self, x: Tensor) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums the sources' rows, times the graph's weights."""
+        return self.constant_sum(x, Factors(self.weight(x.dtype)))
+
+    def constant_sum(self, x: Tensor, factors: Factors) -> Tensor:  # [num_src, ...] -> [num_dst, ...]
+        """Sums the sources' rows, times factors without gradient."""
+        result: Tensor = _Sum.apply(x, factors, self)
+        return result
+
+    def sum_beside(self, x: Tensor, factors: Factors, dropped: Dropped | None = None) -> Tensor:
+        """Computes `constant_sum`, and beside each sum the destination's own row.
+
+        The destinations are the first sources.
+
+        Args:
+            x: [num_src, f].
+            factors: Without gradient.
+            dropped: Which numbers of `x` dropout keeps. Default: all.
+
+        Returns:
+            [num_dst, 2 f].
+        """
+        result: Tensor = _SumBeside.apply(x, factors, self, dropped)
+        return result
+
+    def spread(self, z: Tensor) -> Tensor:  # [num_dst, ...] -> [num_src, ...]
+        """Applies the transpose of `sum`."""
+        result: Tensor = _Spread.apply(z, self)
+        return result
+
+    def weighted_sum(self, x: Tensor, weight: Tensor) -> Tensor:  # -> [num_dst, H, d]
+        """Sums the sources' rows `x` [num_src, H, d], times `weight` [num_edges, H]."""
+        result: Tensor = _WeightedSum.apply(x, weight, self)
+        return result
+
+
+class _Sum(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges) -> Tensor:
+        ctx.edges, ctx.factors = edges, factors
+        return edges.kernels.sum(x, factors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.edges.transposed.sum(grad, ctx.factors.turned), None, None
+
+
+class _SumBeside(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factors: Factors, edges: HeldEdges, dropped: Dropped | None) -> Tensor:
+        ctx.edges, ctx.factors, ctx.dropped = edges, factors, dropped
+        return edges.kernels.sum_beside(x, factors, dropped)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        gradient = ctx.edges.transposed.sum_beside_backward(grad, ctx.factors.turned)
+        return gradient if ctx.dropped is None else keep(gradient, *ctx.dropped), None, None, None
+
+
+class _Spread(Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, edges: HeldEdges) -> Tensor:
+        ctx.edges = edges
+        return edges.transposed.sum(z, Factors(edges.weight(z.dtype)))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.edges.kernels.sum(grad, Factors(ctx.edges.weight(grad.dtype))), None
+
+
+class _WeightedSum(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, edges: HeldEdges) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.edges = edges
+        return edges.kernels.sum(x, Factors(weight))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        return ctx.edges.transposed.sum(grad, Factors(weight)), ctx.edges.kernels.edge_dot(x, grad), None

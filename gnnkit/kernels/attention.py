@@ -1,0 +1,140 @@
+"""Attention over held edges in one pass of the native core, with autograd.
+
+`rust/core/src/aggregate/attention.rs` has the formulas. Nothing is kept for an edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit import _core
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sums import NativeKernels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighing:
+    """How scores of edges become weights."""
+
+    slope: float  # of the leaky ReLU below 0
+    p: float = 0  # probability in [0, 1) that a weight is zeroed
+    key: int = 0  # of all draws
+    ids: Tensor | None = None  # [num_edges] int64 global ids, where p > 0
+
+
+def attend(
+    edges: HeldEdges, h: Tensor, source: Tensor, destination: Tensor, edge: Tensor | None, weighing: Weighing
+) -> Tensor:  # [num_dst, H, d]
+    """Sums rows over in-edges with attention.
+
+    The weights are the softmax of leaky_relu(source[u] + destination[v] (+ edge[e])).
+
+    Only on CPUs, and for float32 and float64.
+
+    Args:
+        edges: The edges, all in-edges of each destination.
+        h: [num_src, H, d] rows.
+        source: [num_src, H].
+        destination: [num_dst, H].
+        edge: [num_edges, H], added to the scores. None: there is none.
+        weighing: Slope and dropout.
+    """
+    edge = None if edge is None else edge.to(h.dtype)  # features of edges may be of another type
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (h, source, destination, edge)):
+        result: Tensor = _Attend.apply(h, source, destination, edge, edges, weighing)
+        return result
+    return _forward(h, source, destination, edge, edges, weighing, None)[0]
+
+
+def serves(edges: HeldEdges, h: Tensor) -> bool:
+    """Says whether `attend` computes with rows of this type on this device."""
+    return isinstance(edges.kernels, NativeKernels) and h.dtype in (torch.float32, torch.float64)
+
+
+def _forward(
+    h: Tensor,
+    source: Tensor,
+    destination: Tensor,
+    edge: Tensor | None,
+    edges: HeldEdges,
+    weighing: Weighing,
+    bent: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Returns the sums, and `stats` [num_dst, 3, H] of the softmax. Fills `bent`."""
+    h = h.detach().contiguous()
+    out = h.new_empty(edges.num_dst, *h.shape[1:])
+    stats = h.new_empty(edges.num_dst, 3, h.shape[1])
+    _core.attend(
+        _native(edges.kernels),
+        h.numpy(),
+        _array(source),
+        _array(destination),
+        weighing.slope,
+        out.numpy(),
+        stats.numpy(),
+        None if bent is None else bent.numpy(),
+        **_shared(edge, weighing),
+    )
+    return out, stats
+
+
+def _shared(edge: Tensor | None, weighing: Weighing) -> dict[str, Any]:
+    """Returns the arguments of all passes over the edges."""
+    return {
+        "edge": None if edge is None else _array(edge),
+        "ids": None if weighing.ids is None else weighing.ids.numpy(),
+        "p": weighing.p,
+        "key": weighing.key,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().contiguous().numpy()
+
+
+def _native(kernels: object) -> _core.Aggregator:
+    assert isinstance(kernels, NativeKernels)
+    return kernels.native
+
+
+class _Attend(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        source: Tensor,
+        destination: Tensor,
+        edge: Tensor | None,
+        edges: HeldEdges,
+        weighing: Weighing,
+    ) -> Tensor:
+        bent = h.new_empty(edges.num_dst, *h.shape[1:])
+        out, stats = _forward(h, source, destination, edge, edges, weighing, bent)
+        ctx.edges, ctx.weighing = edges, weighing
+        ctx.save_for_backward(h, source, destination, edge, out, bent, stats)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None]:
+        h, source, destination, edge, out, bent, stats = ctx.saved_tensors
+        edges, slope, shared = ctx.edges, ctx.weighing.slope, _shared(edge, ctx.weighing)
+        h, source, destination, grad = (x.contiguous() for x in (h, source, destination, grad))
+        info, to_destination = h.new_empty(edges.num_dst, 4, h.shape[1]), torch.empty_like(destination)
+        of_rows = (grad.numpy(), out.numpy(), bent.numpy())
+        arrays = (destination.numpy(), *of_rows, stats.numpy(), info.numpy(), to_destination.numpy())
+        _core.attend_destinations(*arrays, torch.get_num_threads())
+        to_h, to_source = torch.empty_like(h), torch.empty_like(source)
+        read = (h.numpy(), source.numpy())
+        results = (to_h.numpy(), to_source.numpy())
+        _core.attend_backward(_native(edges.transposed), *read, grad.numpy(), info.numpy(), slope, *results, **shared)
+        to_edge = None
+        if ctx.needs_input_grad[3]:
+            to_edge = edges.kernels.edge_dot(h, grad)
+            _core.attend_edges(_native(edges.kernels), *read, info.numpy(), slope, to_edge.numpy(), **shared)
+        return to_h, to_source, to_destination, to_edge, None, None

@@ -1,0 +1,208 @@
+"""Dropout keyed by global ids: neither ranks nor threads nor order change the result.
+
+Computes as `rust/core/src/dropout.rs` does. GPUs use torch's 64-bit integers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit import _core
+from gnnkit.kernels.sparse_rows import SparseRows
+from gnnkit.kernels.sums import as_array
+
+R = TypeVar("R", Tensor, SparseRows)
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def _mix(z: int) -> int:
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+    return z ^ (z >> 31)
+
+
+def derive(key: int, *values: int) -> int:
+    """Derives a key from a key and numbers, as in `derive(seed, step, layer)`.
+
+    Does what `rng::derive` of the native core does.
+    """
+    for value in values:
+        key = _mix(key ^ _mix((value + _GOLDEN) & _MASK))
+    return key
+
+
+def dropout(x: R, ids: Tensor, p: float, key: int, first: int = 0) -> R:
+    """Zeroes numbers of `x`, and scales the others to the same mean.
+
+    A hash of (key, ids[r], first + j) says whether element j of row r stays.
+
+    Args:
+        x: [n, f] rows, dense or sparse. Sparse rows have all columns.
+        ids: [n] int64 global id of each row.
+        p: Probability in [0, 1) that a number is zeroed.
+        key: Key of all draws.
+        first: Column of the whole rows at which `x` begins. Default: 0.
+    """
+    if isinstance(x, SparseRows):
+        assert first == 0
+        return x.dropout(ids, p, key)
+    result: R = _Dropout.apply(x, ids, p, key, first)
+    return result
+
+
+def kept(ids: Tensor, width: int, p: float, key: int) -> Tensor:  # [n, width / 32 rounded up] uint32
+    """Says which numbers `dropout` keeps: bit j % 32 of [r, j // 32] is of [r, j].
+
+    Only on CPUs.
+
+    Args:
+        ids: [n] int64 global id of each row.
+        width: Columns of the rows.
+        p: Probability in [0, 1) that a number is zeroed.
+        key: Key of all draws.
+    """
+    bits = torch.empty(len(ids), _words(width), dtype=torch.uint32)
+    _core.dropout_kept(ids.numpy(), width, p, key, bits.numpy(), threads=torch.get_num_threads())
+    return bits
+
+
+def keep(x: Tensor, bits: Tensor, p: float) -> Tensor:  # [n, f] -> [n, f]
+    """Zeroes and scales numbers as `dropout` does, without autograd.
+
+    Args:
+        x: [n, f] rows.
+        bits: [n, f / 32 rounded up] from `kept`.
+        p: Probability given to `kept`.
+    """
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _core.rectify_backward(as_array(x), bits.numpy(), p, as_array(out), threads=torch.get_num_threads())
+    return out
+
+
+def _words(width: int) -> int:
+    """Counts the words that hold a bit for each column."""
+    return -(-width // 32)
+
+
+def relu_dropout(x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+    """Computes `dropout(x.relu(), ids, p, key)`, in one pass on CPUs.
+
+    Keeps one bit of each element for the backward pass.
+
+    Args:
+        x: [n, f] rows.
+        ids: [n] int64 global id of each row.
+        p: Probability in [0, 1) that a number is zeroed.
+        key: Key of all draws.
+    """
+    if x.device.type != "cpu":
+        return dropout(x.relu(), ids, p, key)
+    result: Tensor = _ReluDropout.apply(x, ids, p, key)
+    return result
+
+
+class _ReluDropout(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int) -> Tensor:
+        x = x.detach().contiguous()
+        out, bits = torch.empty_like(x), torch.empty(len(x), _words(x.shape[1]), dtype=torch.uint32)
+        threads = torch.get_num_threads()
+        _core.rectify(as_array(x), ids.numpy(), p, key, as_array(out), bits.numpy(), threads=threads)
+        ctx.p = p
+        ctx.save_for_backward(bits)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (bits,) = ctx.saved_tensors
+        return keep(grad, bits, ctx.p), None, None, None
+
+
+class _Dropout(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
+        ctx.ids, ctx.p, ctx.key, ctx.first = ids, p, key, first
+        return _drop(x.detach(), ids, p, key, first)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        return _drop(grad, ctx.ids, ctx.p, ctx.key, ctx.first), None, None, None, None
+
+
+def _drop(x: Tensor, ids: Tensor, p: float, key: int, first: int) -> Tensor:
+    if x.device.type == "cpu" and first == 0:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        _core.dropout(as_array(x), ids.numpy(), p, key, as_array(out), threads=torch.get_num_threads())
+        return out
+    threshold = int(65536 * p + 0.5)
+    kept = _lanes(ids, math.prod(x.shape[1:]), key, first).view_as(x) >= threshold
+    return torch.where(kept, x * (65536 / (65536 - threshold)), 0)
+
+
+def uniform(ids: Tensor, width: int, key: int) -> Tensor:  # [n, width] float32 in [0, 1)
+    """Draws multiples of 2^-16, a hash of (key, ids[r], j) for element j of row r.
+
+    Args:
+        ids: [n] int64, a stream for each.
+        width: Elements of a row.
+        key: Key of all draws.
+    """
+    return _drawn(ids, width, key).view(torch.int16)[:, :width].float() / 65536 + 0.5
+
+
+def _lanes(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, width] 0..65535
+    """Draws 16 bits an element: lane j % 4 of word j // 4 of the row's stream.
+
+    Args:
+        ids: [n] int64, a stream for each.
+        width: Elements of a row.
+        key: Key of all draws.
+        first: Number j of the first element. Default: 0.
+    """
+    skipped = first % 4
+    shifts = torch.arange(0, 64, 16, device=ids.device)
+    words = _drawn(ids, skipped + width, key, first // 4)
+    return ((words[:, :, None] >> shifts) & 0xFFFF).flatten(1)[:, skipped : skipped + width]
+
+
+def _drawn(ids: Tensor, width: int, key: int, first: int = 0) -> Tensor:  # [n, ceil(width / 4)] int64
+    """Draws 64 bits for every four elements of a row, from word `first` on."""
+    rows = _mix_tensor(_mix_tensor(ids + _signed(_GOLDEN)) ^ _signed(key))
+    counter = torch.arange(first + 1, first + (width + 3) // 4 + 1, device=ids.device) * _signed(_GOLDEN)
+    return _mix_tensor(rows[:, None] + counter)
+
+
+def subset(n: int, size: int, key: int, device: torch.device) -> Tensor:  # [size] int64, ascending
+    """Draws `size` of the numbers below `n`, every subset equally likely.
+
+    Args:
+        n: Number of candidates.
+        size: Number of draws, at most `n`.
+        key: Key of the draw.
+        device: Device of the result.
+    """
+    hashes = _mix_tensor(_mix_tensor(torch.arange(n, device=device) + _signed(_GOLDEN)) ^ _signed(key))
+    return hashes.argsort(stable=True)[:size].sort().values
+
+
+def _mix_tensor(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    return (z >> bits) & ((1 << (64 - bits)) - 1)  # torch shifts signed numbers arithmetically
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

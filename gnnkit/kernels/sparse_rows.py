@@ -1,0 +1,136 @@
+"""Input rows that are mostly 0, which a model multiplies by a weight first.
+
+A sum over edges with weights computes the product: row v of X is an edge from each
+column with a number, and the rows of the weight are the sources. The same edges turned
+round give the gradient of the weight. So both cost as much as numbers are kept.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from gnnkit import _core
+from gnnkit.graph import CSC, Ids, SparseFeatures
+from gnnkit.kernels.sums import Factors, NativeKernels
+
+# Bytes of a number that is kept, besides its value: its column, and its row and place
+# in the turned edges.
+PLACE_BYTES = 12
+
+
+class Places:
+    """The rows and columns of the numbers that are kept, on CPUs."""
+
+    def __init__(self, table: SparseFeatures) -> None:
+        self.table = table
+        self.native = _core.Aggregator(table.csr.indptr, table.csr.indices, table.shape[1])
+        self.kernels = NativeKernels(self.native)
+
+    @cached_property
+    def turned(self) -> Any:
+        """The rows of each column."""
+        return self.kernels.transpose()
+
+
+class SparseRows:
+    """Rows [n, width] that take part in few operations, and have no gradient.
+
+    `rows @ weight` [n, k] has a gradient in the weight. `rows[:n]` are the first rows.
+    """
+
+    def __init__(self, places: Places, values: Tensor) -> None:
+        """Keeps the numbers.
+
+        Args:
+            places: Rows and columns of the numbers.
+            values: [num_stored] numbers, float32 or float64.
+        """
+        self.places, self.values = places, values
+
+    @classmethod
+    def of(cls, table: SparseFeatures, dtype: torch.dtype) -> SparseRows:
+        """Makes the rows of a table, whose numbers become of type `dtype`."""
+        return cls(Places(table), torch.tensor(np.asarray(table.values), dtype=dtype))
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, int], dtype: torch.dtype) -> SparseRows:
+        """Makes rows without a number."""
+        csr = CSC(np.zeros(shape[0] + 1, np.int64), np.zeros(0, np.int32), num_sources=shape[1])
+        return cls.of(SparseFeatures(csr), dtype)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.places.table.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __matmul__(self, weight: Tensor) -> Tensor:  # [width, k] -> [n, k]
+        result: Tensor = _Product.apply(weight, self.values, self.places)
+        return result
+
+    def __getitem__(self, rows: slice) -> SparseRows:
+        if rows in (slice(len(self)), slice(None)):
+            return self
+        if rows != slice(rows.stop):
+            raise IndexError(f"the first rows can be taken, not {rows}")
+        table = self.places.table[rows]
+        return SparseRows(Places(table), self.values[: table.csr.num_edges])
+
+    def take(self, places: Ids) -> SparseRows:
+        """Returns the rows at some places, [k]."""
+        return SparseRows.of(self.places.table[places], self.dtype)
+
+    def dropout(self, ids: Tensor, p: float, key: int) -> SparseRows:
+        """Does what `engine.dropout.dropout` does to dense rows.
+
+        Args:
+            ids: [n] int64 global id of each row.
+            p: Probability in [0, 1) that a number is zeroed.
+            key: Key of all draws.
+        """
+        out, threads = torch.empty_like(self.values), torch.get_num_threads()
+        self.places.native.drop_stored(self.values.numpy(), ids.numpy(), p, key, out.numpy(), threads=threads)
+        return SparseRows(self.places, out)
+
+    def isfinite(self) -> Tensor:  # [num_stored]
+        """Says which numbers that are kept are finite. All others are."""
+        return self.values.isfinite()
+
+    def dense(self) -> Tensor:  # [n, width]
+        """Returns the rows with all numbers."""
+        csr = self.places.table.csr
+        dense = self.values.new_zeros(self.shape)
+        rows = torch.from_numpy(np.repeat(np.arange(len(self)), np.diff(csr.indptr)))
+        dense[rows, torch.from_numpy(np.asarray(csr.indices, np.int64))] = self.values
+        return dense
+
+
+Rows = Tensor | SparseRows  # that a model's first layer reads
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, values: Tensor, places: Places) -> Tensor:
+        ctx.places = places
+        ctx.save_for_backward(values)
+        return places.kernels.sum(weight, Factors(values[:, None]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (values,) = ctx.saved_tensors
+        return ctx.places.turned.sum(grad, Factors(values[:, None])), None, None

@@ -1,0 +1,126 @@
+"""The machine of a run in numbers: what ranks and the ways between them can do."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.adjacency import ShardAdjacency
+from gnnkit.engine.engine import Engine
+from gnnkit.engine.trial import Alone
+from gnnkit.graph import CSC, Graph, Split
+from gnnkit.kernels.products import fast_products
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.partition.shard import Shard, cut
+
+_ROWS, _WIDTH = 1 << 15, 64  # of the exchange that measures bandwidth: 8 MiB of float32
+_PRODUCT = 512  # rows and columns of the dense product
+_REPEATS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a rank can do while all ranks work."""
+
+    flops: float  # of dense products in a second, of a rank
+    latency: float  # seconds that a message takes beside its bytes
+    bandwidth: float  # bytes in a second that a rank receives, while it sends as many
+    memory: float  # bytes that all ranks of a host may take together
+    ranks_per_host: int
+    base: int  # bytes of a rank before it has data
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def exchange_seconds(self, messages: float, num_bytes: float) -> float:
+        """Returns the seconds of a rank's exchanges in a step.
+
+        Args:
+            messages: Number of messages.
+            num_bytes: Bytes received.
+        """
+        return messages * self.latency + num_bytes / self.bandwidth
+
+    def all_reduce_seconds(self, num_bytes: float, num_ranks: int) -> float:
+        """Returns the seconds in which all ranks get the sum of all gradients.
+
+        Args:
+            num_bytes: Size of the gradient.
+            num_ranks: Number of ranks.
+        """
+        rounds = 2 * math.ceil(math.log2(max(num_ranks, 1)))
+        return rounds * self.latency + 2 * (1 - 1 / num_ranks) * num_bytes / self.bandwidth
+
+
+def best_of(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
+    """Returns the least seconds of some calls, after one that does not count."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def measure_flops(dtype: torch.dtype, device: torch.device) -> float:
+    """Measures dense products, with the threads that a rank has."""
+    a, b = (torch.ones(_PRODUCT, _PRODUCT, dtype=dtype, device=device) for _ in range(2))
+    with fast_products():
+        return 2 * _PRODUCT**3 / best_of(lambda: _done(a @ b))
+
+
+def measure_exchange(comm: Communicator, dtype: torch.dtype) -> tuple[float, float]:
+    """Measures the exchange of rows between ranks, while all ranks exchange.
+
+    Each rank reads rows of the next rank in a sum over in-edges. The seconds of the
+    same sum with peers that send zeros are taken off. Collective.
+
+    Args:
+        comm: At least two ranks.
+        dtype: Type of rows.
+
+    Returns:
+        Seconds of a message, and bytes a second.
+    """
+    few, many = (_exchange_seconds(comm, dtype, rows) for rows in (1, _ROWS))
+    size = _ROWS * _WIDTH * dtype.itemsize
+    worst = comm.all_reduce(torch.tensor([few, max(many - few, 1e-9)], dtype=torch.float64, device=comm.device))
+    few, more = (worst / comm.world_size).tolist()
+    return max(few, 1e-7), size / more
+
+
+def _exchange_seconds(comm: Communicator, dtype: torch.dtype, rows: int) -> float:
+    shard = _ring(comm.rank, comm.world_size, rows)
+    seconds = []
+    with torch.no_grad():
+        for ranks in (comm, Alone(comm.rank, comm.world_size)):
+            engine = Engine(shard, ranks, dtype)
+            (adjacency,) = ShardAdjacency.layers(engine, 1, 0)
+            x = torch.ones(rows, _WIDTH, dtype=dtype, device=comm.device)
+            seconds.append(best_of(lambda: _done(adjacency.aggregate(x))))  # noqa: B023
+            engine.close()
+    return max(seconds[0] - seconds[1], 0.0)
+
+
+def _ring(rank: int, num_ranks: int, rows: int) -> Shard:
+    """Cuts a graph in which each node of a rank reads a node of the next rank."""
+    n = rows * num_ranks
+    csc = CSC(np.arange(n + 1), (np.arange(n) + rows) % n)
+    graph = Graph(csc, np.zeros((n, 0), np.float32), np.zeros(n, np.int64), np.full(n, Split.TRAIN, np.int8))
+    owner = np.repeat(np.arange(num_ranks, dtype=np.int32), rows)
+    return cut(graph, Partition(owner, None, Grid(num_ranks, 1, 1)), rank)
+
+
+def _done(x: torch.Tensor) -> None:
+    """Waits for a GPU."""
+    if x.device.type == "cuda":
+        torch.cuda.synchronize(x.device)

@@ -1,0 +1,83 @@
+"""Seconds and memory of a training step on a layout, from counts and a short trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnkit.graph import Ids
+from gnnkit.plan.machine import Machine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """The work of a step on one layout. Arrays are by rank."""
+
+    messages: Ids  # [world_size] sent
+    received: Ids  # [world_size] bytes
+    tensors: Ids  # [world_size] bytes that are counted: features, edges, parameters, activations
+    gradient: int  # bytes of all parameters
+    tried: Sequence[int]  # ranks whose shards were tried
+    shares: Sequence[float]  # [len(tried)] of the work of each of these shards
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Load:
+        """Reads what `to_dict` wrote."""
+        arrays = {name: np.array(plain[name]) for name in ("messages", "received", "tensors")}
+        return cls(**arrays, gradient=plain["gradient"], tried=plain["tried"], shares=plain["shares"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "messages": self.messages.tolist(),
+            "received": self.received.tolist(),
+            "tensors": self.tensors.tolist(),
+            "gradient": self.gradient,
+            "tried": list(self.tried),
+            "shares": list(self.shares),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The slowest and the largest rank of a step."""
+
+    compute: float  # seconds
+    exchange: float  # seconds
+    all_reduce: float  # seconds, of gradients
+    memory: int  # peak bytes of the largest rank's process
+    host_memory: float  # bytes that all ranks of a host take beyond what they share
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.exchange + self.all_reduce
+
+    def to_dict(self) -> dict[str, Any]:
+        parts = {"compute": self.compute, "exchange": self.exchange, "all_reduce": self.all_reduce}
+        return {"seconds": self.seconds, "seconds_of": parts, "memory": self.memory, "host_memory": self.host_memory}
+
+
+def predict(machine: Machine, load: Load, tried: Sequence[Sequence[float]], slowdown: float) -> Prediction:
+    """Predicts one layout.
+
+    Compute is the largest of the tried ranks. An exchange is that of the busiest rank,
+    and no part of the exchange is hidden behind compute.
+
+    Args:
+        machine: The machine.
+        load: The work of a step.
+        tried: [len(load.tried), 2] seconds and bytes that each tried part took.
+        slowdown: Seconds of the run by seconds of the trial, of all that ranks do.
+    """
+    num_ranks = len(load.messages)
+    compute = max(seconds / share for (seconds, _), share in zip(tried, load.shares, strict=True))
+    exchange = max(map(machine.exchange_seconds, load.messages.tolist(), load.received.tolist()))
+    all_reduce = machine.all_reduce_seconds(load.gradient, num_ranks)
+    # Buffers of operations come on top of what is counted, in proportion.
+    counted = (load.tensors[list(load.tried)] * load.shares).tolist()
+    factor = max(taken / max(count, 1) for (_, taken), count in zip(tried, counted, strict=True))
+    grown = load.tensors * factor
+    here = np.sort(grown)[::-1][: machine.ranks_per_host]
+    return Prediction(compute * slowdown, exchange, all_reduce, int(machine.base + grown.max()), float(here.sum()))

@@ -1,0 +1,148 @@
+"""An imported graph -> a store, in bounded memory."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.dataset.pieces import Room
+from gnnkit.graph import CSC, Graph
+from gnnkit.launch.phases import phase
+from gnnkit.launch.progress import progress
+from gnnkit.partition.base import Partition, Partitioner
+from gnnkit.partition.grid import Grid, make_grid
+from gnnkit.partition.pieces import EDGE_BYTES, NODE_BYTES, write_shards
+from gnnkit.partition.quality import measure
+from gnnkit.plan.choose import describe
+from gnnkit.prepare.importing import room_of
+from gnnkit.prepare.inputs import IDS, check_width, degree_features
+from gnnkit.prepare.kept import link_file
+from gnnkit.prepare.scale import Scale, choose
+from gnnkit.prepare.storing import manifest
+from gnnkit.prepare.trained import Inputs
+from gnnkit.result.folder import INPUTS, PARTITION
+from gnnkit.rows import Rows
+from gnnkit.settings import AUTO, Settings
+from gnnkit.storage import forget_pages, whole_folder, write_atomically
+from gnnkit.store.manifest import PARTS, Manifest
+from gnnkit.store.parts import GRAPH
+from gnnkit.task import Task
+
+_LEAST_PIECE, _MOST_PIECE = 1 << 14, 1 << 20  # edges that are cut at once
+_ROW_BYTES = 1 << 24  # bytes of features that are made at once
+
+
+def store(settings: Settings, folder: Path, found: Path, asked: str) -> dict[str, Any]:
+    """Makes an imported graph a store. Returns figures, and a summary for people.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder, which becomes the store.
+        found: The folder of the graph.
+        asked: Tells the job and its data apart from others.
+    """
+    raw = Graph.trusted(found)
+    room = room_of(settings)
+    edges = (room.memory - raw.num_nodes * NODE_BYTES) // EDGE_BYTES
+    if edges < _LEAST_PIECE:
+        needed = raw.num_nodes * NODE_BYTES + _LEAST_PIECE * EDGE_BYTES
+        raise room.too_little(f"parts of {raw.num_nodes:,} nodes need more than that", needed)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    graph, told = _as_read(settings, folder, found, raw)
+    phase(f"cutting {graph.num_nodes:,} nodes and {graph.num_edges:,} edges for {settings.workers} workers")
+    chosen = settings.partition
+    grid = make_grid(chosen.grid, settings.workers, chosen.replication)
+    partition = _assigned(chosen.nodes.create(), raw, graph, grid, room)
+    shards = write_shards(graph, partition, folder / PARTS, min(edges, _MOST_PIECE))
+    quality = measure(graph, partition, shards)
+    quality.save(folder / PARTITION)
+    if settings.strategy.name != AUTO and not settings.create_strategy().reads.graph:
+        shutil.rmtree(folder / PARTS / GRAPH)
+    phase("writing the manifest")
+    store = settings.dataset.create().store_folder
+    source = settings.dataset.name if store is None else Manifest.load(store).source
+    replace(manifest(settings, asked, raw, graph, None, quality, folder), source=source).save(folder)
+    shutil.rmtree(found.parent)
+    lines = [*describe(graph, settings, partition), *quality.table(), *told]
+    lines.append(f"store: dataset=store dataset.root={folder} trains from it")
+    return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _assigned(partitioner: Partitioner, raw: Graph, graph: Graph, grid: Grid, room: Room) -> Partition:
+    """Cuts the nodes, with the mapped edges where the partitioner reads these.
+
+    Raises `UserError` for too little memory.
+    """
+    if not partitioner.reads_edges:
+        return partitioner.assign(_without_edges(raw), grid)
+    if (needed := partitioner.stream_bytes(graph.num_nodes)) > room.memory:
+        raise room.too_little(f"{type(partitioner).__name__} of {graph.num_nodes:,} nodes needs more than that", needed)
+    found = partitioner.assign(graph, grid)
+    forget_pages(graph.csc.indices)
+    return found
+
+
+def _without_edges(raw: Graph) -> Graph:
+    """Returns the nodes with labels and splits alone."""
+    return Graph(
+        CSC(np.zeros(raw.num_nodes + 1, np.int64), np.empty(0, np.int32)),
+        np.empty((raw.num_nodes, 0), np.float32),
+        raw.labels,
+        raw.split,
+        class_names=raw.class_names,
+    )
+
+
+def _as_read(settings: Settings, folder: Path, found: Path, raw: Graph) -> tuple[Graph, list[str]]:
+    """Writes the whole graph as runs read it: features, labels and names.
+
+    Returns it, mapped, and lines for people. A store keeps what models know of its
+    columns, and its rows are as models read these.
+    """
+    scale, why, store = Scale("none"), "", settings.dataset.create().store_folder
+    if store is not None:
+        write_atomically(folder / INPUTS, (store / INPUTS).read_bytes())
+    else:
+        if settings.inputs == "features":
+            scale, why = choose(raw, settings.features.scale)
+            forget_pages(np.asarray(raw.features))
+        replace(Inputs.of(raw, settings.inputs), scale=scale).save(folder)
+    task: Task = settings.task.create()
+    read, _ = task.prepare(_without_edges(raw))
+    if settings.inputs == "features":
+        check_width(raw.features.shape[1])
+    names: dict[str, Any] = {"class_names": None if read.class_names is None else list(read.class_names)}
+    names |= dict.fromkeys(("feature_names", "category_of", "edge_feature_names", "edge_type_names", "node_types"))
+    with whole_folder(folder / PARTS / GRAPH, names) as target:
+        for path in sorted(found.glob("*.npy")):
+            if path.stem not in ("features", "labels", "node_ids"):
+                link_file(path, target / path.name)
+        np.save(target / "labels.npy", read.labels, allow_pickle=False)
+        _write_inputs(settings.inputs if store is None else "features", scale, raw, found, target)
+    if (found / IDS).exists():
+        (folder / IDS).unlink(missing_ok=True)
+        link_file(found / IDS, folder / IDS)
+    return Graph.trusted(folder / PARTS / GRAPH), [why] if why else []
+
+
+def _write_inputs(inputs: str, scale: Scale, raw: Graph, found: Path, target: Path) -> None:
+    """Writes the features that models read. `inputs` is the configuration key."""
+    path = target / "features.npy"
+    if inputs == "learned":
+        return Rows(path, np.float32, (0,), raw.num_nodes).finish()
+    if inputs == "degree":
+        return np.save(path, degree_features(raw), allow_pickle=False)
+    if scale.kind == "none":
+        return link_file(found / path.name, path)
+    features = np.asarray(raw.features)
+    rows = Rows(path, features.dtype, features.shape[1:])
+    step = max(_ROW_BYTES // max(features[:1].nbytes, 1), 1)
+    for first in range(0, len(features), step):
+        rows.append(scale.rows(features[first : first + step]))
+        forget_pages(features)
+        progress("writing features")
+    return rows.finish()

@@ -1,0 +1,269 @@
+"""Partitions and shards of earlier runs, kept by content in a folder of the user.
+
+An entry is a folder whose name is a hash of all that the files depend on. Entries
+appear whole, by a rename, and are never changed. A run links the files into its own
+folder, so an entry may vanish at any time. Nothing here fails a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gnnkit.graph import Graph
+from gnnkit.partition.base import Partition
+from gnnkit.partition.grid import Grid
+from gnnkit.plan.choose import assign
+from gnnkit.settings import Choice, Settings
+from gnnkit.storage import load_arrays, passing, save_arrays, sync_files
+
+T = TypeVar("T")
+
+WORTH = 1.0  # seconds. What took less is made anew each time
+MOST = 16 << 30  # bytes of all entries, at most
+SHARE = 10  # the entries take at most this part of the disk
+_META = "entry.json"
+_READ = 1 << 14  # rows of an array that are hashed at once
+_STALE = 24 * 3600.0  # seconds. A temporary folder of this age has lost its writer
+
+
+@dataclass(eq=False)
+class Kept:
+    """What earlier runs have made of one graph."""
+
+    folder: Path | None  # None: nothing is kept
+    graph: Graph
+    notes: list[str] = field(default_factory=list)  # for people, what was used and what went wrong
+
+    def recall(
+        self,
+        kind: str,
+        depends: Mapping[str, Any],
+        make: Callable[[], T],
+        write: Callable[[T, Path], Any],
+        read: Callable[[Path, Any], T],
+    ) -> T:
+        """Returns what an earlier run has made of the same graph, or makes it.
+
+        Args:
+            kind: Name for people.
+            depends: All that the result depends on beside the graph. Plain data.
+            make: Makes the result.
+            write: Writes the result into an empty folder, and returns facts as JSON.
+            read: Reads the result from the folder and the facts.
+        """
+        if self.folder is None:
+            return make()
+        entry: Path | None = None
+        try:
+            if any(self.folder.glob(f"{self._stem(kind)}-*")):  # a hash of everything takes time
+                entry = self._entry(kind, depends)
+                result = read(entry, _facts(entry))
+                os.utime(entry)  # used last
+                self.notes.append(f"{kind}: made by an earlier run, kept in {self.folder}")
+                return result
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.notes.append(f"{kind}: not read from {entry or self.folder}: {error}")
+            if entry is not None:
+                shutil.rmtree(entry, ignore_errors=True)
+        begun = time.perf_counter()
+        result = make()
+        if time.perf_counter() - begun > WORTH:
+            self._keep(kind, depends, lambda folder: write(result, folder))
+        return result
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of some numbers of the graph."""
+        return fingerprint(self.graph)
+
+    @cached_property
+    def _content(self) -> str:
+        return content(self.graph)
+
+    def _stem(self, kind: str) -> str:
+        return f"{kind}-{self.fingerprint[:16]}"
+
+    def _entry(self, kind: str, depends: Mapping[str, Any]) -> Path:
+        assert self.folder is not None
+        text = json.dumps([self._content, depends, _code()], sort_keys=True, default=str)
+        return self.folder / f"{self._stem(kind)}-{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def _keep(self, kind: str, depends: Mapping[str, Any], write: Callable[[Path], Any]) -> None:
+        """Adds an entry, and removes those that were used longest ago."""
+        assert self.folder is not None
+        entry, temporary = self._entry(kind, depends), self.folder / f".{kind}-{secrets.token_hex(8)}"
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.mkdir(mode=0o700)
+            with passing():
+                facts = write(temporary)
+            body = {"files": _files(temporary), "facts": facts}
+            (temporary / _META).write_text(json.dumps({**body, "sha256": _digest(body)}), encoding="utf-8")
+            sync_files(temporary)
+            _make_room(self.folder, _size(temporary))
+            temporary.rename(entry)
+        except (OSError, ValueError) as error:
+            if not entry.is_dir():  # another run was first
+                self.notes.append(f"{kind}: not kept in {self.folder}: {error}")
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def kept_partition(kept: Kept, settings: Settings) -> Partition:
+    """Makes the partition that the configuration names, or finds an earlier one.
+
+    Args:
+        kept: The graph, and what earlier runs have made of the graph.
+        settings: The configuration.
+    """
+
+    def write(partition: Partition, folder: Path) -> list[int]:
+        arrays = {"node_rank": partition.node_rank, "edge_cell": partition.edge_cell}
+        save_arrays(folder / "partition", arrays, asdict(partition.grid))
+        return list(partition.columns)
+
+    def read(folder: Path, columns: Any) -> Partition:
+        arrays, grid = load_arrays(folder / "partition")
+        return Partition(arrays["node_rank"], arrays.get("edge_cell"), Grid(**grid), tuple(columns))
+
+    chosen, nodes = settings.partition, settings.partition.nodes
+    depends = {"workers": settings.workers, "partition": asdict(chosen), "nodes": origin(nodes)}
+    return kept.recall("partition", depends, lambda: assign(kept.graph, chosen, settings.workers), write, read)
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Gives the files of a folder a second name, or copies them to another disk."""
+    for name in _files(source):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        link_file(source / name, target / name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Gives a file a second name, or copies it to another disk."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another disk, or a file system without links
+        shutil.copy2(source, target)
+
+
+def fingerprint(graph: Graph) -> str:
+    """Hashes the sizes of a graph and up to a million numbers of each array."""
+    digest = hashlib.sha256()
+    csc = graph.csc
+    of_edges = (graph.edge_features, graph.edge_types)
+    for array in (csc.indptr, csc.indices, csc.weight, graph.features, graph.labels, graph.split, *of_edges):
+        if array is None:
+            digest.update(b"none")
+            continue
+        rows = max(2**20 // max(int(np.prod(array.shape[1:])), 1), 1)
+        step = max(len(array) // rows, 1)
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        for start in range(0, len(array), step * _READ):
+            digest.update(np.ascontiguousarray(array[start : start + step * _READ : step]).tobytes())
+    return digest.hexdigest()
+
+
+def content(value: Any) -> str:
+    """Hashes every number of a dataclass of arrays."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if is_dataclass(value):
+            for each in fields(value):
+                digest.update(f"{each.name}:".encode())
+                add(getattr(value, each.name))
+        elif isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype.str}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        else:
+            digest.update(f"{value!r};".encode())
+
+    add(value)
+    return digest.hexdigest()
+
+
+def origin(choice: Choice) -> list[Any]:
+    """Returns what tells one version of a plugin, and of the files it reads, apart."""
+    files = [sys.modules[choice.load().__module__].__file__]
+    files += [
+        str(value) for name, value in choice.arguments.items() if name in ("path", "root") or os.sep in str(value)
+    ]
+    return [choice.origin, *(_stamps(Path(file)) for file in files if file)]
+
+
+def _code() -> list[Any]:
+    """Returns the sizes and times of gnnkit's own files, which tell versions apart."""
+    return _stamps(Path(__file__).parents[1])
+
+
+def _stamps(path: Path) -> list[Any]:
+    """Returns size and time of a file, or of the files in a folder."""
+    try:
+        if path.is_dir():
+            return [[name, *stamp] for name, stamp in _files(path).items() if not name.endswith(".pyc")]
+        return [path.stat().st_size, path.stat().st_mtime_ns]
+    except OSError:  # no path, or none that can be read
+        return []
+
+
+def _files(folder: Path) -> dict[str, list[int]]:
+    """Returns size and time of each file of a folder, by the path in the folder."""
+    found = {str(path.relative_to(folder)): path.lstat() for path in sorted(folder.rglob("*")) if not path.is_dir()}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in found.items() if name != _META}
+
+
+def _facts(entry: Path) -> Any:
+    """Returns the facts of an entry. Raises `ValueError` for a damaged entry."""
+    meta = json.loads((entry / _META).read_bytes())
+    body = {"files": meta["files"], "facts": meta["facts"]}
+    if meta["sha256"] != _digest(body) or meta["files"] != _files(entry):
+        raise ValueError("the entry is damaged")
+    return meta["facts"]
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _size(entry: Path) -> int:
+    return sum(size for size, _ in _files(entry).values())
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Removes entries until one more of `size` bytes fits.
+
+    Raises `ValueError` for an entry that is too large.
+    """
+    most = min(MOST, shutil.disk_usage(folder).total // SHARE)
+    if size > most:
+        raise ValueError(f"{size:,} bytes are more than the cache may hold, {most:,}")
+    used: dict[Path, tuple[float, int]] = {}
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            if time.time() - path.stat().st_mtime > _STALE:
+                shutil.rmtree(path, ignore_errors=True)
+        elif (path / _META).exists():
+            used[path] = (path.stat().st_mtime, _size(path))
+    left = most - size - sum(size for _, size in used.values())
+    for path in sorted(used, key=used.__getitem__):
+        if left >= 0:
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        left += used[path][1]

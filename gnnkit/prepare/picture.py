@@ -1,0 +1,124 @@
+"""The file `partition.json`: a partition in numbers, and a sample of the graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.graph import Graph, Ids, Split
+from gnnkit.partition.base import Partition
+from gnnkit.result.folder import PICTURE
+from gnnkit.storage import write_atomically
+
+COUNTED_EDGES = 5_000_000  # larger graphs are counted by a sample of nodes
+DRAWN_NODES, DRAWN_EDGES = 300, 900  # of the picture, at most
+MAX_RANKS = 256  # of the matrix of edges
+_AT_A_TIME = 1 << 19  # edges that are counted together, about
+
+
+def save(graph: Graph, partition: Partition, folder: Path) -> None:
+    """Writes the numbers and the sample into the run folder.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+        folder: The run folder.
+    """
+    write_atomically(folder / PICTURE, json.dumps(describe(graph, partition)).encode())
+
+
+def describe(graph: Graph, partition: Partition) -> dict[str, Any]:
+    """Counts nodes by owner and edges between owners, and draws a sample.
+
+    Args:
+        graph: The graph.
+        partition: The partition of the graph.
+    """
+    owner, num_ranks = partition.node_rank, partition.grid.world_size
+    share = min(COUNTED_EDGES / max(graph.num_edges, 1), 1.0)
+    counted, cut, pairs = _counted(graph, owner, _some_nodes(graph.num_nodes, share), num_ranks)
+    numbers: dict[str, Any] = {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "nodes": np.bincount(owner, minlength=num_ranks).tolist(),
+        "train_nodes": np.bincount(owner[graph.split == Split.TRAIN], minlength=num_ranks).tolist(),
+        "counted_edges": counted,
+        "cut": cut,
+    }
+    if num_ranks <= MAX_RANKS:  # [num_ranks, num_ranks] edges by owners of source and destination
+        numbers["edges"] = pairs.reshape(num_ranks, num_ranks).tolist()
+    return numbers | {"sample": _sample(graph, owner)}
+
+
+def _counted(graph: Graph, owner: Ids, nodes: Ids, num_ranks: int) -> tuple[int, int, Ids]:
+    """Counts the in-edges of some nodes, and those between owners.
+
+    Also counts these by owners of source and destination [num_ranks * num_ranks], for
+    up to `MAX_RANKS` ranks.
+    """
+    size = num_ranks**2 if num_ranks <= MAX_RANKS else 0
+    counted, cut, pairs = 0, 0, np.zeros(size, np.int64)
+    for some in np.array_split(nodes, max(_degrees(graph, nodes) // _AT_A_TIME, 1)):
+        src, dst = (owner[ends] for ends in _edges(graph, some))
+        counted, cut = counted + len(src), cut + int(np.count_nonzero(src != dst))
+        if size:
+            pairs += np.bincount(src.astype(np.int64) * num_ranks + dst, minlength=size)
+    return counted, cut, pairs
+
+
+def _some_nodes(num_nodes: int, share: float) -> Ids:
+    """Returns all nodes, or a share of them drawn at random."""
+    if share >= 1:
+        return np.arange(num_nodes)
+    count = max(int(share * num_nodes), 1)
+    return np.unique(np.random.default_rng(0).integers(0, num_nodes, count))
+
+
+def _edges(graph: Graph, nodes: Ids) -> tuple[Ids, Ids]:
+    """Returns sources and destinations of the in-edges of some nodes."""
+    begins = graph.csc.indptr[nodes]
+    degrees = graph.csc.indptr[nodes + 1] - begins
+    firsts = np.cumsum(degrees) - degrees
+    positions = np.arange(int(degrees.sum())) + np.repeat(begins - firsts, degrees)
+    return graph.csc.indices[positions], np.repeat(nodes, degrees)
+
+
+def _sample(graph: Graph, owner: Ids) -> dict[str, Any]:
+    """Draws nodes for a picture: all of a small graph, else neighbourhoods.
+
+    Nodes are found in breadth from some random ones, so that the picture has edges. A
+    hub brings a few of its neighbours only.
+    """
+    rng = np.random.default_rng(0)
+    chosen = np.arange(graph.num_nodes) if graph.num_nodes <= DRAWN_NODES else _near(graph, rng)
+    place = {int(node): index for index, node in enumerate(chosen)}
+    src, dst = _edges(graph, chosen) if _degrees(graph, chosen) <= COUNTED_EDGES else (chosen[:0], chosen[:0])
+    inside = np.isin(src, chosen) & (src != dst)
+    edges = [[place[int(s)], place[int(d)]] for s, d in zip(src[inside], dst[inside], strict=True)]
+    if len(edges) > DRAWN_EDGES:
+        edges = [edges[index] for index in rng.choice(len(edges), DRAWN_EDGES, replace=False)]
+    classes = {"class": graph.labels[chosen].tolist()} if graph.labels.dtype.kind == "i" else {}
+    of_nodes = {"nodes": chosen.tolist(), "rank": owner[chosen].tolist(), **classes}
+    return {**of_nodes, "edges": edges, "whole": graph.num_nodes <= DRAWN_NODES}
+
+
+def _degrees(graph: Graph, nodes: Ids) -> int:
+    return int((graph.csc.indptr[nodes + 1] - graph.csc.indptr[nodes]).sum())
+
+
+def _near(graph: Graph, rng: np.random.Generator) -> Ids:  # [DRAWN_NODES] at most
+    """Finds nodes in breadth from random ones, a few of the sources of each."""
+    found: dict[int, None] = {}
+    waiting = rng.choice(graph.num_nodes, min(6, graph.num_nodes), replace=False).tolist()
+    while len(found) < DRAWN_NODES:
+        node = waiting.pop(0) if waiting else int(rng.integers(graph.num_nodes))
+        if node in found:
+            continue
+        found[node] = None
+        low, high = int(graph.csc.indptr[node]), int(graph.csc.indptr[node + 1])
+        if high > low:
+            waiting += graph.csc.indices[rng.integers(low, high, min(high - low, 6))].tolist()
+    return np.array(list(found))

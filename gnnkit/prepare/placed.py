@@ -1,0 +1,90 @@
+"""Where the rows of features lie while ranks train: in memory, mapped, or on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gnnkit.errors import UserError
+from gnnkit.plan.memory import available_memory
+from gnnkit.prepare.cut import Preparation, Prepared
+from gnnkit.settings import AUTO
+from gnnkit.store.parts import GRAPH
+
+if TYPE_CHECKING:
+    from gnnkit.store.parts import Parts
+
+BASE = 700 << 20  # bytes of a process without data: the program, and the buffers of a step
+_PER_NODE, _PER_ROW = 8, 12  # bytes of a cache beside its rows: for each row of the file, and each row that is kept
+
+
+def placed(asked: Preparation, found: Prepared) -> Prepared:
+    """Chooses where the rows of features lie, and says why.
+
+    Raises `UserError` for a choice that this host has no memory for, with what fits.
+    """
+    settings, needs = asked.settings, asked.needs
+    features = settings.features
+    if settings.inputs != "features" or not needs.reads_disk:
+        return replace(found, place="mapped")
+    size, rest, dense = _sizes(asked, found.parts(asked.folder))
+    free, ranks = available_memory(), settings.workers_here
+    programs = min(settings.processes or ranks, ranks) * BASE
+    room = free - rest - programs
+    place, why = features.place, f"features.place={features.place}"
+    if place == AUTO:
+        place = "memory" if size <= room or not (needs.may_stay and dense) else "disk"
+        why = f"features.place=auto: {_spelt(size)} and {_spelt(max(room, 0))} are free for these"
+    if place == "memory" and size > room and features.place != AUTO:
+        raise UserError(
+            f"features.place=memory: the features are {_spelt(size)}, and {_spelt(max(room, 0))} of memory are free for "
+            "these: use features.place=disk"
+        )
+    if place != "disk":
+        told = {"memory": "read into memory before the first step", "mapped": "mapped"}[place]
+        return replace(found, place=place, summary=f"{found.summary}\nfeatures: {told} ({why})")
+    # Edges are mapped and leave half of the memory. What it does not hold is read anew
+    cache = _cache(asked, size, (free - min(rest, free / 2) - programs) / ranks, found)
+    line = f"features: on disk, each worker keeps {_spelt(cache)} of them, policy={features.policy} ({why})"
+    return replace(found, place=place, cache=cache, summary=f"{found.summary}\n{line}")
+
+
+def _cache(asked: Preparation, size: int, room: float, found: Prepared) -> int:
+    """Returns the bytes of rows that each rank keeps.
+
+    Args:
+        asked: The preparation.
+        size: Bytes of all features.
+        room: Bytes of a rank for these.
+        found: Says how many nodes there are.
+    """
+    given, shares = asked.settings.features.cache, asked.needs.shares_all
+    own = size if shares else size // asked.settings.workers
+    chosen = max(int(min(room / 2, own)), 0) if given is None else min(given, own)
+    beside = _PER_NODE * found.num_nodes // (1 if shares else asked.settings.workers)
+    if given is not None and chosen + beside > room:
+        fits = max(room - beside, 0) / 2
+        raise UserError(
+            f"features.cache={_spelt(given)} for each worker of this host: a worker has {_spelt(max(room, 0))} of memory for "
+            f"rows: features.cache={int(fits / 1e6)}MB fits, and fewer workers have more"
+        )
+    return chosen
+
+
+def _sizes(asked: Preparation, parts: Parts) -> tuple[int, int, bool]:
+    """Sums the files that ranks of a host read: features, and the rest.
+
+    Also says whether features have their zeros.
+    """
+    ranks = [str(rank) for rank in range(asked.settings.workers)]
+    holders = [GRAPH] if asked.needs.shares_all else ranks
+    others = [*ranks, GRAPH] if asked.needs.graph else ranks
+    sizes = {name: [(path.stem, path.stat().st_size) for path in parts.files(name)] for name in {*holders, *others}}
+    features = sum(size for name in holders for stem, size in sizes[name] if stem.startswith("feature"))
+    rest = sum(size for name in others for stem, size in sizes[name] if not stem.startswith("feature"))
+    dense = all(stem != "feature_width" for name in holders for stem, _ in sizes[name])
+    return features, rest, dense
+
+
+def _spelt(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.3g} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.3g} MB"

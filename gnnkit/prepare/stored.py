@@ -1,0 +1,161 @@
+"""A graph that is cut already: the facts of a run from the manifest of a store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import SparseFeatures
+from gnnkit.launch.phases import phase
+from gnnkit.launch.processes import run_in_child
+from gnnkit.prepare import cut
+from gnnkit.prepare.cut import Needs, Preparation, Prepared
+from gnnkit.prepare.inputs import IDS, check_width
+from gnnkit.prepare.placed import placed
+from gnnkit.prepare.rebalanced import keep, load_partition, rebalanced
+from gnnkit.prepare.trained import take_stored
+from gnnkit.ranges import shown
+from gnnkit.result.folder import COORDINATION, PICTURE, PREPARED, SOURCE
+from gnnkit.storage import passing, write_atomically
+from gnnkit.store.join import whole
+from gnnkit.store.manifest import Manifest, differing
+from gnnkit.store.pairs import with_pairs
+from gnnkit.store.parts import GRAPH, Reads, without_features
+
+_GRAPH = "a strategy that reads the whole graph"
+RunInChild = Callable[..., Any]  # `run_in_child`, with what the caller adds
+
+
+def prepared(asked: Preparation, in_child: RunInChild = run_in_child) -> Prepared:
+    """Cuts the graph, or takes the facts of a store. `in_child` calls in a child."""
+    root = None if asked.graph is not None else asked.settings.dataset.create().store_folder
+    if root is None:
+        return placed(asked, Prepared(**in_child(cut.prepare, asked)))
+    return placed(asked, _taken(asked, root, in_child))
+
+
+def _taken(asked: Preparation, root: Path, in_child: RunInChild) -> Prepared:
+    """Reads the manifest, and makes what the ranks read and the store lacks.
+
+    Raises `UserError` for a run whose parts are not those of the store.
+    """
+    begun = time.monotonic()
+    phase(f"reading the manifest of {root}")
+    manifest, settings, folder = with_pairs(Manifest.load(root), root), asked.settings, asked.folder
+    _check(asked, manifest, root)
+    take_stored(settings, manifest.inputs, folder, root)
+    (folder / PREPARED).mkdir(parents=True, exist_ok=True)
+    missing = _missing(asked, manifest)
+    if missing:
+        phase(f"reading all parts for {' and '.join(missing)}")
+        in_child(_complete, asked, root, missing)
+    if manifest.holds["node_ids"]:
+        shutil.copyfile(root / IDS, folder / IDS)
+    if not asked.needs.shares_all:
+        write_atomically(folder / COORDINATION, json.dumps(manifest.coordination).encode())
+    if settings.draws_report:
+        write_atomically(folder / PICTURE, json.dumps(manifest.picture).encode())
+    found = _of_run(asked, manifest, root, missing)
+    return replace(found, seconds={"reading": time.monotonic() - begun, "partitioning": 0.0, "cutting": 0.0})
+
+
+def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequence[str]) -> Prepared:
+    """Returns the facts of the store as a run with these needs tells these."""
+    settings, needs = asked.settings, asked.needs
+    known, reads = Prepared(**manifest.prepared), _reads(needs)
+    lines = known.summary.split("\n")
+    if needs.shares_all:
+        why = cut.why_shared(settings)
+        known = replace(known, why=why, balance={"nodes": known.balance["nodes"]})
+        lines = [*lines[:-2], why]
+    elif not needs.features:
+        why = cut.why_fetched(settings)
+        known, lines = replace(known, why=why), [*lines[:-2], why, lines[-1]]
+    read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
+    lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
+    dense = manifest.holds["sparse"] and not needs.sparse
+    known = replace(known, num_nodes=manifest.counts["nodes"])
+    return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
+
+
+def _reads(needs: Needs) -> Reads:
+    if not needs.graph:
+        return "shard"
+    return "topology" if not needs.features else "both" if needs.shard_edges else "graph"
+
+
+def _check(asked: Preparation, manifest: Manifest, root: Path) -> None:
+    """Raises `UserError` for a run that reads other parts than those of the store."""
+    settings, needs = asked.settings, asked.needs
+    for key, own, its in differing(settings.cut, manifest.keys, whole_task=manifest.holds["links"]):
+        raise UserError(
+            f"{key}={_spelt(own)}: the store {root} was cut with {key}={_spelt(its)}: leave the key out, or write another "
+            "store with job=partition"
+        )
+    if manifest.holds["vertex_cut"]:
+        cut.check_owned(asked)
+    if manifest.holds["links"] and not needs.trains:
+        raise UserError(
+            f"dataset.root={root}: parts of task={settings.task.name} lack the edges that are held out, and this job reads "
+            "all edges: name the data set itself"
+        )
+    is_split = manifest.holds["links"] or any(manifest.counts[split] for split in settings.job.splits)
+    if needs.trains and not is_split:
+        raise UserError(cut.no_split(settings, labelled=manifest.counts["labelled"] > 0))
+    if settings.inputs == "features" and needs.inputs:
+        check_width(manifest.counts["features"])
+    if settings.features.place == "disk" and manifest.holds["sparse"]:
+        raise UserError(
+            f"features.place=disk: the store {root} keeps features without zeros: use features.place=mapped, or write the "
+            "store with input_rows=dense"
+        )
+    partition, _ = rebalanced(settings, manifest.counts["nodes"])
+    if partition is not None:
+        raise UserError(
+            f"trainer.resume={settings.trainer.resume}: the work of this run was dealt out anew, and the parts of "
+            f"{root} are as before: name the data set itself"
+        )
+
+
+def _spelt(value: Any) -> str:
+    return "null" if value is None else shown(str(value).replace(" ", ""))
+
+
+def _missing(asked: Preparation, manifest: Manifest) -> list[str]:
+    """Names what the ranks read and the store does not hold."""
+    settings, needs = asked.settings, asked.needs
+    dense = manifest.holds["sparse"] and not needs.sparse and needs.features
+    wanted = {
+        _GRAPH: needs.graph and (dense or not manifest.holds["graph"]),
+        "trainer.precision=bf16-mixed": needs.shares_all and settings.trainer.precision == "bf16-mixed",
+        "job=verify": needs.reference,
+        "leader.rebalance=true": needs.recut,
+    }
+    return [name for name, is_missing in wanted.items() if is_missing]
+
+
+def _complete(asked: Preparation, root: Path, missing: Sequence[str]) -> None:
+    """Writes what the ranks read and the store lacks, by `_missing`."""
+    settings, needs, folder = asked.settings, asked.needs, asked.folder
+    graph, target = whole(root), folder / PREPARED
+    if not needs.sparse and isinstance(graph.features, SparseFeatures):
+        graph = replace(graph, features=np.asarray(graph.features))
+    with passing():
+        if _GRAPH in missing:
+            (graph if needs.features else without_features(graph)).save(target / GRAPH)
+        if needs.shares_all:
+            cut.save_rounded(settings, graph, target)
+        if needs.recut:
+            graph.save(target / SOURCE)
+        if needs.reference:
+            cut.save_whole(graph, needs, target)
+    if needs.recut:
+        keep(folder, settings, load_partition(root)[0], changed=False)

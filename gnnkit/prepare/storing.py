@@ -1,0 +1,147 @@
+"""A graph -> the store that runs read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, SparseFeatures
+from gnnkit.partition.quality import Quality, measure
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.plan.choose import Decision, describe
+from gnnkit.prepare import cut, picture
+from gnnkit.prepare.inputs import IDS, load, named, with_inputs, with_kept, with_names
+from gnnkit.prepare.kept import Kept, kept_partition
+from gnnkit.prepare.trained import as_read
+from gnnkit.result.folder import INPUTS, PARTITION
+from gnnkit.sampler.links import Links
+from gnnkit.settings import AUTO, Settings
+from gnnkit.store.manifest import PARTS, Manifest, files_of, shaping
+from gnnkit.store.pairs import without_pairs
+from gnnkit.store.parts import GRAPH, LINKS
+from gnnkit.task import Task
+
+
+def write(settings: Settings, folder: Path, graph: Graph | None, asked: str) -> dict[str, Any]:
+    """Cuts the graph, and writes the store and the partition. Returns the figures.
+
+    Only measures a graph that no run would train on as configured, and says so.
+
+    Args:
+        settings: The configuration.
+        folder: The run folder, which becomes the store.
+        graph: Instead of the data set.
+        asked: Tells the job and its data apart from others.
+    """
+    found = with_names(settings, graph)
+    try:
+        whole, links, told = _trained(settings, found, folder)
+        why_not = None
+    except UserError as error:  # a graph that is measured, and that no run trains on so far
+        whole, links, told = named(load(settings, found), folder), None, []
+        why_not = str(error)
+    kept = Kept(settings.cache, whole)
+    chosen = kept_partition(kept, settings)
+    saved = None if why_not else (_saved(shard, folder) for shard in cut_all(whole, chosen))
+    quality = measure(whole, chosen, saved)
+    quality.save(folder / PARTITION)
+    if why_not is None:
+        _save_shared(settings, whole, links, folder)
+        manifest(settings, asked, found, whole, links, quality, folder).save(folder)
+        told = [*told, f"store: dataset=store dataset.root={folder} trains from it"]
+    else:
+        told = [f"store: none is written, as no run would read it: {why_not}"]
+    why = [] if settings.decided is None else [settings.decided["why"]]
+    lines = [*describe(whole, settings, quality.partition), *why, *quality.table(), *told, *kept.notes]
+    return {"summary": "\n".join(lines), **quality.to_dict()}
+
+
+def _trained(settings: Settings, graph: Graph, folder: Path) -> tuple[Graph, Links | None, list[str]]:
+    """Returns the graph as runs read it, the edges to predict, and lines for people.
+
+    Features stay sparse where these may be, as ranks that read dense rows fill in the
+    zeros of their own.
+    """
+    task: Task = settings.task.create()
+    graph, told = as_read(settings, graph, folder)
+    graph, links = task.prepare(named(load(settings, graph), folder))
+    if settings.inputs != "features":
+        graph = with_inputs(graph, settings.inputs)
+    graph, lines = with_kept(graph, settings.input_rows, sparse=True)
+    return graph, links, [*told, *lines]
+
+
+def _saved(shard: Shard, folder: Path) -> Shard:
+    shard.save(folder / PARTS / str(shard.rank))
+    return shard
+
+
+def _save_shared(settings: Settings, graph: Graph, links: Links | None, folder: Path) -> None:
+    """Saves what all ranks read: the edges to predict, and the graph of a strategy."""
+    if links is not None:
+        links.save(folder / PARTS / LINKS)
+    if settings.strategy.name != AUTO and settings.create_strategy().reads.graph:
+        graph.save(folder / PARTS / GRAPH)
+
+
+def manifest(
+    settings: Settings,
+    asked: str,
+    found: Graph,
+    graph: Graph,
+    links: Links | None,
+    quality: Quality,
+    folder: Path,
+) -> Manifest:
+    """Describes a store whose parts are written.
+
+    Args:
+        settings: The configuration.
+        asked: As in `write`.
+        found: The graph of the data set.
+        graph: The graph that was cut.
+        links: The edges to predict.
+        quality: The measured partition.
+        folder: The store.
+    """
+    decision = Decision.of(settings, graph, quality, compares=False)
+    whole = Manifest(
+        asked=asked,
+        source=settings.dataset.name,
+        keys=shaping(settings.cut),
+        counts=_counts(graph),
+        schema={
+            "node_types": None if found.node_types is None else [list(each) for each in found.node_types],
+            "edge_types": None if graph.edge_type_names is None else list(graph.edge_type_names),
+        },
+        prepared=cut.described(settings, graph, quality, decision).to_dict(),
+        quality=quality.to_dict(),
+        coordination=cut.coordination(quality, decision),
+        picture=picture.describe(graph, quality.partition),
+        inputs=json.loads((folder / INPUTS).read_bytes()),
+        holds={
+            "graph": (folder / PARTS / GRAPH).exists(),
+            "links": links is not None,
+            "sparse": isinstance(graph.features, SparseFeatures),
+            "node_ids": found.node_ids is not None,
+            "vertex_cut": quality.partition.edge_cell is not None,
+        },
+        files={},
+    )
+    return replace(without_pairs(whole, folder), files=files_of(folder, IDS))
+
+
+def _counts(graph: Graph) -> dict[str, int]:
+    return {
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.features.shape[1],
+        "classes": graph.num_classes,
+        "labelled": int(np.count_nonzero(graph.labelled)),
+        **graph.split_sizes,
+    }

@@ -1,0 +1,138 @@
+"""Rows of features that stay on disk, but for a cache of some."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnkit import _core
+from gnnkit.errors import UserError
+from gnnkit.graph import Features, Floats, Ids, SparseFeatures
+from gnnkit.remote.features import FeatureStore, TableFeatures
+from gnnkit.storage import mapped_file
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """How a rank reads rows that stay on disk."""
+
+    cache: int  # bytes of the rows that the rank keeps in memory
+    policy: str = "exact"  # which rows these are: exact, static or lru
+    direct: bool = False  # whether reads pass by the system's cache of files
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a rank read from disk, counted."""
+
+    hits: int = 0  # rows that were in memory
+    rows: int = 0  # rows that were read
+    bytes: int = 0  # bytes that were read: whole pages, and gaps between near rows
+    reads: int = 0  # calls of the system
+
+    def __add__(self, other: Reads) -> Reads:
+        return Reads(self.hits + other.hits, self.rows + other.rows, self.bytes + other.bytes, self.reads + other.reads)
+
+
+class DiskFeatures(FeatureStore):
+    """Rows of a file, read by position into the memory of a batch.
+
+    Batches are announced in the order in which `take` brings their rows, each by one
+    thread. `rows` reads beside the cache, for evaluation.
+    """
+
+    def __init__(
+        self, table: Features, nodes: Ids | None, dtype: torch.dtype, device: torch.device, place: OnDisk
+    ) -> None:
+        """Opens the file. Raises `UserError` for a table that is no file of rows.
+
+        Args:
+            table: [num_rows, width] features, mapped from a file.
+            nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
+            dtype: Type of the rows that `rows` hands out.
+            device: Device of these rows.
+            place: The cache.
+        """
+        source = None if isinstance(table, SparseFeatures) else mapped_file(table)
+        if isinstance(table, SparseFeatures) or source is None or not table.flags.c_contiguous:
+            raise UserError(
+                "features.place=disk needs features as one table of dense rows in a file: write the store with "
+                "input_rows=dense, or use features.place=mapped"
+            )
+        self.width, self.dtype = table.shape[1], table.dtype
+        self.num_rows, self.row_bytes = len(table), self.width * table.itemsize
+        self.place, self.counts = place, Reads()
+        self.cache_rows = min(place.cache // max(self.row_bytes, 1), self.num_rows)
+        self._nodes, self._type, self._device = nodes, dtype, device
+        self._file = _core.RowFile(
+            str(source[0]), source[1], self.num_rows, self.row_bytes, place.policy, self.cache_rows, place.direct
+        )
+
+    def rows(self, ids: Ids) -> Tensor:
+        return torch.from_numpy(self.read(ids)).to(self._device, self._type)
+
+    def read(self, ids: Ids, *, counted: bool = False) -> Floats:  # [num_ids] -> [num_ids, width]
+        """Reads rows beside the cache.
+
+        Args:
+            ids: [num_ids] nodes.
+            counted: Whether the bytes are of training.
+        """
+        out = self._empty(len(ids))
+        found = Reads(*self._file.read(self._places(ids), _as_bytes(out)))
+        if counted:
+            self.counts += found
+        return out
+
+    def fill(self, ids: Ids) -> None:
+        """Reads the rows that stay, under policy "static". At most `cache_rows`."""
+        self.counts += Reads(*self._file.fill(self._places(np.sort(ids))))
+
+    def most_read(self, needed: Iterable[Ids]) -> Ids:  # [at most cache_rows] global ids
+        """Finds the rows that batches read most often, the first of equal ones.
+
+        Args:
+            needed: Nodes of each batch, each once.
+        """
+        reads = np.zeros(self.num_rows, np.int32)
+        for nodes in needed:
+            reads[self._places(nodes)] += 1
+        order = np.argsort(-reads, kind="stable")[: self.cache_rows]
+        found = order[reads[order] > 0]
+        return found if self._nodes is None else self._nodes[found]
+
+    def announce(self, ids: Ids) -> None:
+        """Tells the rows of a further batch, each once."""
+        self._file.announce(self._places(ids))
+
+    def forget(self) -> None:
+        """Forgets the announced batches that nobody takes."""
+        self._file.forget()
+
+    def take(self, count: int) -> Floats:  # [count, width]
+        """Brings the rows of the first announced batch, which has `count` rows."""
+        out = self._empty(count)
+        self.counts += Reads(*self._file.take(_as_bytes(out)))
+        return out
+
+    def foresee(self) -> None:
+        """Counts what `take` would read, and reads nothing."""
+        self.counts += Reads(*self._file.count())
+
+    def _empty(self, count: int) -> npt.NDArray[Any]:
+        return np.empty((count, self.width), self.dtype)
+
+    def _places(self, ids: Ids) -> Ids:
+        places = ids if self._nodes is None else TableFeatures.positions(self._nodes, ids)
+        return np.require(places, places.dtype if places.dtype in (np.int32, np.int64) else np.int64, ("C", "A"))
+
+
+def _as_bytes(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:  # [num_bytes]
+    return rows.reshape(math.prod(rows.shape)).view(np.uint8)

@@ -1,0 +1,111 @@
+"""Rows of features, in memory or in a file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnkit.errors import UserError
+from gnnkit.graph import Features, Floats, Ids, SparseFeatures
+from gnnkit.kernels.sparse_rows import Rows, SparseRows
+from gnnkit.kernels.sums import as_array
+
+_ROUNDED = 1 << 16  # rows at a time
+
+
+Bits = npt.NDArray[np.uint16]  # of bfloat16, which NumPy has not
+
+
+def round_rows(table: Floats) -> Bits:  # [n, width] -> [n, width]
+    """Rounds numbers to bfloat16, to the even one of two that are equally near."""
+    bits = np.empty(table.shape, np.uint16)
+    for start in range(0, len(table), _ROUNDED):
+        rows = torch.tensor(np.asarray(table[start : start + _ROUNDED]))
+        bits[start : start + _ROUNDED] = as_array(rows.to(torch.bfloat16))
+    return bits
+
+
+def of_bits(bits: Bits) -> Tensor:
+    """Views bits as bfloat16."""
+    return torch.from_numpy(bits).view(torch.bfloat16)
+
+
+class FeatureStore(ABC):
+    """Features of nodes by global id."""
+
+    width: int  # columns of a row
+    table: Floats | None = None  # [num_nodes, width] where all rows are at hand, for native gathering ahead
+
+    def width_held(self, model: object) -> float:
+        """Counts the numbers in memory of one of `input_rows`, on average."""
+        return self.width
+
+    @abstractmethod
+    def rows(self, ids: Ids) -> Tensor:  # [num_ids] -> [num_ids, width]
+        """Returns the features of nodes, in the worker's type and on its device."""
+
+    def input_rows(self, ids: Ids, model: object) -> Rows:  # [num_ids] -> [num_ids, width]
+        """Returns the rows that a model's first layer reads.
+
+        Sparse, where features are kept so and the model `reads_sparse`.
+
+        Args:
+            ids: [num_ids] nodes.
+            model: The model.
+        """
+        return self.rows(ids)
+
+
+class TableFeatures(FeatureStore):
+    """Rows of one array in memory or of a mapped file."""
+
+    def __init__(self, table: Features, nodes: Ids | None, dtype: torch.dtype, device: torch.device) -> None:
+        """Keeps the array.
+
+        Args:
+            table: [num_rows, width] features, dense or sparse.
+            nodes: [num_rows] ascending global ids of the rows. None: row i is node i.
+            dtype: Type of the rows handed out.
+            device: Device of the rows handed out.
+        """
+        self.width = table.shape[1]
+        if nodes is None and not isinstance(table, SparseFeatures):
+            self.table = table = np.asarray(table)
+        self._last: tuple[Ids, SparseRows] | None = None  # of the last call: training and evaluation ask for the same
+        self._table, self._nodes, self._dtype, self._device = table, nodes, dtype, device
+
+    def width_held(self, model: object) -> float:
+        if not self._gives_sparse(model):
+            return self.width
+        assert isinstance(self._table, SparseFeatures)
+        return 2 * self._table.csr.num_edges / max(len(self._table), 1)  # a value and a column each
+
+    def rows(self, ids: Ids) -> Tensor:
+        return torch.tensor(np.asarray(self._table[self._places(ids)]), dtype=self._dtype, device=self._device)
+
+    def input_rows(self, ids: Ids, model: object) -> Rows:
+        if not self._gives_sparse(model):
+            return self.rows(ids)
+        assert isinstance(self._table, SparseFeatures)
+        if self._last is None or not np.array_equal(self._last[0], ids):
+            self._last = ids, SparseRows.of(self._table[self._places(ids)], self._dtype)
+        return self._last[1]
+
+    def _gives_sparse(self, model: object) -> bool:
+        native = self._device.type == "cpu"  # as products of sparse rows are
+        return native and isinstance(self._table, SparseFeatures) and getattr(model, "reads_sparse", False)
+
+    def _places(self, ids: Ids) -> Ids:
+        return ids if self._nodes is None else self.positions(self._nodes, ids)
+
+    @staticmethod
+    def positions(nodes: Ids, ids: Ids) -> Ids:  # [num_ids]
+        """Finds ids among ascending ids. Raises `UserError` for another one."""
+        positions = np.minimum(np.searchsorted(nodes, ids), max(len(nodes) - 1, 0))
+        if len(ids) and (len(nodes) == 0 or (nodes[positions] != ids).any()):
+            raise UserError("features of nodes that other ranks own are not at hand")
+        return positions

@@ -1,0 +1,229 @@
+"""Rows of nodes that their owners send, each once in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnnkit.comm import Communicator
+from gnnkit.engine.block import ById, LayerValues, inverse_sqrt
+from gnnkit.engine.pool import Pool
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.graph import Floats, Ids
+from gnnkit.partition.shard import Shard
+from gnnkit.remote.cache import Cache
+from gnnkit.remote.disk import DiskFeatures
+from gnnkit.remote.owners import ByOwner, Owners, Sent, as_bytes, swap
+from gnnkit.sampler import gather_rows
+
+Read = tuple[Ids, Floats]  # ascending nodes, and their features
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The rows of a batch that a rank asks for, and those that others ask for here."""
+
+    nodes: Ids  # [num_nodes] int64, distinct
+    own: npt.NDArray[np.bool_]  # [num_nodes] of this rank
+    kept: npt.NDArray[np.bool_]  # [num_nodes] of other ranks, in the cache
+    split: ByOwner  # the others, by owner
+    asked: Sequence[Ids]  # [world_size] nodes of this rank that each rank asks for
+
+    @property
+    def here(self) -> Ids:  # ascending
+        """The distinct nodes of this rank whose rows are read."""
+        return np.unique(np.concatenate([self.nodes[self.own], *self.asked]))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the ids."""
+        return self.nodes.nbytes * 4 + sum(part.nbytes for part in self.asked)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """The rows of some nodes, and the numbers that moved for these."""
+
+    rows: npt.NDArray[Any]  # [num_nodes] records with the fields of `OwnedRows.row`
+    received: Ids  # [world_size] rows from each rank
+    given: Ids  # [world_size] rows to each rank
+    hits: int  # rows of other ranks that the cache held
+
+
+class OwnedRows:
+    """The rows of the owned nodes, for all ranks.
+
+    A row is the features and the label of a node. Where ranks do not read the whole
+    graph, the row also holds the degrees, the number of in-edges, whether there is a
+    loop, and the mean features of the in-edges.
+    """
+
+    def __init__(self, shard: Shard, owners: Owners, *, values: bool, disk: DiskFeatures | None = None) -> None:
+        """Reads the shard.
+
+        Args:
+            shard: The nodes of this rank.
+            owners: The owner of every node.
+            values: Whether rows hold more than features and labels.
+            disk: The features of the shard, where these stay on disk.
+        """
+        self.shard, self.owners, self.disk = shard, owners, disk
+        self.in_edges = shard.num_in_edges  # [num_owned]
+        features, mean = shard.features, shard.mean_edge_features
+        fields: list[tuple[Any, ...]] = [("label", shard.labels.dtype, shard.labels.shape[1:])]
+        if features.shape[1]:
+            fields.append(("features", features.dtype, features.shape[1:]))
+        if values:
+            fields += [(name, np.float64) for name in ("in_degree", "out_degree")]
+            fields += [("in_edges", np.int64), ("looped", np.bool_)]
+        if values and mean is not None and mean.shape[1]:
+            fields.append(("mean_edge_features", mean.dtype, mean.shape[1:]))
+        self.row = np.dtype(fields)
+        self.width = sum(int(np.prod(self.row[name].shape)) for name in self.row.names or ())  # numbers of a row
+
+    def owned(self, nodes: Ids, read: Read | None = None) -> npt.NDArray[Any]:  # [num_nodes] records
+        """Returns rows of nodes that this rank owns.
+
+        Args:
+            nodes: [num_nodes] ids.
+            read: Features that were read from disk, these nodes' among them.
+        """
+        shard, places = self.shard, np.searchsorted(self.shard.owned, nodes)
+        rows = np.empty(len(nodes), self.row)
+        for name in self.row.names or ():
+            if name == "features":
+                rows[name] = self._features(nodes, places, read)
+            elif name == "in_edges":
+                rows[name] = self.in_edges[places]
+            else:
+                values = shard.labels if name == "label" else getattr(shard, name)
+                rows[name] = values[places]
+        return rows
+
+    def _features(self, nodes: Ids, places: Ids, read: Read | None) -> Floats:  # [num_nodes, width]
+        if read is not None:
+            return read[1][np.searchsorted(read[0], nodes)]
+        if self.disk is not None:
+            return self.disk.read(nodes, counted=True)
+        return gather_rows(np.ascontiguousarray(self.shard.features), places)
+
+    def fetch(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Fetched:
+        """Returns rows of nodes of any owners. Collective.
+
+        Two messages to each rank: the nodes that this rank asks for, and the rows of
+        the other's nodes. Nodes of this rank, and rows in the cache, are not asked for.
+
+        Args:
+            nodes: [num_nodes] distinct global ids.
+            cache: Rows of other ranks that this rank keeps.
+            comm: The ranks.
+            sent: Counts the messages. Default: nobody counts.
+        """
+        return self.answer(self.ask(nodes, cache, comm, sent), cache, comm, sent)
+
+    def ask(self, nodes: Ids, cache: Cache, comm: Communicator, sent: Sent | None = None) -> Asked:
+        """Tells the owners which rows this rank needs, the first half of `fetch`."""
+        nodes = nodes.astype(np.int64)
+        own = self.owners.rank_of[nodes] == comm.rank
+        kept = cache.find(nodes) & ~own
+        missing = ~own & ~kept
+        split = self.owners.split(nodes[missing], comm.world_size)
+        asked = [part.view(np.int64) for part in swap(comm, [as_bytes(part) for part in split.parts()], sent)]
+        return Asked(nodes, own, kept, split, asked)
+
+    def answer(
+        self, asked: Asked, cache: Cache, comm: Communicator, sent: Sent | None = None, read: Read | None = None
+    ) -> Fetched:
+        """Sends the rows that others asked for, the second half of `fetch`.
+
+        `read` are the features of `asked.here`, where these were read from disk.
+        """
+        nodes, own, kept = asked.nodes, asked.own, asked.kept
+        missing = ~own & ~kept
+        received = swap(comm, [as_bytes(self.owned(part, read)) for part in asked.asked], sent)
+        rows = np.empty(len(nodes), self.row)
+        rows[own] = self.owned(nodes[own], read)
+        rows[kept] = cache.read(nodes[kept])
+        rows[missing] = asked.split.restored(np.concatenate([part.view(self.row) for part in received]))
+        cache.add(nodes[missing], rows[missing])
+        return Fetched(rows, asked.split.counts, np.array([len(part) for part in asked.asked]), int(kept.sum()))
+
+    def record(self, fetched: Fetched, sent: Sent, tally: Tally, me: int) -> None:
+        """Counts the words of rows, and the bytes of all messages of a batch.
+
+        Args:
+            fetched: The rows of the batch.
+            sent: The messages of the batch.
+            tally: Counts.
+            me: This rank.
+        """
+        away = np.arange(len(fetched.received)) != me
+        tally.record(
+            Exchange("fetch", 0, self.width),
+            me,
+            range(len(away)),
+            (fetched.given * away * self.width).tolist(),
+            (fetched.received * away * self.width).tolist(),
+            sent.num_bytes.tolist(),
+        )
+
+
+class FetchedLayers(LayerValues):
+    """The values of the nodes and edges of one batch, which came with the batch."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        model: object,
+        dtype: torch.dtype,
+        device: torch.device,
+        nodes: tuple[Ids, npt.NDArray[Any]],
+        edges: npt.NDArray[Any],
+        pool: Pool,
+    ) -> None:
+        """Indexes the values.
+
+        Args:
+            shard: Says the sizes of the whole graph.
+            model: Its `self_loops` says whether nodes without a loop get one.
+            dtype: Type of degrees, weights and features of edges.
+            device: Device of the adjacencies.
+            nodes: [num_nodes] global ids, and [num_nodes] records of `OwnedRows`.
+            edges: [num_edges] records of `Frontier` of all edges drawn.
+            pool: The ranks whose rows batch statistics count.
+        """
+        (ids, rows), self.pool = nodes, pool
+        self.num_nodes, self.num_edges, self.dtype, self.device = shard.num_nodes, shard.num_edges, dtype, device
+        self.self_loops = bool(getattr(model, "self_loops", False))
+        loops = (~rows["looped"]).astype(np.float64) if self.self_loops else np.zeros(len(rows))
+        self.gets_loop = ById(ids, ~rows["looped"])
+        self.graph_in_degree = ById(ids, rows["in_degree"])
+        in_degree, out_degree = rows["in_degree"] + loops, rows["out_degree"] + loops
+        self.in_degree, self.out_degree = ById(ids, in_degree), ById(ids, out_degree)
+        self.inverse_sqrt_in_degree = ById(ids, inverse_sqrt(in_degree))
+        self.inverse_sqrt_out_degree = ById(ids, inverse_sqrt(out_degree))
+        self._in_edges = ById(ids, rows["in_edges"])
+        self.weight = _of_edges(edges, "weight", shard.csc.weight)
+        self.edge_features = _of_edges(edges, "features", shard.edge_features)
+        mean = shard.mean_edge_features
+        if mean is not None and mean.shape[1]:
+            mean = rows["mean_edge_features"]
+        elif mean is not None:
+            mean = np.empty((len(rows), 0), mean.dtype)
+        self.mean_edge_features = None if mean is None else ById(ids, mean)
+
+    def num_in_edges(self, nodes: Ids) -> Ids:
+        return self._in_edges[nodes]
+
+
+def _of_edges(edges: npt.NDArray[Any], name: str, held: Floats | None) -> ById | None:
+    """Indexes one field of drawn edges by edge id, where the graph has the field."""
+    if held is None:
+        return None
+    values = edges[name] if name in (edges.dtype.names or ()) else np.empty((len(edges), 0), held.dtype)
+    return ById(edges["id"].astype(np.int64), values)

@@ -1,0 +1,115 @@
+"""Learned input rows of nodes, each with the rank that owns the node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnnkit.comm import Communicator
+from gnnkit.exchange.tally import Exchange, Tally
+from gnnkit.graph import Ids
+from gnnkit.kernels.dropout import derive, uniform
+from gnnkit.partition.shard import Shard
+from gnnkit.remote.features import FeatureStore
+from gnnkit.remote.owners import Owners, as_bytes, swap
+
+_FIRST_ROWS = 7  # purpose of a key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The way of some rows from their owners, and of their gradients back."""
+
+    order: Tensor  # [num_rows] int64 place of each row that comes, by owner
+    received: list[int]  # [world_size] rows from each owner
+    places: Tensor  # [num_given] int64 own rows that go out, by the rank that asked
+    given: list[int]  # [world_size] rows to each rank
+
+
+class LearnedRows(FeatureStore):
+    """Learned rows of all nodes. Every rank holds the rows of the nodes that it owns.
+
+    The first rows follow from seed and global id, so every layout begins alike. A row
+    has numbers of mean 0 and a chosen deviation. All methods that move rows are
+    collective.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        width: int,
+        comm: Communicator,
+        dtype: torch.dtype,
+        seed: int,
+        scale: float | None = None,
+    ) -> None:
+        """Makes the first rows. Collective.
+
+        Args:
+            shard: The nodes that this rank owns.
+            width: Numbers of a row.
+            comm: The ranks.
+            dtype: Type of the rows.
+            seed: Seed of the run.
+            scale: Standard deviation of the numbers. Default: 1 / sqrt(width).
+        """
+        self.width, self._comm, self._owned = width, comm, shard.owned.astype(np.int64)
+        self._owners = Owners.of(shard, comm)
+        ids = torch.from_numpy(self._owned).to(comm.device)
+        bound = 3**0.5 * (width**-0.5 if scale is None else scale)  # of a uniform distribution
+        first = (2 * uniform(ids, width, derive(seed, _FIRST_ROWS)).to(dtype) - 1) * bound
+        self.owned = nn.Parameter(first)  # [num_owned, width]
+
+    def rows(self, ids: Ids) -> Tensor:
+        return self.send(self.ask(ids))
+
+    def ask(self, ids: Ids) -> Asked:
+        """Asks the owners of some nodes for rows. Collective.
+
+        `ids` are [num_rows] distinct global ids.
+        """
+        split = self._owners.split(ids.astype(np.int64), self._comm.world_size)
+        wanted = [part.view(np.int64) for part in swap(self._comm, [as_bytes(part) for part in split.parts()])]
+        places, device = np.searchsorted(self._owned, np.concatenate(wanted)), self.owned.device
+        order, out = torch.from_numpy(split.order).to(device), torch.from_numpy(places).to(device)
+        return Asked(order, split.counts.tolist(), out, [len(part) for part in wanted])
+
+    def send(self, asked: Asked) -> Tensor:  # [num_rows, width]
+        """Returns the current rows that were asked for, in their order. Collective."""
+        came = self._comm.all_to_all(self.owned.detach()[asked.places], asked.given, asked.received)
+        rows = torch.empty_like(came)
+        rows[asked.order] = came
+        return rows
+
+    def collect(self, asked: Asked, gradient: Tensor) -> Tensor:  # sparse [num_owned, width]
+        """Adds up the gradients of own rows, in the order of ranks. Collective.
+
+        Args:
+            asked: The rows that this rank read.
+            gradient: [num_rows, width] their gradient.
+        """
+        came = self._comm.all_to_all(gradient[asked.order], asked.received, asked.given)
+        read, position = torch.unique(asked.places, return_inverse=True)
+        total = came.new_zeros(len(read), self.width)
+        parts = zip(torch.split(came, asked.given), torch.split(position, asked.given), strict=True)
+        for rows, places in parts:
+            total[places] += rows  # one rank asks for a row once
+        return torch.sparse_coo_tensor(read[None], total, self.owned.shape, is_coalesced=True, check_invariants=False)
+
+    def record(self, asked: Asked, tally: Tally) -> None:
+        """Counts the words of rows and of their gradients, and the bytes of both."""
+        size = self.width * self.owned.element_size()
+        received, given = (np.array(counts, np.int64) for counts in (asked.received, asked.given))
+        me, peers = self._comm.rank, range(self._comm.world_size)
+        for out, into, sent in ((given, received, received * 8 + given * size), (received, given, received * size)):
+            tally.record(
+                Exchange("fetch", 0, self.width),
+                me,
+                peers,
+                (out * self.width).tolist(),
+                (into * self.width).tolist(),
+                sent.tolist(),
+            )

@@ -1,0 +1,154 @@
+"""The result of a job, shown as `result.json` and as a table."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gnnkit.errors import UserError
+from gnnkit.result.folder import EPOCHS
+from gnnkit.storage import write_atomically
+
+_NOT_SHOWN = (
+    "per_rank", "why", "stopped", "layouts", "regions", "peers", "summary", "inexact", "supersteps", "rebalanced", "restarted",
+    "words_between", "per_class", "confusion", "command",
+    "main_figure",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result(Mapping[str, Any]):
+    """Figures of one job by name, in the order in which they are shown.
+
+    A figure may be a mapping of figures. Numbers that are not finite are None, as JSON
+    has no others.
+    """
+
+    job: str
+    figures: Mapping[str, Any]
+    summary: str | None = None  # shown instead of the table of all figures
+    run_folder: Path | None = None  # on the leader
+
+    @property
+    def folder(self) -> Path:
+        """The run folder. Raises `UserError` on other ranks than the leader."""
+        if self.run_folder is None:
+            raise UserError("the run folder is the leader's: read the result of rank 0")
+        return self.run_folder
+
+    @property
+    def curves(self) -> Any:
+        """Loss and figures of each epoch, from 1, as a data frame of pandas.
+
+        `result.curves.plot()` draws these. Raises `UserError` for a job that trained
+        nothing, and without pandas.
+        """
+        try:
+            from gnnkit.result.curves import Curves
+        except ImportError as error:
+            raise UserError("result.curves is a data frame: pip install pandas") from error
+        path = self.folder / EPOCHS
+        if not path.is_file():
+            raise UserError(f"job={self.job} trained nothing in epochs: {path} is not there")
+        rows: dict[int, dict[str, Any]] = {}
+        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            figures = {"train_loss": line["train_loss"]} if "train_loss" in line else line.get("figures", {})
+            rows.setdefault(line["epoch"] + 1, {}).update(figures)
+        return Curves.from_dict(rows, orient="index").sort_index().rename_axis("epoch")
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.figures[name]
+        except KeyError:
+            there = f"there are {', '.join(self.figures)}" if self.run_folder else "read the result of rank 0"
+            raise KeyError(f"{name} is no figure of job={self.job} here: {there}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.figures)
+
+    def __len__(self) -> int:
+        return len(self.figures)
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 where a check or a run of the job has failed."""
+        return 0 if self.get("verified", True) and not self.get("failed") else 1
+
+    def with_figure(self, name: str, value: Any) -> Result:
+        """Returns the result with one more figure, at the end."""
+        return replace(self, figures={**self.figures, name: value})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the content of `result.json`."""
+        plain: dict[str, Any] = finite(dict(self.figures))
+        return plain
+
+    def save(self, folder: Path) -> None:
+        """Writes `result.json`, whole or not at all."""
+        write_atomically(folder / "result.json", json.dumps(self.to_dict(), indent=2, allow_nan=False).encode())
+
+    def table(self) -> str:
+        """Returns the summary, or the figures as two columns of text."""
+        if self.summary is not None:
+            return self.summary
+        return "\n".join(f"  {name:<18} {text}" for name, text in self._rows())
+
+    def line(self) -> str:
+        """Returns the figures that are asked for first, in a line."""
+        if self.summary is not None:
+            return self.summary
+        main = self.get("main_figure")
+        figure = main["name"] if isinstance(main, Mapping) else "val_accuracy"
+        test = figure.replace("val_", "test_", 1)
+        names = dict.fromkeys((figure, test, "best_epoch", "train_loss", "epochs", "seconds_total"))
+        return "  ".join(f"{name} {spelt(self[name])}" for name in names if self.get(name) is not None)
+
+    def __repr__(self) -> str:
+        return f"Result(job={self.job!r}, folder={str(self.run_folder)!r})\n{self.table()}"
+
+    def _repr_html_(self) -> str:
+        """Is what a notebook shows: a line, and the figures as a table that opens."""
+        rows = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
+            for name, text in self._rows()
+        )
+        title = escape(f"job={self.job}: {self.line()}")
+        place = "" if self.run_folder is None else f"<div>{escape(str(self.run_folder))}</div>"
+        return f"<details><summary>{title}</summary>{place}<table>{rows}</table></details>"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        """Yields name and text of each figure that is shown."""
+        for name, value in self.figures.items():
+            parts = value.items() if isinstance(value, Mapping) else [("", value)]
+            shown = [f"{key} {spelt(part)}".strip() for key, part in parts if part not in (None, [])]
+            if shown and name not in _NOT_SHOWN:
+                yield name, "  ".join(shown)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that a result depends on."""
+    names = ("gnnkit", "torch", "lightning", "hydra-core", "numpy")
+    return {name: version(name) for name in names} | {"python": platform.python_version()}
+
+
+def spelt(value: Any) -> str:
+    """Spells a figure for a table, with four digits of a fraction."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000 else str(value)
+
+
+def finite(value: Any) -> Any:
+    """Returns plain data for JSON, with None for numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

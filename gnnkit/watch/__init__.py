@@ -1,0 +1,1 @@
+"""The leader watches: what all workers do, step by step, while no step waits."""

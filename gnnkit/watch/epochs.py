@@ -1,0 +1,95 @@
+"""The file `epochs.jsonl`: what all workers did in each epoch, and each evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from gnnkit.result.folder import EPOCHS
+from gnnkit.result.result import finite
+
+if TYPE_CHECKING:
+    from gnnkit.watch.watch import WorkerState
+
+_SUMS = (
+    "rows",
+    "edges",
+    "bytes_sent",
+    "bytes_read",
+    "seconds_wait",
+    "seconds_compute",
+    "seconds_exchange",
+    "seconds_sync",
+)
+
+
+class EpochLog:
+    """Sums over the steps of an epoch, by worker. Each epoch leaves a line."""
+
+    def __init__(self, folder: Path, world_size: int) -> None:
+        """Opens the file.
+
+        Args:
+            folder: The run folder.
+            world_size: Number of workers.
+        """
+        self._lines: TextIO = (folder / EPOCHS).open("a", buffering=1, encoding="utf-8")
+        self._begun = time.monotonic()
+        self._sums = {name: np.zeros(world_size) for name in _SUMS}
+        self._steps = 0
+
+    def add(self, states: Sequence[WorkerState]) -> None:
+        """Adds a step of all workers."""
+        self._steps += 1
+        for state in states:
+            for name, sums in self._sums.items():
+                sums[state.rank] += getattr(state, name)
+
+    def end(self, epoch: int, train_loss: float) -> None:
+        """Writes the line of an epoch, and begins the next.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            train_loss: Mean over the rows of the epoch.
+        """
+        sums = {name: [round(float(value), 6) for value in values] for name, values in self._sums.items()}
+        self._write(epoch, {"steps": self._steps, "train_loss": train_loss, **sums})
+        self._steps = 0
+        for values in self._sums.values():
+            values[:] = 0
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a later start of the ranks goes on with."""
+        sums = {name: values.tolist() for name, values in self._sums.items()}
+        return {"begun": self._begun, "steps": self._steps, "sums": sums, "size": os.path.getsize(self._lines.name)}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on from `state`, on the same host. None: from an empty file."""
+        os.truncate(self._lines.name, 0 if state is None else state["size"])
+        if state is not None:
+            self._begun, self._steps = state["begun"], state["steps"]
+            self._sums = {name: np.array(values) for name, values in state["sums"].items()}
+
+    def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Writes the line of an evaluation.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            figures: The figures of the task by name.
+        """
+        self._write(epoch, {"figures": dict(figures)})
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._lines.close()
+
+    def _write(self, epoch: int, fields: Mapping[str, Any]) -> None:
+        if not self._lines.closed:
+            line = {"epoch": epoch, "clock": round(time.monotonic() - self._begun, 4), **fields}
+            self._lines.write(json.dumps(finite(line)) + "\n")

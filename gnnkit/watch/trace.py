@@ -1,0 +1,160 @@
+"""One trace of all ranks, `trace.json`, in the format of Chrome and ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnkit.comm import Mailbox, PeerLost
+from gnnkit.spans import LIMIT, Span, Spans
+from gnnkit.storage import write_atomically
+from gnnkit.watch.channel import LEADER
+
+TRACE = "trace.json"  # in the run folder
+MOST = 400_000  # spans of all ranks
+STEP, COMPUTE = "step", "compute"
+_BLOCKING = ("exchange", "sync", "wait")  # tracks whose time is no compute
+_ORDER = (STEP, COMPUTE, *_BLOCKING)  # of the tracks, others follow
+_PINGS = 5
+_ASK, _ANSWER, _SPANS = "trace-clock", "trace-answer", "trace-spans"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """The spans of one rank, by the leader's clock."""
+
+    rank: int
+    spans: Sequence[Span]
+    dropped: int
+    offset: float  # seconds that were subtracted from the rank's clock
+
+
+def limit(world_size: int) -> int:
+    """Returns the number of spans that a rank may keep."""
+    return min(LIMIT, MOST // world_size)
+
+
+def gather(own: Spans, mailbox: Mailbox, world_size: int, timeout: float) -> list[Track]:
+    """Brings all ranks' spans to the leader. Other ranks get an empty list. Collective.
+
+    The clocks of ranks of one machine are the same. The clock of another machine is
+    compared in some letters there and back, of which the quickest counts.
+
+    Args:
+        own: The spans of this rank.
+        mailbox: Between the ranks.
+        world_size: Number of ranks.
+        timeout: Seconds to wait for a rank.
+    """
+    if mailbox.rank != LEADER:
+        _send(own, mailbox, timeout)
+        return []
+    found = [Track(LEADER, own.kept, own.dropped, 0.0)]
+    for rank in range(world_size):
+        if rank != LEADER:
+            try:
+                found.append(_receive(rank, mailbox, timeout))
+            except PeerLost:  # the run goes on without the rank, and so does the trace
+                continue
+    return found
+
+
+def _send(own: Spans, mailbox: Mailbox, timeout: float) -> None:
+    for _ in range(_PINGS):
+        mailbox.take(_ASK, src=LEADER, timeout=timeout)
+        mailbox.put(LEADER, _ANSWER, {"clock": time.perf_counter(), "machine": _machine()})
+    names = list(dict.fromkeys((track, name) for track, name, _, _ in own.kept))
+    place = {pair: index for index, pair in enumerate(names)}
+    kinds = torch.tensor([place[track, name] for track, name, _, _ in own.kept], dtype=torch.int64)
+    times = torch.tensor([[begin, end] for _, _, begin, end in own.kept], dtype=torch.float64).reshape(-1, 2)
+    mailbox.put(LEADER, _SPANS, {"names": names, "dropped": own.dropped}, {"kinds": kinds, "times": times})
+
+
+def _receive(rank: int, mailbox: Mailbox, timeout: float) -> Track:
+    answers = []
+    for _ in range(_PINGS):
+        asked = time.perf_counter()
+        mailbox.put(rank, _ASK)
+        fields = mailbox.take(_ANSWER, src=rank, timeout=timeout).fields
+        heard = time.perf_counter()
+        answers.append((heard - asked, fields["clock"] - (asked + heard) / 2))
+    offset = 0.0 if fields["machine"] == _machine() else min(answers)[1]
+    letter = mailbox.take(_SPANS, src=rank, timeout=timeout)
+    kinds, times = letter.tensors["kinds"].tolist(), (letter.tensors["times"] - offset).tolist()
+    names = letter.fields["names"]
+    spans = [(*names[kind], begin, end) for kind, (begin, end) in zip(kinds, times, strict=True)]
+    return Track(rank, spans, letter.fields["dropped"], offset)
+
+
+def _machine() -> str:
+    """Returns a text that is the same for processes with the same clock."""
+    try:
+        return _BOOT.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def save(tracks: Sequence[Track], folder: Path) -> None:
+    """Writes the trace into the run folder."""
+    text = json.dumps(to_chrome(tracks), separators=(",", ":"))
+    write_atomically(folder / TRACE, text.encode())
+
+
+def to_chrome(tracks: Sequence[Track]) -> dict[str, Any]:
+    """Returns plain data, in which ranks are processes and tracks are threads."""
+    begin = min((span[2] for track in tracks for span in track.spans), default=0.0)
+    events = [event for track in tracks for event in _events(track, begin)]
+    offsets = {f"rank {track.rank}": track.offset for track in tracks if track.offset}
+    dropped = {f"rank {track.rank}": track.dropped for track in tracks if track.dropped}
+    other = {"clock_offsets_seconds": offsets, "spans_left_out": dropped}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+
+
+def _events(track: Track, origin: float) -> Iterator[Mapping[str, Any]]:
+    spans = [*track.spans, *computing(track.spans)]
+    names = list(dict.fromkeys([*_ORDER, *sorted({each[0] for each in spans})]))
+    yield _named("process_name", track.rank, 0, f"rank {track.rank}")
+    for number, name in enumerate(names):
+        yield _named("thread_name", track.rank, number, name)
+        yield {"ph": "M", "name": "thread_sort_index", "pid": track.rank, "tid": number, "args": {"sort_index": number}}
+    place = {name: number for number, name in enumerate(names)}
+    for row, name, begin, end in spans:
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": row,
+            "pid": track.rank,
+            "tid": place[row],
+            "ts": round(1e6 * (begin - origin), 1),
+            "dur": round(1e6 * max(end - begin, 0.0), 1),
+        }
+
+
+def _named(kind: str, rank: int, number: int, name: str) -> Mapping[str, Any]:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": number, "args": {"name": name}}
+
+
+def computing(spans: Iterable[Span]) -> Iterator[Span]:
+    """Yields the parts of steps without exchange, synchronisation and waiting."""
+    ordered = sorted(spans, key=lambda span: span[2])
+    blocking = [span for span in ordered if span[0] in _BLOCKING]
+    first = 0
+    for _, name, begin, end in (span for span in ordered if span[0] == STEP):
+        while first < len(blocking) and blocking[first][3] <= begin:
+            first += 1
+        at = begin
+        for index in range(first, len(blocking)):
+            if blocking[index][2] >= end:
+                break
+            if blocking[index][2] > at:
+                yield COMPUTE, name, at, blocking[index][2]
+            at = max(at, blocking[index][3])
+        if at < end:
+            yield COMPUTE, name, at, end

@@ -1,0 +1,319 @@
+"""The leader's view of the workers, step by step."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+
+from gnnkit.partition.quality import max_over_mean
+from gnnkit.result.result import finite
+from gnnkit.watch.epochs import EpochLog
+from gnnkit.watch.rates import Rates, duration
+from gnnkit.watch.stragglers import Stragglers
+
+STATUS_SECONDS = 10.0  # between lines of progress where there is no terminal
+Log = Callable[[Mapping[str, float], int], None]  # (scalars by name, step)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """The work of one worker in one step."""
+
+    rank: int
+    epoch: int
+    step: int  # of the whole run, the first is 1
+    loss: float  # the sum over its rows, divided by `total`
+    total: int  # rows of all ranks, of its own where it steps alone, of several steps where these accumulate
+    rows: int  # of its own that the loss reads
+    synchronised: bool
+    gradient_norm: float  # of its own gradient, before synchronisation
+    seconds_wait: float  # for the batch
+    seconds_compute: float
+    seconds_exchange: float
+    seconds_sync: float
+    edges: int  # that it aggregated over, summed over the layers
+    rows_per_second: float  # output rows
+    memory: int  # peak so far, bytes
+    bytes_sent: int = 0  # to other ranks, in exchanges
+    bytes_read: int = 0  # of features, from disk, ahead of the step
+    seconds_queued: float = 0.0  # of its compute, in which it waited for a processor. 0 where nothing tells
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Where the time of the step went."""
+        return {
+            "wait": self.seconds_wait,
+            "compute": self.seconds_compute,
+            "exchange": self.seconds_exchange,
+            "sync": self.seconds_sync,
+        }
+
+    @property
+    def phase(self) -> str:
+        """Where the step spent most of its time."""
+        return max(self.seconds, key=self.seconds.__getitem__)
+
+
+class Watch:
+    """The states of all workers as these arrive, and the conclusions.
+
+    Writes `workers.jsonl`, a line for each worker and step, `epochs.jsonl`, and
+    scalars. Names stragglers. Measures how even the work of each epoch was, counted in
+    edges. No step waits.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        folder: Path,
+        max_epochs: int,
+        *,
+        quiet: bool,
+        every: int,
+        log: Log,
+        status_seconds: float = STATUS_SECONDS,
+    ) -> None:
+        """Opens the files.
+
+        Args:
+            world_size: Number of workers.
+            folder: The run folder.
+            max_epochs: Epochs of the run, for lines of progress.
+            quiet: No lines of progress, because a display shows progress.
+            every: Steps between the scalars of every worker.
+            log: Writes scalars.
+            status_seconds: Seconds between lines of progress. Default: 10.
+        """
+        self.status_seconds = status_seconds
+        self.world_size, self.max_epochs, self.quiet, self.every, self.log = world_size, max_epochs, quiet, every, log
+        self.states: list[WorkerState] = []  # of the last step that all workers left have done, by rank
+        self.lost: set[int] = set()  # workers that the others have gone on without
+        self.stragglers: dict[str, float] = {}  # times slower than the others, when last named
+        self.train_loss = math.nan  # mean over the rows of the last epoch that has begun
+        self.work_max_over_mean: list[float] = []  # of each epoch, over the ranks: 1 is even
+        self.wait_share = 0.0  # of the run's steps, mean over workers
+        self._waiting: dict[int, dict[int, WorkerState]] = defaultdict(dict)  # by step and rank
+        self._epoch: list[tuple[float, int]] = []  # loss and rows of each step of this epoch
+        self._edges = np.zeros(world_size, np.int64)  # of this epoch, by rank
+        self._seconds = {"wait": 0.0, "all": 0.0}
+        self._slow = Stragglers(world_size)
+        self._relieved = 0  # the step after which work was dealt out anew
+        self._lines: TextIO = (folder / "workers.jsonl").open("a", buffering=1, encoding="utf-8")
+        self._log = EpochLog(folder, world_size)
+        self.rates = Rates()
+        self._first: tuple[float, int] | None = None  # seconds and epoch of the first step
+        self._last_status = -math.inf
+
+    def take(self, state: WorkerState) -> None:
+        """Takes in one state.
+
+        A step counts once the states of all workers that are left are there.
+        """
+        self._waiting[state.step][state.rank] = state
+        self._count(state.step)
+
+    def lose(self, rank: int) -> None:
+        """Goes on without a worker. Waits for no state of the worker any more."""
+        if rank not in self.lost:
+            self.lost.add(rank)
+            after = self.states[0].step if self.states else 0
+            print(f"after step {after}: rank {rank} is lost, the run goes on", file=sys.stderr, flush=True)
+            for step in sorted(self._waiting):
+                self._count(step)
+
+    def lacks(self, step: int) -> bool:
+        """Whether states of a step, or of one before, have not arrived yet."""
+        arrived = self.states[0].step if self.states else 0
+        return not self._lines.closed and arrived < step
+
+    def state(self) -> dict[str, Any]:
+        """Returns what a later start of the ranks goes on with, as plain data."""
+        return {
+            "states": [] if self._lines.closed else [asdict(state) for state in self.states],
+            "size": os.path.getsize(self._lines.name),
+            "log": self._log.state(),
+            "stragglers": self.stragglers,
+            "train_loss": self.train_loss,
+            "work_max_over_mean": self.work_max_over_mean,
+            "epoch": [list(each) for each in self._epoch],
+            "edges": self._edges.tolist(),
+            "seconds": self._seconds,
+            "wait_share": self.wait_share,
+        }
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on from `state`, on the same host. None: from empty files.
+
+        Lines of later steps are taken away.
+        """
+        os.truncate(self._lines.name, 0 if state is None else state["size"])
+        self._log.restore(None if state is None else state["log"])
+        if state is not None:
+            self.states = [WorkerState(**fields) for fields in state["states"]]
+            self.stragglers, self.train_loss = state["stragglers"], state["train_loss"]
+            self.work_max_over_mean, self._seconds = state["work_max_over_mean"], state["seconds"]
+            self.wait_share, self._edges = state["wait_share"], np.array(state["edges"], np.int64)
+            self._epoch = [(loss, rows) for loss, rows in state["epoch"]]
+
+    def _count(self, step: int) -> None:
+        """Counts a step, if no state of a worker that is left is missing."""
+        together = self._waiting[step]
+        if len(together.keys() | self.lost) == self.world_size:
+            del self._waiting[step]
+            self._conclude([together[rank] for rank in sorted(together)])
+
+    @property
+    def pace(self) -> list[float] | None:  # [world_size]
+        """Compute seconds of a step of each worker, while any worker is slow."""
+        return self._slow.pace() if self._slow.slow else None
+
+    @property
+    def slow(self) -> list[int]:
+        """The workers that are slow now, ascending."""
+        return sorted(self._slow.slow)
+
+    def relieve(self, step: int) -> None:
+        """Forgets the times of steps up to this one. Workers have other work now."""
+        self._slow, self._relieved = Stragglers(self.world_size), step
+
+    def finish(self) -> None:
+        """Ends the last epoch and closes the files, the first time."""
+        if self.states and not self._lines.closed:
+            self._end_epoch(self.states[0].step)
+            self._print_status()
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files. A run that is broken off leaves its last epoch open."""
+        self._lines.close()
+        self._log.close()
+
+    def measured(self, epoch: int, figures: Mapping[str, float]) -> None:
+        """Takes in the figures of an evaluation.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            figures: The figures of the task by name.
+        """
+        self._log.measured(epoch, figures)
+
+    @property
+    def status(self) -> str:
+        """How far the run is, how fast, and how long the rest takes at this speed."""
+        if not self.states or self._first is None:
+            return ""
+        begun, first = self._first
+        done = len(self.work_max_over_mean)
+        parts = [
+            f"epoch {self.states[0].epoch + 1}/{self.max_epochs}",
+            f"train_loss {self.train_loss:.4f}",
+            str(self.rates),
+        ]
+        if done:
+            left = (time.monotonic() - begun) / done * max(self.max_epochs - first - done, 0)
+            parts.append(f"{duration(left)} left")
+        return "  ".join(parts)
+
+    @property
+    def balance(self) -> dict[str, float]:
+        """Largest over mean of the ranks' work, as mean and worst of the epochs.
+
+        Empty where no epoch was run.
+        """
+        epochs = self.work_max_over_mean
+        return {"work_mean": statistics.fmean(epochs), "work_worst": max(epochs)} if epochs else {}
+
+    def _conclude(self, states: list[WorkerState]) -> None:
+        step = states[0].step
+        if self._first is None:
+            self._first = (time.monotonic(), states[0].epoch)
+        if self.states and states[0].epoch != self.states[0].epoch:
+            self._end_epoch(self.states[0].step)
+        self.states = states
+        self._log.add(states)
+        self.rates.add(
+            *(
+                sum(counts)
+                for counts in zip(*((s.rows, s.edges, s.bytes_sent, s.bytes_read) for s in states), strict=True)
+            )
+        )
+        for state in states:
+            self._edges[state.rank] += state.edges
+        rows = sum(state.rows for state in states)
+        loss = sum(state.loss * (state.total / max(rows, 1)) for state in states)  # mean over the rows
+        if math.isfinite(loss):  # otherwise the step was left out
+            self._epoch.append((loss, rows))
+            self.train_loss = _mean(self._epoch)
+        for state in states:
+            self._seconds["wait"] += state.seconds_wait
+            self._seconds["all"] += sum(state.seconds.values())
+        self.wait_share = self._seconds["wait"] / max(self._seconds["all"], 1e-9)
+        self._publish(states, step, loss)
+        seconds = {state.rank: state.seconds_compute for state in states}
+        queued = {state.rank: state.seconds_queued for state in states}
+        for straggler in self._slow.observe(step, seconds, queued) if step > self._relieved else ():
+            self.stragglers[f"rank {straggler.rank}"] = round(straggler.factor, 1)
+            print(straggler, file=sys.stderr, flush=True)
+
+    def _end_epoch(self, step: int) -> None:
+        left = [rank for rank in range(self.world_size) if rank not in self.lost]
+        self.work_max_over_mean.append(max_over_mean(self._edges[left]))
+        self.log({"work_max_over_mean": self.work_max_over_mean[-1]}, step - 1)
+        self._log.end(self.states[0].epoch, self.train_loss)
+        self._edges[:], self._epoch = 0, []
+
+    def _publish(self, states: list[WorkerState], step: int, loss: float) -> None:
+        for state in states:
+            line = finite({"time": time.time(), "phase": state.phase} | asdict(state))
+            self._lines.write(json.dumps(line) + "\n")
+        if step % self.every == 0:
+            self.log({"train_loss": loss} | _scalars(states), step - 1)
+        if time.monotonic() - self._last_status > self.status_seconds:
+            self._print_status()
+
+    def _print_status(self) -> None:
+        self._last_status = time.monotonic()
+        if not self.quiet:
+            print(self.status, file=sys.stderr, flush=True)
+
+
+def _scalars(states: list[WorkerState]) -> dict[str, float]:
+    """Returns the curves of a step: of the slowest worker, the largest, or all.
+
+    Curves of each worker would be ten a worker. `workers.jsonl` has these.
+    """
+    slowest = max(states, key=lambda state: sum(state.seconds.values()))
+    return {
+        **{f"seconds/{phase}": seconds for phase, seconds in slowest.seconds.items()},
+        "rows_per_second": sum(state.rows_per_second for state in states),
+        "memory": float(max(state.memory for state in states)),
+    }
+
+
+def _mean(steps: list[tuple[float, int]]) -> float:
+    """Returns the mean of the steps' losses, weighted with their rows."""
+    if len(steps) == 1:
+        return steps[0][0]
+    rows = sum(total for _, total in steps)
+    return math.fsum(loss * total for loss, total in steps) / max(rows, 1)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Returns the peak in bytes: of the GPU's allocator, or of the resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,172 @@
+"""Triton's kernels equal the native ones. `test_kernels.py` runs these tests.
+
+The tests need TRITON_INTERPRET=1 before anything imports Triton: so a process of their
+own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gnnkit.graph import CSC
+from gnnkit.kernels import triton as triton_kernels
+from gnnkit.kernels.aggregate import HeldEdges
+from gnnkit.kernels.sums import EdgeKernels, Factors, NativeKernels, wide
+from gnnkit.kernels.triton import TritonKernels
+
+CPU = torch.device("cpu")
+NUM_DST, NUM_SRC = 9, 13  # few: an interpreted program takes milliseconds
+TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+F64 = torch.float64
+
+
+def held(name: str) -> CSC:
+    """Edges from 13 rows into 9, of which row 3 and the last rows have none."""
+    rng = np.random.default_rng(7)
+    if name == "no edges":
+        return CSC(np.zeros(NUM_DST + 1, np.int64), np.zeros(0, np.int32), num_sources=NUM_SRC)
+    dst = rng.integers(0, NUM_DST - 2, 30)
+    dst[:12] = 5  # a hub
+    dst[dst == 3] = 4
+    src = rng.integers(0, NUM_SRC, 30)
+    src[8:12] = 9  # parallel edges
+    src[16:25] = 11  # a hub of the transpose
+    return CSC.from_edges(src, dst, NUM_DST, num_sources=NUM_SRC)
+
+
+@pytest.fixture(params=["no edges", "some", "in pieces"])
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[EdgeKernels, TritonKernels]:
+    """The native kernels and those of Triton over the same edges, in narrow tiles.
+
+    A result of 18 columns has several tiles along both sides. The last are not full.
+    """
+    monkeypatch.setattr(triton_kernels, "_COLUMNS", 16)
+    if request.param == "in pieces":
+        monkeypatch.setattr(triton_kernels, "LONG", 4)
+    kernels = EdgeKernels.of(held(request.param), CPU), TritonKernels.of_csc(held(request.param), CPU)
+    assert isinstance(kernels[0], NativeKernels)
+    assert isinstance(kernels[1], TritonKernels)
+    assert (kernels[1]._pieces is not None) == (request.param == "in pieces")
+    return kernels
+
+
+def drawn(*shape: int, dtype: torch.dtype = F64) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def close(found: Tensor, expected: Tensor, dtype: torch.dtype = F64) -> None:
+    """Checks numbers that were computed from numbers of a type."""
+    bound = TOLERANCE[dtype]
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=bound, atol=4 * bound)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [(1, F64), (3, torch.bfloat16), (16, torch.float32), (18, torch.float16)],
+)
+def test_sums_by_all_factors(pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype) -> None:
+    native, of_triton = pair
+    for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
+        x, before = drawn(a.num_src, width, dtype=dtype), drawn(a.num_dst, width + 2, dtype=dtype)
+        edge = drawn(a.num_edges, 1, dtype=wide(dtype))
+        source, destination = drawn(a.num_src, dtype=wide(dtype)), drawn(a.num_dst, dtype=wide(dtype))
+        for factors in (Factors(), Factors(edge), Factors(None, source, destination), Factors(edge, None, destination)):
+            exact = Factors(
+                *(v if v is None else v.double() for v in (factors.edge, factors.source, factors.destination))
+            )
+            found = b.sum(x, factors)
+            assert found.dtype == dtype
+            close(found, a.sum(x.double(), exact), dtype)
+        added, expected = before.clone(), before.to(F64, copy=True)
+        b.add_sum(x, factors, added)
+        a.add_sum(x.double(), exact, expected)
+        close(added, expected, dtype)
+        assert torch.equal(added[:, width:], before[:, width:])
+        narrow, expected = before[:, :1].contiguous(), before[:, :1].to(F64, copy=True).contiguous()
+        b.add_sum(x, Factors(edge), narrow)
+        a.add_sum(x.double(), Factors(edge.double()), expected)
+        close(narrow, expected, dtype)
+
+
+@pytest.mark.parametrize(("heads", "of_head"), [(1, 18), (2, 5), (3, 1), (3, 6)])
+def test_heads_have_factors_and_products_of_their_own(
+    pair: tuple[EdgeKernels, TritonKernels], heads: int, of_head: int
+) -> None:
+    native, of_triton = pair
+    weight = drawn(native.num_edges, heads)
+    for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
+        x = drawn(a.num_src, heads, of_head)
+        close(b.sum(x, Factors(weight)), a.sum(x, Factors(weight)))
+        close(b.sum(x), a.sum(x))
+    x, grad = drawn(NUM_SRC, heads, of_head), drawn(NUM_DST, heads, of_head)
+    close(of_triton.edge_dot(x, grad), native.edge_dot(x, grad))
+    half = of_triton.edge_dot(x.bfloat16(), grad.bfloat16())
+    assert half.dtype == torch.float32
+    close(half, native.edge_dot(x.bfloat16(), grad.bfloat16()), torch.float32)
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(1, torch.bfloat16), (18, F64)])
+def test_own_rows_are_added_or_stand_beside(
+    pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype
+) -> None:
+    native, of_triton = pair
+    x, grad = drawn(NUM_SRC, width, dtype=dtype), drawn(NUM_DST, 2 * width, dtype=dtype)
+    edge, destination = drawn(native.num_edges, 1, dtype=wide(dtype)), drawn(NUM_DST, dtype=wide(dtype))
+    close(of_triton.sum(x, Factors(edge), own=0.7), native.sum(x, Factors(edge), own=0.7), dtype)
+    close(of_triton.sum(x.view(NUM_SRC, width, 1), own=-2), native.sum(x.view(NUM_SRC, width, 1), own=-2), dtype)
+    for factors in (Factors(), Factors(edge), Factors(None, None, destination)):
+        close(of_triton.sum_beside(x, factors), native.sum_beside(x, factors), dtype)
+        found = of_triton.transpose().sum_beside_backward(grad, factors.turned)
+        close(found, native.transpose().sum_beside_backward(grad, factors.turned), dtype)
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(1, F64), (3, torch.float16), (18, torch.float32)])
+def test_maxima_are_of_the_first_edge_and_nan_is_the_largest(
+    pair: tuple[EdgeKernels, TritonKernels], width: int, dtype: torch.dtype
+) -> None:
+    native, of_triton = pair
+    for a, b in [(native, of_triton), (native.transpose(), of_triton.transpose())]:
+        x = drawn(a.num_src, width, dtype=dtype).round()  # with ties
+        x[2, 0], x[-4, 0], x[-2, 0], x[-1] = -torch.inf, torch.nan, torch.inf, -torch.inf
+        (best, arg), (expected, same_arg) = b.max(x), a.max(x)
+        torch.testing.assert_close(best, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(arg, same_arg)
+    x, grad = drawn(NUM_SRC, width, dtype=dtype).round(), drawn(NUM_DST, width, dtype=dtype)
+    best, arg = of_triton.max(x)
+    close(of_triton.max_backward(grad, arg), native.max_backward(grad, arg), dtype)
+
+
+def test_the_first_edge_has_the_maximum_of_rows_of_minus_infinity() -> None:
+    kernels = TritonKernels.of_csc(held("some"), CPU)
+    best, arg = kernels.max(torch.full((NUM_SRC, 2), -torch.inf))
+    assert (best == -torch.inf).all()
+    first = torch.where(kernels.indptr.diff() > 0, kernels.indptr[:-1], -1)
+    assert torch.equal(arg, first[:, None].expand(-1, 2).long())
+
+
+def test_results_without_numbers() -> None:
+    for csc in (CSC(np.zeros(1, np.int64), np.zeros(0, np.int32), num_sources=0), held("some")):
+        kernels = TritonKernels.of_csc(csc, CPU)
+        assert kernels.sum(torch.ones(kernels.num_src, 0)).shape == (kernels.num_dst, 0)
+        assert kernels.max(torch.ones(kernels.num_src, 0))[0].shape == (kernels.num_dst, 0)
+        assert kernels.transpose().sum(torch.ones(kernels.num_dst, 2)).shape == (kernels.num_src, 2)
+
+
+def test_attention_by_kernels_of_triton_has_the_gradients_of_the_native_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attention() -> list[Tensor]:
+        edges = HeldEdges(held("some"), CPU)
+        scores, x = drawn(NUM_SRC, 3).requires_grad_(), drawn(NUM_SRC, 3, 5).requires_grad_()
+        by_destination = edges.by_destination
+        of_edges = edges.of_sources.sum(scores)
+        largest = by_destination.kernels.max(of_edges.detach())[0]
+        powers = (of_edges - by_destination.spread(torch.where(largest.isfinite(), largest, 0))).exp()
+        z = edges.weighted_sum(x, powers / by_destination.spread(by_destination.sum(powers)))
+        return [z, *torch.autograd.grad(z.sin().sum(), (scores, x))]
+
+    expected = attention()
+    monkeypatch.setattr(EdgeKernels, "of", TritonKernels.of_csc)
+    for found, same in zip(attention(), expected, strict=True):
+        close(found, same)

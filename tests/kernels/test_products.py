@@ -1,0 +1,154 @@
+"""Products by oneDNN are torch's, in every form, forward and backward."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gnnkit.kernels import products
+from gnnkit.kernels.products import CHUNK, fast_products
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch has no oneDNN")
+FORMS = {
+    "linear": lambda x, w, b: F.linear(x, w.t(), b),
+    "linear without a bias": lambda x, w, b: F.linear(x, w.t()),
+    "addmm": lambda x, w, b: torch.addmm(b, x, w),
+    "matmul": lambda x, w, b: x @ w,
+    "mm": lambda x, w, b: torch.mm(x, w),
+    "by name": lambda x, w, b: F.linear(input=x, weight=w.t(), bias=b),
+}
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Lets any processor ask oneDNN, and lists the shapes of its products."""
+    shapes = []
+    original = products._by_onednn
+
+    def counted(x, turned, bias=None):
+        shapes.append((tuple(x.shape), tuple(turned.shape)))
+        return original(x, turned, bias)
+
+    monkeypatch.setattr(products, "library", lambda: "oneDNN")
+    monkeypatch.setattr(products, "_by_onednn", counted)
+    return shapes
+
+
+def operands(n, f, k, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(n)
+    shapes = ((n, f), (f, k), (k,))
+    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def run(form, given):
+    out = form(*given)
+    used = [each for each in given if each.requires_grad]
+    return [out.detach(), *torch.autograd.grad(out.square().sum(), used, allow_unused=True)]
+
+
+@pytest.mark.parametrize(("f", "k"), [(96, 32), (32, 96)])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_products_and_gradients_are_those_of_torch(computed, form, f, k):
+    given = operands(2 * CHUNK + 17, f, k)
+    expected = run(form, given)
+    with fast_products():
+        found = run(form, given)
+    for got, wanted in zip(found, expected, strict=True):
+        if wanted is not None:
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+    assert bool(computed) == (form is not FORMS["by name"])
+
+
+@pytest.mark.slow
+def test_rows_without_gradient_cost_no_product(computed):
+    x, w, b = operands(CHUNK, 64, 64)
+    with fast_products():
+        torch.addmm(b, x.detach(), w).sum().backward()
+    assert [left[0] for left, _ in computed] == [CHUNK, 64]  # forward, and the weight's gradient
+
+
+def test_second_gradients_are_those_of_torch(computed):
+    x, w, _ = operands(CHUNK, 64, 64)
+
+    def penalty():
+        (rows,) = torch.autograd.grad((x @ w).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(rows.square().sum(), w)[0]
+
+    expected = penalty()
+    with fast_products():
+        torch.testing.assert_close(penalty(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+    assert computed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [operands(CHUNK - 1, 64, 64), operands(CHUNK, 64, 64, torch.float64), operands(CHUNK, 64, 64, torch.bfloat16)],
+    ids=["small", "float64", "bfloat16"],
+)
+def test_torch_computes_what_onednn_would_not_do_better(computed, given):
+    with fast_products():
+        run(FORMS["addmm"], given)
+    assert not computed
+
+
+def test_autocast_and_transforms_see_the_product(computed):
+    x, w, b = operands(4096, 64, 64)
+    with fast_products():
+        with torch.autocast("cpu", torch.bfloat16):
+            assert F.linear(x, w.t(), b).dtype == torch.bfloat16
+        assert torch.vmap(lambda rows: rows @ w)(x[None]).shape == (1, 4096, 64)
+        assert torch.func.grad(lambda weight: (x @ weight).sum())(w).shape == w.shape
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            x @ w[:5]
+        assert (x @ w[:, 0]).shape == (4096,)
+    assert not computed
+
+
+def test_any_number_of_rows_asks_for_few_programs(computed):
+    with fast_products():
+        for n in range(CHUNK, 2 * CHUNK, 500):
+            run(FORMS["addmm"], operands(n, 64, 32))
+    assert set(computed) == {((CHUNK, 64), (32, 64)), ((CHUNK, 32), (64, 32)), ((32, CHUNK), (64, CHUNK))}
+
+
+def test_less_precision_is_left_to_torch(computed):
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with fast_products():
+            run(FORMS["addmm"], operands(CHUNK, 64, 64))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert not computed
+
+
+def test_sparse_matrices_are_left_to_torch(computed):
+    x, w, _ = operands(4096, 64, 64)
+    rows = torch.relu(x - 2)
+    for sparse in (rows.to_sparse_csr(), rows.to_sparse_coo()):
+        with fast_products():
+            torch.testing.assert_close(sparse @ w, rows @ w)
+            computed.clear()
+
+
+@pytest.mark.slow
+def test_modules_of_users_are_served(computed):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    with fast_products():
+        model(torch.randn(4096, 64)).sum().backward()
+    assert len(computed) > 4
+
+
+def test_the_processor_chooses(monkeypatch, tmp_path):
+    def chosen(vendor, capability):
+        path = tmp_path / "cpuinfo"
+        path.write_text(f"vendor_id\t: {vendor}\n")
+        monkeypatch.setattr(products, "_PROCESSOR", path)
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        products.library.cache_clear()
+        return products.library()
+
+    assert chosen("AuthenticAMD", "AVX512") == "oneDNN"
+    assert chosen("AuthenticAMD", "AVX2") == "torch"
+    assert chosen("GenuineIntel", "AVX512") == "torch"
+    monkeypatch.undo()
+    products.library.cache_clear()

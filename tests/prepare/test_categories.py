@@ -1,0 +1,165 @@
+"""Columns of text as columns of 0 and 1, in training and in later data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gnnkit
+from gnnkit.__main__ import main
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph
+from gnnkit.prepare.categories import check
+from gnnkit.prepare.fill import Fill
+from gnnkit.prepare.scale import choose, uneven
+from gnnkit.prepare.trained import Inputs
+from tests.runs import BARE
+
+TOWNS = ["Rome", "Oslo", "Bern"]
+
+
+def table(towns: list[str | None], **more: Any) -> pd.DataFrame:
+    return pd.DataFrame({"id": np.arange(len(towns)), "age": np.arange(len(towns)) % 7 / 7, "town": towns, **more})
+
+
+def graph(towns: list[str | None], **more: Any) -> Graph:
+    nodes = table(towns, **more)
+    return Graph.from_tables(pd.DataFrame({"src": nodes["id"], "dst": nodes["id"][::-1].to_numpy()}), nodes)
+
+
+def kept(towns: list[str | None], text: str = "one_hot") -> Inputs:
+    made = Inputs.of(graph(towns), "features")
+    return Inputs(made.features, None, 0.0, False, category_of=made.category_of, text=text)
+
+
+def test_each_value_of_a_text_is_a_column_in_the_order_of_code_points() -> None:
+    made = graph(["Rome", "Oslo", "Rome", "Bern"])
+    assert made.feature_names == ("age", "town=Bern", "town=Oslo", "town=Rome")
+    assert made.category_of == ("", "town", "town", "town")
+    np.testing.assert_array_equal(made.features[:, 1:], [[0, 0, 1], [0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    assert check(made, "one_hot") == [
+        "features: one column for each value of text (town: 3 values; features.text=one_hot)"
+    ]
+    assert check(graph(TOWNS, town=1.0), "one_hot") == []
+
+
+def test_a_graph_keeps_its_texts_when_it_is_saved_and_renumbered(tmp_path: Path) -> None:
+    made = graph(TOWNS)
+    made.renumber([2, 0, 1]).save(tmp_path / "graph")
+    assert Graph.load(tmp_path / "graph").category_of == made.category_of
+    with pytest.raises(UserError, match="category_of has 1 names for 4 columns"):
+        Graph(made.csc, made.features, made.labels, made.split, category_of=("a",))
+
+
+def test_text_that_tells_nodes_apart_is_refused_with_the_cure() -> None:
+    names = [f"person {number}" for number in range(40)]
+    with pytest.raises(UserError, match=r"column 'name' is text with 40 values for 40 nodes.*dataset.ignore=\[name\]"):
+        check(graph(TOWNS * 13 + ["Rome"], name=names), "one_hot")
+    with pytest.raises(UserError, match=r"features.text=refuse: the columns town hold text: dataset.ignore=\[town\]"):
+        check(graph(TOWNS), "refuse")
+    assert check(graph(names[:10]), "one_hot"), "few values are taken, whatever the number of nodes"
+
+
+def test_later_data_has_the_columns_of_the_run_in_any_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = table(["Oslo", "Paris", "Rome", "Ulm", "Paris"])[["town", "id", "age"]]
+    edges = pd.DataFrame({"src": [0], "dst": [1]})
+    read = kept(TOWNS).read(Graph.from_tables(edges, nodes), tmp_path)
+    assert read.feature_names == ("age", "town=Bern", "town=Oslo", "town=Rome")
+    np.testing.assert_array_equal(read.features[:, 1:], [[0, 1, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]])
+    np.testing.assert_allclose(read.features[:, 0], nodes["age"], rtol=1e-6)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "3 nodes have values of text" in told
+    assert "town=Paris, town=Ulm: all columns of that text are 0 there" in told
+    with pytest.raises(UserError, match=r"3 nodes have values of text .*: features.text=known refuses these"):
+        kept(TOWNS, "known").read(Graph.from_tables(edges, nodes), tmp_path)
+    with pytest.raises(UserError, match="column 'town' holds numbers here, and text where the model of"):
+        kept(TOWNS).read(graph(TOWNS, town=[1.0, 2.0, 3.0]), tmp_path)
+    with pytest.raises(UserError, match="dataset also has color=red"):
+        kept(TOWNS).read(graph(TOWNS, color=["red"] * 3), tmp_path)
+
+
+def test_an_empty_text_is_an_empty_cell(tmp_path: Path) -> None:
+    made = graph(["Rome", None, "Oslo", "Rome", ""])
+    with pytest.raises(UserError, match="2 cells of features are empty, the first in column 'town', row 1: choose"):
+        Fill.of(made, "refuse").apply(made)
+    mean = Fill.of(made, "mean")
+    np.testing.assert_allclose(mean.apply(made).features[1, 1:], [1 / 3, 2 / 3], rtol=1e-6)
+    assert Fill.of(made, "drop").apply(made).category_of == ("",)
+    known = Inputs(["age", "town=Oslo", "town=Rome"], None, 0.0, False, fill=mean, category_of=["", "town", "town"])
+    later = known.read(graph(["Paris", None, "Rome"]), tmp_path)
+    np.testing.assert_allclose(later.features[:, 1:], [[0, 0], [1 / 3, 2 / 3], [0, 1]], rtol=1e-6)
+
+
+def test_columns_of_text_are_not_scaled() -> None:
+    made = graph(["Rome"] * 2000 + ["Oslo"])
+    assert uneven(made, np.arange(2001)) == ""
+    scale, _ = choose(made, "standard")
+    rows = np.asarray(scale.apply(made).features)
+    np.testing.assert_array_equal(rows[:, 1:], np.asarray(made.features)[:, 1:])
+    assert abs(rows[:, 0].mean()) < 1e-4
+
+
+@pytest.mark.parametrize("texts", ["town", [1, 2], {"a": 1}])
+def test_forged_texts_are_refused(texts: Any, tmp_path: Path) -> None:
+    kept(TOWNS).save(tmp_path)
+    plain = json.loads((tmp_path / "inputs.json").read_text())
+    (tmp_path / "inputs.json").write_text(json.dumps({**plain, "category_of": texts}))
+    with pytest.raises(UserError, match=r"inputs\.json"):
+        Inputs.load(tmp_path)
+
+
+def write(folder: Path, towns: list[str], rng: np.random.Generator) -> None:
+    folder.mkdir()
+    nodes = table(towns)  # type: ignore[arg-type]
+    nodes["label"] = [f"of {town}" for town in towns]
+    nodes["split"] = np.array(["train", "val", "test"])[np.arange(len(towns)) // 3 % 3]
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    ends = rng.integers(0, len(towns), (2, 20))
+    pd.DataFrame({"src": ends[0], "dst": ends[1]}).to_csv(folder / "edges.csv", index=False)
+
+
+@pytest.mark.slow
+def test_a_model_of_text_trains_and_predicts_for_new_nodes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    write(tmp_path / "old", TOWNS * 30, rng)
+    write(tmp_path / "new", ["Bern", "Bern", "Rome", "Ulm"], rng)
+    dataset = {"name": "edges", "root": str(tmp_path / "old"), "symmetrize": True}
+    trainer = {"max_epochs": 60, "lr": 0.05}
+    model = {"name": "sage", "dropout": 0.0}
+    keys: dict[str, Any] = {"strategy": "vertex_centric", "comm": "threads", "workers": 2, "model": model}
+    run = gnnkit.train(dataset=dataset, folder=tmp_path / "run", trainer=trainer, **keys, **BARE)
+    assert run["test_accuracy"] > 0.9
+    assert "one column for each value of text (town: 3 values" in capfd.readouterr().out
+    asked = ["job=predict", f"checkpoint={tmp_path / 'run'}", "dataset=edges", f"dataset.root={tmp_path / 'new'}"]
+    assert main([*asked, f"output={tmp_path / 'again'}", "write_format=parquet"]) == 0
+    assert "1 node has values of text" in capfd.readouterr().err
+    classes = pd.read_parquet(tmp_path / "again/predictions.parquet")["class"]
+    assert list(classes[:3]) == ["of Bern", "of Bern", "of Rome"]
+    loaded = gnnkit.load(tmp_path / "run")
+    nodes = pd.read_csv(tmp_path / "new/nodes.csv")[["id", "town", "age"]]
+    called = loaded(Graph.from_tables(pd.read_csv(tmp_path / "new/edges.csv"), nodes).symmetrize())
+    assert called.argmax(1)[:3].tolist() == [0, 0, 2]
+
+
+@pytest.mark.slow
+def test_init_takes_text_without_a_key_and_an_import_refuses_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "old", TOWNS * 30, np.random.default_rng(0))
+    asked = ["dataset=edges", f"dataset.root={tmp_path / 'old'}"]
+    assert main(["job=init", *asked, "output=new", "init.minutes=0"]) == 0
+    assert "text: one_hot" in (tmp_path / "new/experiment/mine.yaml").read_text()
+    quick = ["trainer.max_epochs=2", "comm=threads", "workers=2"]
+    assert main(["--config-dir", "new", "+experiment=mine", *quick, "output=run"]) == 0
+    assert json.loads((tmp_path / "run/inputs.json").read_text())["category_of"] == ["", "town", "town", "town"]
+    capfd.readouterr()
+    assert main(["job=import", *asked, "output=store", "workers=2"]) == 2
+    told = "nodes.csv, column 'town' holds text, which job=import does not read: job=partition dataset=edges does"
+    assert told in capfd.readouterr().err

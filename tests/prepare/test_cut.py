@@ -1,0 +1,111 @@
+"""The leader's plan: why this partition, who exchanges what with whom."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnnkit
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.engine import Engine
+from gnnkit.graph import Graph
+from gnnkit.partition.base import Grid, Partition
+from gnnkit.partition.quality import measure
+from gnnkit.partition.shard import Shard, cut_all
+from gnnkit.plan import choose as planning
+from tests.jobs.test_train import small_graph
+from tests.runs import BARE
+
+WIDTH = 6
+
+
+def received(shards: list[Shard], comm: Communicator) -> tuple[dict[int, dict[str, int]], dict[int, int]]:
+    """By peer: words received in one aggregation, forward, and messages sent."""
+    engine = Engine(shards[comm.rank], comm, torch.float64)
+    engine.sum(torch.ones(len(shards[comm.rank].owned), WIDTH, dtype=torch.float64), 0)
+    words: dict[int, dict[str, int]] = {}
+    messages: dict[int, int] = {}
+    for (_, step, peer), number in engine.tally.words.items():
+        words.setdefault(peer, {})[step] = number
+    for (_, _, peer), number in engine.tally.messages.items():
+        messages[peer] = messages.get(peer, 0) + number
+    return words, messages
+
+
+def expected_words(pair: dict[str, int], columns: list[int]) -> dict[str, int]:
+    mine, theirs = columns[pair["rank"] % len(columns)], columns[pair["peer"] % len(columns)]
+    words = {
+        "gather": pair["gather_rows"] * mine,
+        "reduce": pair["reduce_rows"] * mine,
+        "slice": pair["slice_rows"] * mine + pair["unslice_rows"] * theirs,
+    }
+    return {step: number for step, number in words.items() if number}
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 1), (2, 2, 1), (1, 3, 1), (2, 2, 2), (1, 1, 4), (3, 1, 2)], ids=str)
+def test_the_table_of_pairs_is_what_ranks_exchange(shape: tuple[int, int, int]) -> None:
+    graph, grid = small_graph(), Grid(*shape)
+    owner = np.random.default_rng(1).integers(0, grid.world_size, graph.num_nodes).astype(np.int32)
+    partition = Partition(owner, None, grid)
+    pairs = measure(graph, partition).to_dict()["peers"]
+    results = Threads.run(functools.partial(received, list(cut_all(graph, partition))), grid.world_size)
+    columns = [len(part) for part in np.array_split(np.arange(WIDTH), grid.slices)]
+    expected = {(pair["rank"], pair["peer"]): expected_words(pair, columns) for pair in pairs}
+    assert {(rank, peer): w for rank, (words, _) in enumerate(results) for peer, w in words.items()} == expected
+    sent = {(peer, rank): count for rank, (_, messages) in enumerate(results) for peer, count in messages.items()}
+    assert sent == {(pair["rank"], pair["peer"]): pair["messages"] for pair in pairs}
+
+
+def train(folder: Path, graph: Graph, **keys: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": 1, "checkpoint": False}
+    chosen = {"workers": 6, "threads": 1, "comm": "threads", "trainer": trainer, **BARE, **keys}
+    return gnnkit.train(graph, strategy="vertex_centric", folder=folder, **chosen)
+
+
+def ring(num_nodes: int = 60) -> Graph:
+    nodes = np.arange(num_nodes)
+    features, labels = np.eye(3)[nodes % 3], nodes % 3
+    return Graph.from_edges(
+        nodes, (nodes + 1) % num_nodes, num_nodes, features=features, labels=labels, split=1 + nodes % 3
+    )
+
+
+@pytest.mark.slow
+def test_on_a_ring_every_worker_reads_one_row_of_the_one_before_it_and_no_layout_has_fewer(tmp_path: Path) -> None:
+    result = train(tmp_path / "run", ring(), partition="1d")
+    coordination = json.loads((tmp_path / "run/coordination.json").read_text())
+    nothing = {"reduce_rows": 0, "slice_rows": 0, "unslice_rows": 0, "messages": 1}
+    assert coordination["peers"] == [
+        {"rank": rank, "peer": (rank - 1) % 6, "gather_rows": 1, **nothing} for rank in range(6)
+    ]
+    assert [region["edges"] for region in coordination["regions"]] == [10] * 6
+    decision = coordination["decision"]
+    assert decision["why"] == result["why"]
+    assert decision["why"].startswith(
+        "partition.grid=1d: the busiest rank receives 1.0 words per feature column and aggregation; "
+    )
+    assert "no other layout has fewer" in decision["why"]
+    assert decision["layouts"]["chosen"] == decision["layouts"]["1d"]
+    for name, figures in decision["layouts"].items():
+        assert np.prod(figures["grid"]) == 6, name
+        assert min(figures["balance"].values()) >= 1
+
+
+@pytest.mark.slow
+def test_a_layout_that_moves_more_than_another_is_told_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = train(tmp_path / "run", ring(), partition="2d")
+    assert "partition.grid=1d has fewest (1d 1.0, " in result["why"]
+    assert result["why"] in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_large_graphs_are_not_cut_in_other_ways_to_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "COMPARED_EDGES", 10)
+    assert train(tmp_path / "run", ring())["why"].endswith("job=plan compares it with other layouts")

@@ -1,0 +1,171 @@
+"""Columns of any scale train alike, and new data is scaled as the data that trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gnnkit
+from gnnkit.errors import UserError
+from gnnkit.graph import Graph, SparseFeatures, Split
+from gnnkit.prepare.scale import choose, uneven
+from gnnkit.prepare.trained import Inputs
+from tests.runs import BARE, within_process
+
+SCALES = np.array([3e-3, 1.0, 40.0, 5e6])
+
+
+def table(scales: np.ndarray | float = SCALES, *, noise: float = 1.0) -> Graph:
+    """Three classes that the first column, the smallest, tells best."""
+    rng = np.random.default_rng(1)
+    labels = np.arange(120) % 3
+    src, dst = rng.integers(0, 120, (2, 700))
+    stays = (labels[src] == labels[dst]) | (rng.random(700) < 0.1)
+    features = noise * rng.normal(size=(120, 4))
+    features[:, 0] += 3 * labels
+    split = 1 + np.arange(120) // 3 % 3
+    return Graph.from_edges(
+        src[stays], dst[stays], 120, features=features * scales + scales, labels=labels, split=split
+    )
+
+
+def test_mean_and_deviation_are_those_of_the_rows_that_train() -> None:
+    graph = table()
+    scale, why = choose(graph, "standard")
+    trains = graph.split == Split.TRAIN
+    rows = np.asarray(scale.apply(graph).features)
+    np.testing.assert_allclose(rows[trains].mean(0), 0, atol=1e-9)
+    np.testing.assert_allclose(rows[trains].std(0), 1, atol=1e-9)
+    assert abs(rows[~trains].mean()) > 1e-6
+    assert why == "features: standardised by 42 nodes that train (features.scale=standard)"
+
+
+def test_a_constant_column_becomes_zero() -> None:
+    graph = table()
+    features = np.column_stack([np.asarray(graph.features), np.full(120, 7.0)])
+    constant = replace(graph, features=features)
+    assert (np.asarray(choose(constant, "standard")[0].apply(constant).features)[:, 4] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (np.asarray(table().features), "columns have standard deviations of 0.00"),
+        (np.asarray(table(1.0).features), ""),
+        (np.asarray(table(9.0).features), "columns have standard deviations of"),
+        (np.repeat(np.eye(100), 2, 0), ""),
+        (SparseFeatures.of(np.asarray(table().features)), ""),
+        (np.ones((5, 3)), ""),
+        (np.empty((5, 0)), ""),
+    ],
+    ids=["table", "even", "large", "words", "sparse", "constant", "none"],
+)
+def test_only_uneven_dense_columns_are_scaled_without_being_asked(features: Any, expected: str) -> None:
+    none = np.empty(0, np.int64)
+    graph = Graph.from_edges(none, none, len(features), features=features)
+    assert uneven(graph, np.arange(len(features))).startswith(expected)
+    assert (uneven(graph, np.arange(len(features))) == "") == (expected == "")
+
+
+def test_auto_says_what_it_does_and_leaves_even_columns_to_the_bit() -> None:
+    scale, why = choose(table(), "auto")
+    assert (scale.kind, why.startswith("features: standardised by 42 nodes that train (columns have")) == (
+        "standard",
+        True,
+    )
+    even = table(1.0)
+    scale, why = choose(even, "auto")
+    assert (why, scale.apply(even)) == ("", even)
+
+
+def test_rows_may_be_scaled_instead() -> None:
+    rows = np.asarray(choose(table(), "row")[0].apply(table()).features)
+    np.testing.assert_allclose(np.abs(rows).sum(1), 1)
+
+
+def test_sparse_rows_are_not_made_dense_unasked() -> None:
+    sparse = replace(table(), features=SparseFeatures.of(table().features))
+    assert choose(sparse, "auto")[0].kind == "none"
+    with pytest.raises(UserError, match=r"^features.scale=standard: features without zeros .* choose row or none"):
+        choose(sparse, "standard")[0].apply(sparse)
+
+
+@pytest.mark.parametrize("scale", [{"kind": "standard"}, {"kind": "none", "mean": [1.0], "deviation": [1.0]},
+                                   {"kind": "standard", "mean": ["a"], "deviation": [1.0]}, {"kind": "log"}, 3], ids=str)  # fmt: skip
+def test_a_forged_scale_is_refused(scale: Any, tmp_path: Path) -> None:
+    Inputs.of(table(), "features").save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "scale": scale}))
+    with pytest.raises(UserError):
+        Inputs.load(tmp_path)
+
+
+def run(graph: Graph, folder: Path, **keys: Any) -> Mapping[str, Any]:
+    keys = {"trainer": {"max_epochs": 30, "lr": 0.02}, "strategy": "vertex_centric", **keys}
+    with within_process():
+        return gnnkit.train(graph, folder=folder, workers=2, threads=1, comm="threads", **BARE, **keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["vertex_centric", "individual_sample"])
+def test_a_table_of_any_scale_trains_as_an_even_one(
+    strategy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    raw = run(table(), tmp_path / "raw", strategy=strategy)
+    assert "features: standardised by 42 nodes that train" in "".join(capfd.readouterr())
+    even = run(table(1.0), tmp_path / "even", strategy=strategy, overrides=["features.scale=standard"])
+    assert raw["test_accuracy"] == even["test_accuracy"] > 0.8
+    left = run(table(), tmp_path / "left", strategy=strategy, overrides=["features.scale=none"])
+    assert left["test_accuracy"] < 0.6
+
+
+@pytest.mark.slow
+def test_new_data_is_scaled_by_the_numbers_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph = table()
+    run(graph, tmp_path / "run")
+    some = np.arange(120) < 40  # of which mean and deviation are others
+    new = replace(graph, split=np.where(some, Split.TEST, 0).astype(np.int8))
+    keys = {"workers": 2, "threads": 1, "comm": "threads"}
+    with within_process():
+        whole = gnnkit.predict(tmp_path / "run", graph, folder=tmp_path / "whole", **keys)
+        shifted = gnnkit.predict(
+            tmp_path / "run", replace(new, features=graph.features + 0), folder=tmp_path / "new", **keys
+        )
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "whole/predictions.npy"), np.load(tmp_path / "new/predictions.npy")
+    )
+    assert whole["checkpoint"] == shifted["checkpoint"]
+    capfd.readouterr()
+    gnnkit.load(tmp_path / "run")
+    assert "reads scaled features (features.scale=standard)" in capfd.readouterr().err
+    with pytest.raises(UserError, match=r"features.scale cannot be changed for checkpoint="):
+        gnnkit.predict(tmp_path / "run", graph, overrides=["features.scale=none"], folder=tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_the_scale(tmp_path: Path) -> None:
+    keys = {"strategy": "vertex_centric"}
+    whole = run(table(), tmp_path / "whole", **keys, trainer={"max_epochs": 6})
+    run(table(), tmp_path / "half", **keys, trainer={"max_epochs": 3})
+    resume = str(tmp_path / "half/checkpoints/last.json")
+    rest = run(table(), tmp_path / "rest", **keys, trainer={"max_epochs": 6, "resume": resume})
+    assert rest["train_loss"] == whole["train_loss"]
+    with pytest.raises(UserError, match=r"features\.scale"):
+        run(
+            table(),
+            tmp_path / "o",
+            **keys,
+            trainer={"max_epochs": 6, "resume": resume},
+            overrides=["features.scale=none"],
+        )
+
+
+def test_nothing_is_scaled_where_there_are_no_features(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^features.scale=standard must be auto: only inputs=features reads the key"):
+        run(table(), tmp_path / "run", overrides=["inputs=degree", "features.scale=standard"])

@@ -1,0 +1,85 @@
+"""Rows that a rank keeps, and the estimates by which rows are chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gnnkit.comm import Communicator
+from gnnkit.comm.threads import Threads
+from gnnkit.graph import Floats, Ids
+from gnnkit.remote.cache import Cache
+from gnnkit.remote.owners import Owners
+from gnnkit.remote.source_sums import SourceSums
+from tests.remote.test_frontier import GRAPH, PARTITIONS, shards
+
+ROW = np.dtype([("label", np.int64)])
+
+
+def rows(nodes: Ids) -> np.ndarray:
+    made = np.empty(len(nodes), ROW)
+    made["label"] = nodes * 10
+    return made
+
+
+def read(cache: Cache, *nodes: int) -> list[int]:
+    """Reads a batch as `OwnedRows.fetch` does. Returns the nodes that were missing."""
+    wanted = np.array(nodes)
+    here = cache.find(wanted)
+    assert cache.read(wanted[here])["label"].tolist() == (wanted[here] * 10).tolist()
+    cache.add(wanted[~here], rows(wanted[~here]))
+    return wanted[~here].tolist()
+
+
+def test_the_rows_read_last_stay() -> None:
+    cache = Cache(3, ROW, keeps_latest=True)
+    assert read(cache, 7, 2) == [7, 2]
+    assert read(cache, 5) == [5]
+    assert read(cache, 2, 9) == [9], "7 was read longest ago"
+    assert cache.ids.tolist() == [2, 5, 9]
+    assert read(cache, 1, 2, 3, 4) == [1, 3, 4], "2 was there before the batch"
+    assert len(cache.ids) == 3
+
+
+def test_rows_that_were_filled_in_stay_until_others_are() -> None:
+    cache = Cache(2, ROW)
+    assert read(cache, 4) == [4]
+    cache.fill(np.array([8, 3]), rows(np.array([8, 3])))
+    assert read(cache, 3, 4, 8) == [4]
+    assert read(cache, 4) == [4]
+    cache.fill(np.array([4]), rows(np.array([4])))
+    assert read(cache, 3, 4) == [3]
+    assert read(Cache(0, ROW, keeps_latest=True), 1) == [1]
+
+
+def inclusion(fanouts: list[int], first: Floats) -> Floats:
+    """The definition, in loops over nodes and edges."""
+    csc, absent, reached = GRAPH.csc, 1 - first, first
+    for fanout in fanouts:
+        missed = np.ones(GRAPH.num_nodes)
+        for node in range(GRAPH.num_nodes):
+            sources = csc.indices[csc.indptr[node] : csc.indptr[node + 1]]
+            for source in sources:
+                drawn = 1 if fanout < 0 else min(1, fanout / len(sources))
+                missed[source] *= 1 - drawn * reached[node]
+        reached = 1 - missed
+        absent = absent * missed
+    return 1 - absent
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_probabilities_and_out_edges_are_those_of_the_whole_graph(partition: str) -> None:
+    first = np.random.default_rng(0).random(GRAPH.num_nodes) * 0.3
+    expected = inclusion([2, -1], first)
+    degree = np.bincount(GRAPH.csc.indices, minlength=GRAPH.num_nodes)
+    for ranks in (1, 3):
+        cut = shards(ranks, partition)
+
+        def work(comm: Communicator) -> None:
+            shard = cut[comm.rank]  # noqa: B023
+            sums = SourceSums(shard, Owners.of(shard, comm), comm)
+            np.testing.assert_array_equal(sums.out_edges(), degree[shard.owned])
+            np.testing.assert_array_equal(sums.spread(sums.out_edges()), degree[shard.sources])
+            np.testing.assert_allclose(sums.inclusion([2, -1], first[shard.owned]), expected[shard.owned], rtol=1e-9)
+
+        Threads.run(work, ranks, timeout=20)
