@@ -55,6 +55,7 @@ class Prepared:
     reads: Reads = "shard"  # of a store
     dense: bool = False  # of a store: whether ranks read features with their zeros
     num_nodes: int = 0
+    num_edges: int = 0
     num_classes: int = 0  # as `Graph.num_classes`
     place: str = "mapped"  # of the rows of features: memory, mapped or disk
     cache: int = 0  # bytes of rows that each rank keeps, where rows stay on disk
@@ -319,7 +320,7 @@ def _prepared(
     """
     grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    counts = {"num_nodes": graph.num_nodes, "num_classes": graph.num_classes}
+    counts = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_classes": graph.num_classes}
     return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, **counts)
 
 

@@ -14,13 +14,14 @@ from gnnkit.store.parts import GRAPH
 if TYPE_CHECKING:
     from gnnkit.store.parts import Parts
 
-BASE = 500 << 20  # bytes of a process without data: the program, and the buffers of a step
-_RANK = 40 << 20  # bytes of the batches at hand of each further rank of a process
+BASE = 400 << 20  # bytes of a process without data: the program
+_RANK = 50 << 20  # bytes of the batches at hand of a rank
 _PER_NODE = 6  # bytes of a process for each node: which nodes train, and tables of the system for mapped files
 # Bytes of a cache beside its rows, for each row that is kept: slots, their places, and
 # the batches that read these next.
 _PER_ROW = 52
 _AHEAD = 8  # one part of so many of the cache is the memory of the batches drawn ahead
+_PER_EDGE = 1100  # bytes of an in-edge in a chunk of an evaluation, and of the row that it brings
 _WRITTEN = 64  # bytes of the leader for each node, where rows of all nodes are written
 
 
@@ -61,26 +62,25 @@ def _programs(asked: Preparation, found: Prepared) -> int:
     """Returns the bytes that the processes of this host take, without cached rows."""
     settings, ranks = asked.settings, asked.settings.workers_here
     processes, nodes = min(settings.processes or ranks, ranks), found.num_nodes
-    written = 0
-    if (
-        settings.write and asked.needs.shares_all
-    ):  # the outputs of all nodes, in float64 at most, and the leader's copies
-        written = nodes * (8 * max(found.num_classes, 1) * ranks // settings.workers + _WRITTEN)
-    return processes * (BASE + _PER_NODE * nodes) + (ranks - processes) * _RANK + written
+    own = processes * (BASE + _PER_NODE * nodes) + ranks * _RANK
+    if not asked.needs.shares_all:
+        return own
+    chunk = min(settings.trainer.evaluation_memory * 2**20, found.num_edges * _PER_EDGE / settings.workers)
+    written = nodes * (4 * max(found.num_classes, 1) * ranks // settings.workers + _WRITTEN) if settings.write else 0
+    return own + int(ranks * chunk) + written
 
 
 def _too_little(asked: Preparation, programs: int, free: float) -> str:
     """Says what a run needs, and what needs less."""
     settings, ranks = asked.settings, asked.settings.workers_here
     processes, cures = min(settings.processes or ranks, ranks), []
+    if asked.needs.shares_all:
+        cures = ["a smaller trainer.evaluation_memory", *(["write=[]"] if settings.write else [])]
     if processes > 1:
         cures.append(f"fewer processes (workers=1 parts={settings.workers})")
-    if settings.write and asked.needs.shares_all:
-        cures.append("write=[]")
-    told = " or ".join(cures) or "a machine with more memory"
     return (
-        f"workers={ranks}: {processes} processes need {_spelt(programs)} of memory without any features, and "
-        f"{_spelt(free)} is free: use {told}"
+        f"workers={processes}: the processes of this host need {_spelt(programs)} of memory beside features, and "
+        f"{_spelt(free)} is free: use {', or '.join([*cures, 'a machine with more'])}"
     )
 
 
