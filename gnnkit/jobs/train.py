@@ -15,6 +15,7 @@ from torch import nn
 from gnnkit.comm import Communicator, Mailbox
 from gnnkit.errors import UserError
 from gnnkit.evaluation import by_node
+from gnnkit.graph import SPLITS
 from gnnkit.jobs import callbacks, figures, lost, outputs, rows, weights
 from gnnkit.jobs.outputs import Scores
 from gnnkit.jobs.rank_job import RankJob, with_servers
@@ -25,7 +26,7 @@ from gnnkit.launch.phases import phase
 from gnnkit.spans import Spans, record, stop
 from gnnkit.strategy import ExecutionStrategy, Worker
 from gnnkit.sync import GradientSync, drift
-from gnnkit.task import NodeTask
+from gnnkit.task import NodeTask, Task
 from gnnkit.training import hooks, resume
 from gnnkit.training.ddp import SyncMeter
 from gnnkit.training.display import Display
@@ -158,7 +159,9 @@ def make_module(
         model,
         strategy,
         worker,
-        lost.evaluation(job, worker, model, scratch, None if embedding is None else embedding.rows),
+        lost.evaluation(
+            job, worker, model, scratch, None if embedding is None else embedding.rows, _measured_splits(task)
+        ),
         task=task,
         embedding=embedding,
         optimizer=settings.trainer.optimizer,
@@ -171,6 +174,11 @@ def make_module(
     )
     _check(job, module)
     return module
+
+
+def _measured_splits(task: Task) -> Sequence[str] | None:
+    """Names the splits whose nodes a task measures. None: it reads all nodes."""
+    return tuple(SPLITS) if isinstance(task, NodeTask) else None
 
 
 def _check(job: RankJob, module: TrainingModule) -> None:
@@ -192,7 +200,9 @@ def _check(job: RankJob, module: TrainingModule) -> None:
 def _write(job: RankJob, module: TrainingModule) -> Scores:
     """Writes what the model says of all nodes. Collective."""
     worker, learned = module.worker, module.learned  # with other nodes, where these have moved
-    make = functools.partial(lost.evaluation, job, worker, scratch=rows.scratch(job, worker.comm), learned=learned)
+    splits = None if job.settings.write else _measured_splits(module.task)
+    shared = {"scratch": rows.scratch(job, worker.comm), "learned": learned, "splits": splits}
+    make = functools.partial(lost.evaluation, job, worker, **shared)
     scores = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
     if learned is not None:
         rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))
