@@ -220,12 +220,18 @@ def _is_ours(folder: Path) -> bool:
     return folder.is_dir() and ((folder / META).is_file() or not any(folder.iterdir()))
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file. At any time, the file has the old content or the new."""
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+    """Replaces a file. At any time, the file has the old content or the new.
+
+    Args:
+        path: The file.
+        *content: The new content, in pieces.
+    """
     temporary = _beside(path)
     try:
         with _synced(temporary) as file:
-            file.write(content)
+            for piece in content:
+                file.write(piece)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
