@@ -186,7 +186,7 @@ def left_out(guard: Guard, worker: Worker) -> dict[str, int]:
 def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[str, Any]:
     """Says whether several ranks train the same as one, and lists why not.
 
-    Prints the reasons that lie in the model.
+    Prints the reasons that lie in the model, and what the strategy says that it costs.
 
     Args:
         job: The job.
@@ -197,6 +197,8 @@ def exactness(job: RankJob, module: TrainingModule, sync: GradientSync) -> dict[
     if worker.comm.world_size > 1:
         if module.strategy.on_one_rank(worker.comm.world_size, worker.sampler) is None:
             reasons.append(f"strategy={job.settings.strategy.name}: its steps depend on the number of workers")
+        if costs := module.strategy.costs():
+            print(costs, file=sys.stderr, flush=True)
         if not sync.exact:
             reasons.append(f"sync={job.settings.sync.name}: its steps are not those of the exact gradient")
         for reason in job.inexact(worker):
