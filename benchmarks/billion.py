@@ -36,7 +36,7 @@ CHUNK = 20_000_000  # edges that are drawn at once
 ROWS = 1 << 20  # of features that are drawn at once
 GROUPS = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")  # by version
 LIMITS = {"memory.limit_in_bytes", "memory.max"}
-BATCH, WORKERS, CLASSES = 512, 2, 16
+BATCH, WORKERS, CLASSES = 64, 2, 16
 SEEDS = 100 * BATCH * 8  # of 100 steps of 8 parts
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     print(f"drawn in {time.monotonic() - begun:.0f} s: {size(tables) / 1e9:.1f} GB", flush=True)
     reads = ["strategy=individual_sample", f"strategy.batch_size={BATCH}", "parts=8"]
     imported = ["job=import", "dataset=edges", f"dataset.root={tables}", f"memory={asked.memory}", *reads[:1]]
-    shares = [SEEDS / asked.nodes, SEEDS / asked.nodes / 10, SEEDS / asked.nodes / 10]  # train, validate, test
+    shares = [SEEDS / asked.nodes, SEEDS / asked.nodes / 100, SEEDS / asked.nodes / 100]  # train, validate, test
     imported.append(f"dataset.split=[{','.join(f'{share:.6f}' for share in shares)}]")
     seconds = timed("import", [*imported, "workers=8", f"output={store}"], limit)
     print(
@@ -66,7 +66,8 @@ def main() -> None:
         flush=True,
     )
     trained = [*reads, f"workers={WORKERS}", "dataset=store", f"dataset.root={store}", "features.place=disk"]
-    trained += ["features.cache=200MB", "sampler.fanouts=[10,5]", "trainer.max_epochs=1", "cache=false"]
+    trained += ["sampler.fanouts=[10,5]", "trainer.max_epochs=1", "cache=false", "write=[]"]
+    trained += ["trainer.evaluation_memory=128"]  # of each of 8 parts
     timed("plan", ["job=plan", *trained, f"output={folder / 'plan'}"], limit)
     timed("train", [*trained, f"output={folder / 'run'}"], limit)
     found = json.loads((folder / "run" / "result.json").read_text())

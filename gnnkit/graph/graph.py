@@ -500,14 +500,14 @@ class Graph:
         arrays, meta = load_arrays(folder)
         graph, indptr = cls.__new__(cls), arrays["indptr"]
         csc = CSC.trusted(indptr, arrays["indices"], arrays.get("weight"), len(indptr) - 1)
-        rest = {each.name: arrays.get(each.name) for each in fields(cls)} | _names(meta)
+        rest: dict[str, Any] = {each.name: arrays.get(each.name) for each in fields(cls)}
+        rest |= {**_names(meta), "csc": csc, "node_types": node_types_of(meta.get("node_types"), len(indptr) - 1)}
         if features:
             rest["features"] = read_features(arrays)
         else:
             rest |= dict.fromkeys(("feature_names", "category_of", "missing"))
             rest["features"] = np.empty((len(indptr) - 1, 0), np.float32)
-        rest["node_types"] = node_types_of(meta.get("node_types"), len(indptr) - 1)
-        set_fields(graph, **{**rest, "csc": csc})
+        set_fields(graph, **rest)
         return graph
 
     def save(self, folder: str | Path) -> None:

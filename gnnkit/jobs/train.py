@@ -203,9 +203,8 @@ def _check(job: RankJob, module: TrainingModule) -> None:
 def _write(job: RankJob, module: TrainingModule) -> Scores:
     """Writes what the model says of all nodes. Collective."""
     worker, learned = module.worker, module.learned  # with other nodes, where these have moved
-    splits = None if job.settings.write else _measured_splits(module.task)
-    shared = {"scratch": rows.scratch(job, worker.comm), "learned": learned, "splits": splits}
-    make = functools.partial(lost.evaluation, job, worker, **shared)
+    splits, scratch = None if job.settings.write else _measured_splits(module.task), rows.scratch(job, worker.comm)
+    make = functools.partial(lost.evaluation, job, worker, scratch=scratch, learned=learned, splits=splits)
     scores = outputs.write(job, module.task, module.model, make, job.prepared.class_names)
     if learned is not None:
         rows.write_rows(job.folder / rows.EMBEDDING, by_node(learned.owned.detach(), worker))

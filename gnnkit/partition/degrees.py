@@ -67,6 +67,11 @@ class Degrees:
         return self._array("looped", lambda: looped(self._graph))[nodes]
 
     @property
+    def made(self) -> list[str]:
+        """The names of the arrays that are at hand."""
+        return list(self._arrays)
+
+    @property
     def _graph(self) -> CSC:
         csc = self._csc()
         assert csc is not None

@@ -320,8 +320,8 @@ def _prepared(
     """
     grid, peers = shape(partition.grid), neighbours(graph, partition)
     names = None if graph.class_names is None else list(graph.class_names)
-    counts = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_classes": graph.num_classes}
-    return Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers, **counts)
+    found = Prepared(grid, balance, why, "\n".join(lines), fingerprint(graph), names, peers)
+    return replace(found, num_nodes=graph.num_nodes, num_edges=graph.num_edges, num_classes=graph.num_classes)
 
 
 def coordination(quality: Quality, decision: Decision) -> dict[str, Any]:

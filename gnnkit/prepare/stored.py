@@ -85,8 +85,8 @@ def _of_run(asked: Preparation, manifest: Manifest, root: Path, missing: Sequenc
     read = f"all parts are read for {' and '.join(missing)}" if missing else "no graph is read"
     lines = [f"store: {root}, cut from dataset={manifest.source}: {read}", *lines]
     dense = manifest.holds["sparse"] and not needs.sparse
-    counts = {f"num_{name}": manifest.counts[name] for name in ("nodes", "edges", "classes")}
-    known = replace(known, **counts)
+    counts = manifest.counts
+    known = replace(known, num_nodes=counts["nodes"], num_edges=counts["edges"], num_classes=counts["classes"])
     return replace(known, summary="\n".join(lines), store=str(root.absolute()), reads=reads, dense=dense)
 
 

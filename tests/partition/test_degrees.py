@@ -1,0 +1,64 @@
+"""Degrees of all nodes, shared by the ranks of a process, and from the parts."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnnkit.graph import CSC, Graph
+from gnnkit.partition import Grid, Partition, cut_all
+from gnnkit.partition import degrees as module
+from gnnkit.partition.degrees import Degrees, save
+
+NODES = np.array([5, 0, 19, 5])
+
+
+def graph(*, weighted: bool) -> Graph:
+    rng = np.random.default_rng(0)
+    ends, weight = rng.integers(0, 20, (2, 90)), rng.random(90) if weighted else None
+    return Graph.from_edges(*ends, 20, weight=weight)
+
+
+def expected(csc: CSC) -> list[list[float]]:
+    loops = [v in csc.indices[csc.indptr[v] : csc.indptr[v + 1]] for v in range(csc.num_nodes)]
+    return [values[NODES].tolist() for values in (csc.in_degree(), csc.out_degree(), np.array(loops))]
+
+
+def found(csc: CSC) -> list[list[float]]:
+    known = Degrees.of(csc)
+    return [read(NODES).tolist() for read in (known.in_degree, known.out_degree, known.looped)]
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_ranks_of_a_process_make_each_array_once(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    csc, made = graph(weighted=weighted).csc, []
+    monkeypatch.setattr(module, "looped", lambda csc: made.append(1) or np.zeros(csc.num_nodes, bool))
+    with ThreadPoolExecutor(4) as pool:
+        every = list(pool.map(lambda _: found(csc), range(8)))
+    assert every == [[*expected(csc)[:2], [False] * 4]] * 8
+    assert len(made) == 1
+    assert set(Degrees.of(csc).made) == {"out_degree", "looped", *(["in_degree"] if weighted else [])}
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_those_of_the_parts_are_those_of_the_graph(weighted: bool, tmp_path: Path) -> None:
+    whole = graph(weighted=weighted)
+    parts = Partition(np.arange(20, dtype=np.int32) % 3, None, Grid(3, 1, 1))
+    save(list(cut_all(whole, parts)), tmp_path / "degrees")
+    copy = CSC(whole.csc.indptr, whole.csc.indices, whole.csc.weight)
+    Degrees.load(copy, tmp_path / "degrees")
+    assert {"out_degree", "looped"} <= set(Degrees.of(copy).made)
+    assert found(copy) == expected(whole.csc)
+
+
+def test_they_go_with_their_graph() -> None:
+    csc = graph(weighted=False).csc
+    found(csc)
+    before = len(module._KNOWN)
+    del csc
+    gc.collect()
+    assert len(module._KNOWN) == before - 1
