@@ -6,7 +6,7 @@ PyG need not be installed, because parameters of `forward` are known by name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from gnnkit.errors import UserError
 from gnnkit.model.edge_index import Pass
 from gnnkit.model.functions import ExactFunctions
 from gnnkit.model.norms import exact_norms
+from gnnkit.model.pyg_steps import SharedMeans, Values, own_steps, share, values_of
 
 _EDGES = ("edge_index", "adj_t")  # parameters by which a module is known, and those of one alone
 _DATA = ("data", "batch")
@@ -36,14 +37,11 @@ def adapted(model: Any) -> Any:
         return model
     if not reads_edges(model):
         return model
-    if "LightningModule" in (base.__name__ for base in type(model).__mro__):
-        raise _error(
-            model,
-            "a LightningModule has steps of its own, which read (x, edge_index) of whole graphs: hand in the module "
-            "that it trains, or write forward(x, adjacencies)",
-        )
-    kind = type(type(model).__name__, (EdgeIndexModel,), {})  # for errors, which name the user's class
-    return kind(model)
+    base = next((each for each in type(model).__mro__ if each.__name__ == "LightningModule"), None)
+    name = type(model).__name__  # for errors, which name the user's class
+    if base is None:
+        return type(name, (EdgeIndexModel,), {})(model)
+    return type(name, (_EdgeIndexSteps, base), own_steps(type(model), base))(model)
 
 
 def num_convolutions(model: nn.Module) -> int:
@@ -101,30 +99,36 @@ class EdgeIndexModel(nn.Module):
             x: [num_dst, in_features] the own rows, or the input rows of a batch.
             adjacencies: The full graph, or the blocks of a batch.
         """
-        adjacency, num_dst = adjacencies[0], adjacencies[-1].num_dst
-        if isinstance(adjacency, BlockAdjacency):
-            adjacency, rows = Subgraph.of(adjacencies)  # type: ignore[arg-type]
-            x = x[rows]
-        module: nn.Module = self.module  # type: ignore[assignment]
-        module.training = self.training
-        called = Pass(type(self).__name__, adjacency)
-        values = self._values(x, adjacency, called)
-        try:
-            with ExactFunctions(adjacency, called.edge_ids), exact_norms(module, adjacency), _uncached(module):
-                out: Tensor = module(**values)
-        finally:
-            called.end()
+        num_dst = adjacencies[-1].num_dst
+        with self._passing(x, adjacencies) as (x, adjacency, called):
+            out: Tensor = self.module(**self._values(x, adjacency, called))  # type: ignore[operator]
         if not isinstance(out, Tensor) or out.dim() == 0 or len(out) < num_dst:
             found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise _error(self, f"forward must return one tensor with a row for each row of x, found {found}")
         return out[:num_dst]
+
+    @contextmanager
+    def _passing(self, x: Tensor, adjacencies: Sequence[Adjacency]) -> Iterator[tuple[Tensor, Adjacency, Pass]]:
+        """Makes one graph of a batch, over which functions of torch are exact."""
+        adjacency, module = adjacencies[0], self.module
+        assert isinstance(module, nn.Module)
+        if isinstance(adjacency, BlockAdjacency):
+            adjacency, rows = Subgraph.of(adjacencies)  # type: ignore[arg-type]
+            x = x[rows]
+        module.training = self.training
+        called = Pass(type(self).__name__, adjacency)
+        try:
+            with ExactFunctions(adjacency, called.edge_ids), exact_norms(module, adjacency), _uncached(module):
+                yield x, adjacency, called
+        finally:
+            called.end()
 
     def _values(self, x: Tensor, adjacency: Adjacency, called: Pass) -> dict[str, Any]:
         """Returns the arguments of the module by name."""
         given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
         edges, asked = called.edge_index(), self._asked
         if asked.data is not None:
-            return {asked.data: RankData(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | given)}
+            return {asked.data: Values(self, {"x": x, "edge_index": edges, "num_nodes": len(x)} | given)}
         found = {name: given[name] for name in asked.of_edges if given[name] is not None}
         for name in asked.needed:
             if name not in found:
@@ -137,17 +141,32 @@ class EdgeIndexModel(nn.Module):
         return self.parameters() if own is None else own()
 
 
-class RankData:
-    """The part of a rank, with the names of PyG's `Data`."""
+class _EdgeIndexSteps(EdgeIndexModel):
+    """A LightningModule of (x, edge_index), whose steps read what PyG's `Data` has."""
 
-    def __init__(self, model: nn.Module, values: Mapping[str, Any]) -> None:
-        """Keeps the values that `model` may read by name."""
-        self._model, self._values = model, values
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        share(self, module)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in self._values:
-            return self._values[name]
-        raise _error(self._model, f"forward reads data.{name}, and a graph gives {', '.join(self._values)}")
+    def step(self, own: Callable[..., Any], batch: Any, *rest: Any) -> Tensor:
+        """Computes this rank's part of the loss by the user's `training_step`.
+
+        Collective.
+
+        Args:
+            own: The method of the module.
+            batch: A batch of the strategy.
+            *rest: Further arguments.
+        """
+        with self._passing(batch.x, batch.adjacencies) as (x, adjacency, called):
+            given = {"edge_weight": adjacency.rank_graph.weight, "edge_attr": adjacency.edge_features}
+            values = {"x": x, "edge_index": called.edge_index(), "num_nodes": len(x)} | given | values_of(batch, len(x))
+            with SharedMeans(type(self).__name__, batch):
+                loss = own(Values(self, values), *rest)
+        loss = loss["loss"] if isinstance(loss, Mapping) else loss
+        if not isinstance(loss, Tensor):
+            raise _error(self, f"training_step must return the loss, found {type(loss).__name__}")
+        return loss
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -376,16 +375,10 @@ class Alone(nn.Module):
         return edge_index
 
 
-class Lit(L.LightningModule):
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return x
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
         (Asks, "model=Asks: forward asks for batch, and a graph gives x, edge_index, edge_weight and edge_attr"),
-        (Lit, "model=Lit: a LightningModule has steps of its own.*hand in the module"),
         (Alone, r"model=Alone: forward\(edge_index\) takes no rows of features: write forward\(x, edge_index\)"),
         (
             lambda: Net(pyg.GCNConv(2, 2), pyg.BatchNorm(2, allow_single_element=True)),
@@ -406,7 +399,9 @@ def test_what_the_graph_lacks_is_named() -> None:
         def forward(self, data: Any) -> Tensor:  # type: ignore[override]
             return super().forward(data) * data.batch
 
-    with pytest.raises(UserError, match=r"model=Times: forward reads data\.batch, and a graph gives x, edge_index"):
+    with pytest.raises(
+        UserError, match=r"model=Times: a step or forward reads data\.batch, and there are x, edge_index"
+    ):
         run_alone(two(pyg.GCNConv, Times)())
 
 
