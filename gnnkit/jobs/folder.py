@@ -18,7 +18,7 @@ from gnnkit.jobs.lock import locked
 from gnnkit.jobs.order import Order
 from gnnkit.jobs.redacted import override, plain_yaml, to_yaml
 from gnnkit.launch.phases import say
-from gnnkit.leader.folder import INPUTS, WORK
+from gnnkit.leader.folder import INPUTS, LABELS, WORK
 from gnnkit.ranges import local_path
 from gnnkit.settings import Settings, in_ipython
 from gnnkit.store.manifest import FILE as STORE
@@ -36,9 +36,11 @@ _WRITTEN = (
     "*.safetensors",
     *(f"{name}.npy" for name in ("predictions", "values", "logits", "probabilities", "embeddings", "node_ids")),
     *(f"{name}.parquet" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
+    *(f"{name}.csv" for name in ("predictions", "values", "logits", "probabilities", "embeddings")),
     "embedding.npy",
     "classes.json",
     INPUTS,
+    LABELS,
     "coordination.json",
     _STEPS,
     "epochs.jsonl",

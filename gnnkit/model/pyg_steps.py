@@ -62,7 +62,7 @@ def share(model: Any, module: nn.Module) -> None:
 
 
 def follow(model: Any) -> Any:
-    """Returns the module of a model. It has the model's trainer, and logs as it does."""
+    """Returns the module of a model, which gets its trainer and its log."""
     module = model.module
     vars(module).update(_trainer=model._trainer, log=model.log)
     return module

@@ -100,8 +100,8 @@ class EdgeIndexModel(nn.Module):
             adjacencies: The full graph, or the blocks of a batch.
         """
         num_dst = adjacencies[-1].num_dst
-        with self._passing(x, adjacencies) as (x, adjacency, called):
-            out: Tensor = self.module(**self._values(x, adjacency, called))  # type: ignore[operator]
+        with self._passing(x, adjacencies) as (rows, adjacency, called):
+            out: Tensor = self.module(**self._values(rows, adjacency, called))  # type: ignore[operator]
         if not isinstance(out, Tensor) or out.dim() == 0 or len(out) < num_dst:
             found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise _error(self, f"forward must return one tensor with a row for each row of x, found {found}")
