@@ -19,14 +19,15 @@ class Plain(nn.Module):
     """A trained module of (x, edge_index), with raw rows."""
 
     def __init__(
-        self, model: nn.Module, scaled: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor]
+        self, model: nn.Module, scaled: Callable[[Tensor], Tensor], in_unit: Callable[[Tensor], Tensor] = lambda x: x
     ) -> None:
         """Keeps the model, in evaluation mode.
 
         Args:
             model: The module.
             scaled: Makes the rows that the model reads out of raw ones.
-            in_unit: Makes numbers in the unit of the labels out of outputs.
+            in_unit: Makes numbers in the unit of the labels out of outputs. Default:
+                outputs as they are.
         """
         super().__init__()
         self.model, self.scaled, self.in_unit = model.eval(), scaled, in_unit
